@@ -1,6 +1,7 @@
 /* The arrays are written in the order of the whole model's table, for any distribution over ranks (gather.h). */
 #include "train/learn/checkpoint.h"
 
+#include "train/kernels/assert.h"
 #include "train/kernels/host.h"
 #include "train/learn/gather.h"
 
@@ -10,6 +11,7 @@
 
 enum { PATH = 4096, MOMENTS = 2, ARRAYS = 3, CHUNK = 1 << 16 };
 static const char *const names[ARRAYS] = {"moment1", "moment2", "weights"};
+_Static_assert((int)TRAIN__MOMENT1 == 0 && (int)TRAIN__MASTER == ARRAYS - 1, "names by train__which");
 
 static ravel_status join(char *path, const char *folder, const char *name, ravel_error *err) {
     if ((size_t)snprintf(path, PATH, "%s/%s", folder, name) < PATH) return RAVEL_OK;
@@ -57,17 +59,18 @@ static ravel_status open_states(saver *s, const char *folder, ravel_error *err) 
                                                       &s->indices[i], err);
     for (int64_t i = 0; i < s->g->whole->count; i++)
         s->most = train__max(s->most, train_block_rows(&s->g->whole->tensors[i]) * s->g->whole->tensors[i].dims[1]);
-    s->rows = train__calloc(l->options.allocator, (size_t)s->most, sizeof *s->rows);
-    if (!status && !s->rows) status = train__no_memory(err, (size_t)s->most * sizeof *s->rows, "a checkpoint");
-    return status;
+    TRAIN__TAKE(&s->g->arena, s->rows, s->most);
+    return status ? status : train__arena_status(&s->g->arena, "a checkpoint", err);
 }
 
 static ravel_status write_floats(saver *s, int which, const float *values, int64_t count, ravel_error *err) {
+    TRAIN_ASSERT(s->writer && values && count > 0);
     return ravel_safetensors_writer_write(s->writer, s->indices[which], values, count * (int64_t)sizeof *values, err);
 }
 
 /* Zeros between tensors. */
 static ravel_status write_gap(saver *s, int which, int64_t count, ravel_error *err) {
+    TRAIN_ASSERT(count >= 0 && which >= 0 && which < ARRAYS);
     static const float zeros[64];
     ravel_status status = RAVEL_OK;
     for (int64_t n; count > 0 && !status; count -= n) {
@@ -83,6 +86,7 @@ static ravel_status write_tensor(saver *s, int which, const train_tensor *t, rav
     ravel_status status = RAVEL_OK;
     for (int64_t row = 0; row < t->dims[0] && !status; row += block) {
         int64_t rows = train__min(block, t->dims[0] - row), count = rows * t->dims[1];
+        TRAIN_ASSERT(rows > 0 && count <= s->most);
         status = from->read(from->user, t, row, rows, s->g->block, err);
         if (!status) status = ravel_dtype_convert(from->dtype, s->g->block, RAVEL_F32, s->rows, count, err);
         if (!status) status = write_floats(s, which, s->rows, count, err);
@@ -140,7 +144,6 @@ static ravel_status save(train_learner *l, const char *folder, int alone, ravel_
         if (!alone) status = ravel_agree(l->world, status, err);
     }
     ravel_safetensors_writer_free(s.writer);
-    train__release(l->options.allocator, s.rows, (size_t)s.most * sizeof *s.rows);
     train__gather_close(&g);
     return status;
 }
@@ -175,6 +178,7 @@ static ravel_status load_run(const loader *d, int64_t at, int64_t from, int64_t 
     int32_t type = d->to.dtype;
     ravel_status status = RAVEL_OK;
     if (d->to.shares && !train_shares_cut(d->to.shares, d->to.shares->rank, &begin, &end)) return RAVEL_OK;
+    TRAIN_ASSERT(begin >= at && end <= at + count && d->buffer);
     for (int64_t n; begin < end && !status; begin += n) {
         n = train__min(CHUNK, end - begin);
         status = ravel_safetensor_read(d->from, from + begin - at, n, type, d->buffer, err);
@@ -187,8 +191,10 @@ static ravel_status load_run(const loader *d, int64_t at, int64_t from, int64_t 
 
 static ravel_status load_tensor(const loader *d, const train_tensor *t, ravel_error *err) {
     const train_tensor *whole = train_params_find(d->whole, t->name);
+    TRAIN_ASSERT(whole);
     ravel_status status = RAVEL_OK;
     int64_t from = whole->offset + t->first[0] * whole->dims[1] + t->first[1];
+    TRAIN_ASSERT(whole->dims[0] == t->whole[0] && whole->dims[1] == t->whole[1]);
     if (t->dims[1] == whole->dims[1]) return load_run(d, t->offset, from, t->count, err);
     for (int64_t r = 0; r < t->dims[0] && !status; r++)
         status = load_run(d, t->offset + r * t->dims[1], from + r * whole->dims[1], t->dims[1], err);

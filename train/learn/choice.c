@@ -1,5 +1,6 @@
 #include "train/learn/choice.h"
 
+#include "train/kernels/assert.h"
 #include "train/model/hf.h"
 
 #include <math.h>
@@ -33,6 +34,7 @@ ravel_status train_shape(const train_model_choice *choice, ravel_shape *shape, r
 
 void train_stop_tokens(const train_model_choice *choice, int32_t *stops, int32_t *count) {
     *count = choice->model ? train_stops_read(choice->model, stops, TRAIN_STOPS) : 0;
+    TRAIN_ASSERT(*count >= 0 && *count <= TRAIN_STOPS);
     if (*count) return;
     stops[0] = TRAIN_TOKEN_EOS;
     *count = 1;
@@ -74,6 +76,7 @@ int32_t train_threads(const train_model_choice *choice, const ravel_shape *shape
     if (choice->threads) return choice->threads;
     double work = 6.0 * (double)ravel_shape_matmul_weights(shape) * (double)budget;
     double most = fmin(work / 1e9, (double)processors / (double)(ranks > 0 ? ranks : 1));
+    TRAIN_ASSERT(work >= 0 && most >= 0);
     return most < 2 ? 1 : (int32_t)fmin(most, 1024);
 }
 
@@ -82,6 +85,7 @@ ravel_status train_device_open(const train_model_choice *choice, const ravel_all
     train_device_options options = {.threads = choice->threads, .allocator = allocator};
     options.gpu = choice->gpu;
     options.any_order = !choice->deterministic;
+    TRAIN_ASSERT(choice->kernels && choice->threads >= 0);
     ravel_status status = train_kernels_find(choice->kernels, kernels, err);
     return status ? status : (*kernels)->open(&options, device, err);
 }

@@ -8,6 +8,7 @@
 enum { TAG_GATHER = 21 };
 
 train_array train__array_of(const train_learner *l, int32_t chunk, train__which which) {
+    TRAIN_ASSERT(chunk >= 0 && chunk < l->count);
     const train__part *p = &l->part[chunk];
     if (which == TRAIN__MOMENT1) return train_optimizer_first_moment(p->optimizer);
     if (which == TRAIN__MOMENT2) return train_optimizer_second_moment(p->optimizer);
@@ -27,6 +28,7 @@ static int is_sharded(const train__gather *g) {
 /* The elements of a part that the rows from `first` on lie in: *count of them; their first row in the tensor is *row. */
 static int64_t part_of_block(const train_tensor *t, int64_t first, int64_t rows, int64_t *row, int64_t *count) {
     int64_t from = train__max(first, t->first[0]), to = train__min(first + rows, t->first[0] + t->dims[0]);
+    TRAIN_ASSERT(rows > 0 && t->dims[1] > 0);
     *row = from;
     *count = to > from ? (to - from) * t->dims[1] : 0;
     return t->offset + (from - t->first[0]) * t->dims[1];
@@ -51,6 +53,7 @@ static ravel_status take_all(train__gather *g, int32_t table, int64_t first, int
     const ravel_mesh_layout *layout = ravel_mesh_get_layout(l->mesh);
     const int32_t axes = RAVEL_AXIS_DP | RAVEL_AXIS_CP, pp = train_layout_pp(layout), tp = train_layout_tp(layout);
     int32_t one = ravel_mesh_rank_at(layout, (ravel_mesh_coord){.tp = table % tp, .pp = table / tp % pp});
+    TRAIN_ASSERT(table >= 0 && table < g->table_count && one >= 0 && one < layout->ranks);
     const int32_t *replicas = g->members + (int64_t)ravel_mesh_group_of(layout, axes, one) * l->ranks;
     ravel_status status = RAVEL_OK;
     if (!is_sharded(g)) return take(g, table / tp / pp, replicas[0], first, count, to, err);
@@ -66,6 +69,7 @@ static ravel_status take_all(train__gather *g, int32_t table, int64_t first, int
 /* Columns of a part's rows to their places in whole rows. */
 static void place_columns(const train__gather *g, const train_tensor *t, int64_t rows, const void *from, void *to) {
     int64_t each = ravel_dtype_bytes(type_of(g));
+    TRAIN_ASSERT(t->first[1] + t->dims[1] <= t->whole[1]);
     for (int64_t r = 0; r < rows; r++)
         memcpy((char *)to + (r * t->whole[1] + t->first[1]) * each, (const char *)from + r * t->dims[1] * each,
                (size_t)(t->dims[1] * each));
@@ -94,6 +98,7 @@ static ravel_status read_rows(void *user, const train_tensor *whole, int64_t fir
     TRAIN_ASSERT(first + rows <= whole->dims[0]);
     g->row = first + rows;
     g->tensor = whole - g->whole->tensors;
+    TRAIN_ASSERT(g->tensor >= 0 && g->tensor < g->whole->count);
     return status;
 }
 
@@ -106,6 +111,7 @@ ravel_status train__gather_drain(train__gather *g, ravel_error *err) {
             status = read_rows(g, t, row, train__min(block, t->dims[0] - row), g->block, err);
         g->tensor = i;
     }
+    TRAIN_ASSERT(status || g->tensor == g->whole->count);
     return status;
 }
 
@@ -145,6 +151,7 @@ ravel_status train__gather_send(train__gather *g, ravel_error *err) {
 void train__gather_begin(train__gather *g, train__which which) {
     g->which = which;
     g->tensor = g->row = 0;
+    TRAIN_ASSERT(which >= TRAIN__MOMENT1 && which <= TRAIN__WEIGHTS);
     g->rows = (train_rows_source){read_rows, g, type_of(g)};
 }
 
@@ -153,11 +160,11 @@ static ravel_status make_tables(train__gather *g, ravel_error *err) {
     const ravel_mesh_layout *layout = ravel_mesh_get_layout(l->mesh);
     int32_t tp = train_layout_tp(layout), count = tp * train_layout_parts(layout);
     ravel_status status = RAVEL_OK;
-    g->tables = train__calloc(l->options.allocator, (size_t)count, sizeof(train_params *));
-    g->members = train__calloc(l->options.allocator, (size_t)layout->ranks, sizeof *g->members);
-    g->shares = train__calloc(l->options.allocator, (size_t)count, sizeof(train_shares *));
-    if (!g->tables || !g->shares || !g->members)
-        return train__no_memory(err, (size_t)count * sizeof(train_params *), "a checkpoint");
+    g->tables = train__arena_take_array(&g->arena, count, sizeof(train_params *));
+    g->shares = train__arena_take_array(&g->arena, count, sizeof(train_shares *));
+    TRAIN__TAKE(&g->arena, g->members, layout->ranks);
+    status = train__arena_status(&g->arena, "a checkpoint", err);
+    if (status) return status;
     g->table_count = count;
     ravel_mesh_groups(layout, RAVEL_AXIS_DP | RAVEL_AXIS_CP, g->members);
     for (int32_t i = 0; i < count && !status; i++) {
@@ -170,28 +177,24 @@ static ravel_status make_tables(train__gather *g, ravel_error *err) {
 
 ravel_status train__gather_open(train__gather *g, train_learner *l, ravel_error *err) {
     int64_t most = 0;
-    *g = (train__gather){.l = l};
+    *g = (train__gather){.l = l, .arena = {.allocator = l->options.allocator}};
     ravel_status status = train_params_create(&l->shape, NULL, l->options.allocator, &g->whole, err);
     if (!status && ravel_comm_rank(l->world) == 0) status = make_tables(g, err);
     if (status) return status;
     for (int64_t i = 0; i < g->whole->count; i++)
         most = train__max(most, train_block_rows(&g->whole->tensors[i]) * g->whole->tensors[i].whole[1]);
     g->piece_bytes = most * (int64_t)sizeof(double);
-    g->piece = train__alloc(l->options.allocator, (size_t)g->piece_bytes);
-    g->block = train__alloc(l->options.allocator, (size_t)g->piece_bytes);
-    return g->piece && g->block ? RAVEL_OK : train__no_memory(err, (size_t)g->piece_bytes, "a checkpoint");
+    TRAIN_ASSERT(most > 0);
+    g->piece = train__arena_take(&g->arena, (size_t)g->piece_bytes);
+    g->block = train__arena_take(&g->arena, (size_t)g->piece_bytes);
+    return train__arena_status(&g->arena, "a checkpoint", err);
 }
 
 void train__gather_close(train__gather *g) {
-    const ravel_allocator *allocator = g->l->options.allocator;
     for (int32_t i = 0; i < g->table_count; i++) {
         train_shares_free(g->shares[i]);
         train_params_free(g->tables[i]);
     }
-    train__release(allocator, g->shares, (size_t)g->table_count * sizeof(train_shares *));
-    train__release(allocator, g->tables, (size_t)g->table_count * sizeof(train_params *));
-    train__release(allocator, g->members, (size_t)ravel_mesh_get_layout(g->l->mesh)->ranks * sizeof *g->members);
-    train__release(allocator, g->piece, (size_t)g->piece_bytes);
-    train__release(allocator, g->block, (size_t)g->piece_bytes);
     train_params_free(g->whole);
+    train__arena_free(&g->arena);
 }

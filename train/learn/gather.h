@@ -12,6 +12,7 @@
 #ifndef TRAIN_GATHER_H
 #define TRAIN_GATHER_H
 
+#include "train/kernels/arena.h"
 #include "train/learn/learner_internal.h"
 #include "train/model/hf.h"
 
@@ -19,6 +20,7 @@ typedef enum train__which { TRAIN__MOMENT1, TRAIN__MOMENT2, TRAIN__MASTER, TRAIN
 
 typedef struct train__gather {
     train_learner *l;
+    train__arena arena; /* of all arrays here */
     train__which which;
     train_rows_source rows; /* rank 0 */
     train_params *whole;    /* the table of the whole model */

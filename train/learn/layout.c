@@ -10,6 +10,7 @@
 /* ---- parts ---------------------------------------------------------------------------------------------- */
 
 int32_t train_layout_parts(const ravel_mesh_layout *layout) {
+    TRAIN_ASSERT(layout->vpp >= 1 && train_layout_pp(layout) >= 1);
     return train_layout_pp(layout) * layout->vpp;
 }
 
@@ -17,6 +18,7 @@ train_slice train_layout_slice(const ravel_mesh_layout *layout, const ravel_shap
                                int32_t tp_rank) {
     int64_t parts = train_layout_parts(layout);
     TRAIN_ASSERT(part >= 0 && part < parts && tp_rank >= 0 && tp_rank < train_layout_tp(layout));
+    TRAIN_ASSERT(shape->layers >= parts);
     return (train_slice){.first_layer = shape->layers * part / parts,
                          .last_layer = shape->layers * (part + 1) / parts,
                          .tp = train_layout_tp(layout),
@@ -25,6 +27,7 @@ train_slice train_layout_slice(const ravel_mesh_layout *layout, const ravel_shap
 
 void train_layout_text(const ravel_mesh_layout *layout, char *text, size_t bytes) {
     const int32_t *s = layout->sizes;
+    TRAIN_ASSERT(bytes > 0 && s[0] > 0 && s[1] > 0 && s[2] > 0 && s[3] > 0);
     int used = snprintf(text, bytes, "tp %d x cp %d x dp %d x pp %d", s[0], s[1], s[2], s[3]);
     if (layout->vpp > 1 && used > 0 && (size_t)used < bytes)
         (void)snprintf(text + used, bytes - (size_t)used, " with vpp %d", layout->vpp);
@@ -67,6 +70,7 @@ static double distance(const ravel_mesh_options *wanted, const ravel_mesh_option
 static int find_nearest(const ravel_mesh_options *wanted, int32_t ranks, const ravel_shape *shape,
                         ravel_mesh_options *nearest) {
     int32_t most = ranks ? ranks : 64;
+    TRAIN_ASSERT(ranks >= 0);
     double least = HUGE_VAL;
     ravel_mesh_options m = *wanted;
     ravel_mesh_layout layout;

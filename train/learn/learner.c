@@ -1,11 +1,12 @@
 /* Creating a learner. update.c runs the update. */
 #include "train/learn/learner_internal.h"
 
+#include "train/kernels/assert.h"
 #include "train/kernels/host.h"
 
 /* ---- size ----------------------------------------------------------------------------------------------- */
 
-static train_parts_options parts_options(const train_learner_options *from) {
+train_parts_options train_learner_parts_options(const train_learner_options *from) {
     return (train_parts_options){.model = from->model,
                                  .budget = from->budget,
                                  .plan = from->plan,
@@ -28,6 +29,7 @@ static ravel_status optimizer_bytes(const train_learner_options *options, const 
                                     const ravel_mesh_layout *layout, int32_t stage, const train_kernels *kernels,
                                     int64_t *bytes, ravel_error *err) {
     int32_t ranks = state_ranks(options, ravel_mesh_group_size(layout, RAVEL_AXIS_DP | RAVEL_AXIS_CP));
+    TRAIN_ASSERT(ranks >= 1 && stage >= 0 && stage < train_layout_pp(layout));
     ravel_status status = RAVEL_OK;
     *bytes = 0;
     for (int32_t chunk = 0; chunk < layout->vpp && !status; chunk++) {
@@ -48,7 +50,7 @@ static ravel_status optimizer_bytes(const train_learner_options *options, const 
 ravel_status train_learner_estimate(const train_learner_options *options, const ravel_shape *shape,
                                     const ravel_mesh_layout *layout, train_estimate *estimate, ravel_error *err) {
     const train_kernels *kernels;
-    train_parts_options parts = parts_options(options);
+    train_parts_options parts = train_learner_parts_options(options);
     ravel_status status = train_kernels_find(options->model->kernels, &kernels, err);
     *estimate = (train_estimate){0};
     for (int32_t stage = 0; stage < train_layout_pp(layout) && !status; stage++) {
@@ -64,6 +66,7 @@ ravel_status train_learner_estimate(const train_learner_options *options, const 
 /* ---- create and free ------------------------------------------------------------------------------------- */
 
 static ravel_status make_optimizer(train_learner *l, train__part *p, ravel_error *err) {
+    TRAIN_ASSERT(p->model && !p->optimizer && !p->run);
     const train_learn_options *learn = l->options.learn;
     train_optimizer_options options;
     train_optimizer_options_default(&options);
@@ -77,6 +80,7 @@ static ravel_status make_optimizer(train_learner *l, train__part *p, ravel_error
     ravel_status status = train_optimizer_create(p->model, &options, l->options.allocator, &p->optimizer, err);
     if (status) return status;
     p->shares = train_optimizer_shares(p->optimizer);
+    TRAIN_ASSERT(p->shares->ranks == options.ranks && p->shares->rank == options.rank);
     if (options.ranks == 1 || train_model_shares(p->model)) return RAVEL_OK;
     return l->kernels->alloc(l->device, run_bytes(p->shares, l->kernels), &p->run, err);
 }
@@ -85,6 +89,7 @@ static ravel_status make_optimizer(train_learner *l, train__part *p, ravel_error
 static ravel_status join_groups(train_learner *l, ravel_error *err) {
     const ravel_mesh_layout *layout = ravel_mesh_get_layout(l->mesh);
     int32_t pp = train_layout_pp(layout), stage = ravel_mesh_coords(l->mesh).pp;
+    TRAIN_ASSERT(stage >= 0 && stage < pp);
     ravel_status status = RAVEL_OK;
     if (train_layout_tp(layout) * pp > 1) {
         status = ravel_mesh_add(l->mesh, RAVEL_AXIS_TP | RAVEL_AXIS_PP, err);
@@ -98,6 +103,7 @@ static ravel_status join_groups(train_learner *l, ravel_error *err) {
 }
 
 static size_t squares_count(const train_learner *l) {
+    TRAIN_ASSERT(l->count >= 0 && l->count <= TRAIN_CHUNKS);
     return l->sharers ? (size_t)ravel_comm_size(l->sharers) * (size_t)l->count : 0;
 }
 
@@ -113,11 +119,18 @@ static ravel_status make_states(train_learner *l, ravel_error *err) {
     return l->kernels->alloc(l->device, squares_count(l) * sizeof *l->squares, &l->square_block, err);
 }
 
+/* Every part has a model and an optimiser; groups and their buffers are there where the mesh needs them. */
+static int learner_ok(const train_learner *l) {
+    for (int32_t i = 0; i < l->count; i++)
+        if (!l->part[i].model || !l->part[i].optimizer || !l->part[i].shares) return 0;
+    return l->count >= 1 && l->count <= TRAIN_CHUNKS && l->kernels && l->device && !l->sharers == !l->squares;
+}
+
 ravel_status train_learner_create(const train_learner_options *options, const ravel_shape *shape, ravel_mesh *mesh,
                                   train_learner **learner, ravel_error *err) {
     train_learner *l = train__calloc(options->allocator, 1, sizeof *l);
     if (!l) return train__no_memory(err, sizeof *l, "a trainer");
-    train_parts_options parts = parts_options(options);
+    train_parts_options parts = train_learner_parts_options(options);
     int32_t stops[TRAIN_STOPS], stop_count;
     train_stop_tokens(options->model, stops, &stop_count);
     l->options = *options;
@@ -127,6 +140,7 @@ ravel_status train_learner_create(const train_learner_options *options, const ra
     l->replicas = ravel_mesh_comm(mesh, RAVEL_AXIS_DP | RAVEL_AXIS_CP);
     l->ranks = ravel_comm_size(l->replicas);
     l->rank = ravel_comm_rank(l->replicas);
+    TRAIN_ASSERT(l->ranks >= 1 && l->rank >= 0 && l->rank < l->ranks);
     l->eos = stops[0] < shape->vocab ? stops[0] : -1;
     ravel_status status = train_parts_create(&parts, shape, mesh, &l->parts, err);
     if (!status) {
@@ -142,6 +156,7 @@ ravel_status train_learner_create(const train_learner_options *options, const ra
         return status;
     }
     *learner = l;
+    TRAIN_ASSERT(learner_ok(l));
     return RAVEL_OK;
 }
 

@@ -29,6 +29,7 @@ void train_optimizer_options_default(train_optimizer_options *options) {
 /* Spans of a tensor that this rank counts. */
 static int64_t pieces_of(const train_tensor *t) {
     int64_t span = train_tensor_span(t);
+    TRAIN_ASSERT(span > 0 && span % t->dims[1] == 0);
     return t->counted ? (t->count + span - 1) / span : 0;
 }
 
@@ -62,6 +63,7 @@ int64_t train_optimizer_bytes(const train_kernels *k, const train_shares *shares
 static ravel_status take_memory(train_optimizer *o, ravel_error *err) {
     const train_kernels *k = o->kernels;
     size_t moment = moment_bytes(k, o->options.moments, o->count);
+    TRAIN_ASSERT(o->count >= 0 && o->count <= o->shares->most && o->pieces >= 0);
     void *sums = NULL;
     ravel_status status = k->alloc(o->device, moment, &o->m, err);
     if (!status) status = k->alloc(o->device, moment, &o->v, err);
@@ -85,6 +87,7 @@ ravel_status train_optimizer_create(train_model *model, const train_optimizer_op
     o->device = train_model_device(model);
     o->allocator = allocator;
     o->options = *options;
+    TRAIN_ASSERT(options->ranks >= 0 && options->rank >= 0 && options->size == sizeof *options);
     o->pieces = all_pieces(params);
     ravel_status status = train_shares_create(params, options->ranks, options->rank, allocator, &o->shares, err);
     if (!status) {
@@ -136,6 +139,7 @@ double *train_optimizer_squares(train_optimizer *o, int64_t *count) {
                                     sums + (begin - t->offset) / span);
         sums += pieces_of(t);
     }
+    TRAIN_ASSERT(sums == o->sums + o->pieces);
     *count = o->pieces;
     return o->sums;
 }
@@ -151,6 +155,7 @@ double train_optimizer_total(const train_optimizer *o) {
 }
 
 void train_optimizer_clip_over(train_optimizer *o, const double *sums, int64_t count, double most) {
+    TRAIN_ASSERT(count >= 0 && most >= 0 && (sums || count == 0));
     o->kernels->clip(o->device, sums, count, most, &train_model_update(o->model)->clip);
 }
 
@@ -167,6 +172,7 @@ static void step_run(train_optimizer *o, int64_t begin, int64_t end, int decays,
     train_array weights = train_model_array(o->model), grads = train_model_grad_array(o->model);
     if (!cut(o, &begin, &end)) return;
     int64_t at = train_shares_local(o->shares, begin);
+    TRAIN_ASSERT(at >= 0 && at + end - begin <= o->count && o->steps >= 1);
     void *weight = train_array_at(&weights, begin);
     train_adamw step = {.n = end - begin,
                         .master = o->master ? train__at(o->master, types->master, at) : weight,
@@ -198,6 +204,7 @@ static void step_unit(train_optimizer *o, const train_unit *u, double lr) {
 
 void train_optimizer_step(train_optimizer *o, double lr) {
     const train_params *p = train_model_params(o->model);
+    TRAIN_ASSERT(lr >= 0 && o->steps >= 0);
     o->steps++;
     for (int64_t i = 0; i < p->unit_count; i++) step_unit(o, &p->units[i], lr);
 }
@@ -223,6 +230,7 @@ void train_optimizer_take_weights(train_optimizer *o) {
     train_array weights = train_model_array(o->model);
     for (int64_t u = 0; u < s->params->unit_count && o->master; u++) {
         int64_t begin = train_shares_begin(s, u, s->rank), count = s->places[u + 1] - s->places[u];
+        TRAIN_ASSERT(count >= 0 && s->places[u] + count <= o->count);
         if (count > 0)
             o->kernels->convert(o->device, train__at(o->master, t->master, s->places[u]), t->master,
                                 train_array_at(&weights, begin), t->weight, count);
@@ -247,9 +255,11 @@ void train_optimizer_set_steps(train_optimizer *o, int64_t steps) {
 
 double train_learning_rate(train_schedule schedule, double lr, double min_lr, int64_t warmup, int64_t step,
                            int64_t steps) {
+    TRAIN_ASSERT(step >= 1 && warmup >= 0 && lr >= 0);
     if (step <= warmup) return lr * (double)step / (double)(warmup + 1);
     if (schedule == TRAIN_CONSTANT || steps <= warmup) return lr;
     double share = train__min(step, steps + 1) - warmup - 1, whole = steps - warmup, left = 1 - share / whole;
+    TRAIN_ASSERT(whole > 0 && left >= 0 && left <= 1);
     if (schedule == TRAIN_COSINE) left = 0.5 * (1 + cos(3.14159265358979323846 * (1 - left)));
     return min_lr + (lr - min_lr) * left;
 }

@@ -1,5 +1,6 @@
 #include "train/learn/parts_internal.h"
 
+#include "train/kernels/assert.h"
 #include "train/kernels/host.h"
 #include "train/learn/pipeline.h"
 #include "train/model/hf.h"
@@ -39,6 +40,7 @@ static void model_options(const train_parts_options *from, const ravel_shape *sh
     options->peers = layout->ranks;
     if (from->shard) options->shard_ranks = ravel_mesh_group_size(layout, RAVEL_AXIS_DP | RAVEL_AXIS_CP);
     options->allocator = from->allocator;
+    TRAIN_ASSERT(options->first_layer < options->last_layer && options->in_flight <= TRAIN_FLIGHTS);
 }
 
 ravel_status train_parts_memory(const train_parts_options *from, const ravel_shape *shape,
@@ -52,6 +54,7 @@ ravel_status train_parts_memory(const train_parts_options *from, const ravel_sha
         train_memory part;
         model_options(from, shape, layout, stage, chunk, &options);
         status = train_model_memory(kernels, from->model->threads, shape, &options, &part, err);
+        _Static_assert(sizeof part % sizeof(int64_t) == 0, "counts alone");
         for (size_t i = 0; i < sizeof part / sizeof(int64_t) && !status; i++)
             ((int64_t *)(void *)memory)[i] += ((const int64_t *)(const void *)&part)[i];
     }
@@ -71,6 +74,7 @@ ravel_comm *train__parts_replicas(const train_parts *p) {
 }
 
 static ravel_status make_model(train_parts *p, int32_t chunk, ravel_error *err) {
+    TRAIN_ASSERT(chunk >= 0 && chunk < p->count && !p->models[chunk]);
     train_model_options options;
     model_options(&p->options, &p->shape, &p->layout, p->at.pp, chunk, &options);
     p->flights[chunk] = options.in_flight;
@@ -92,6 +96,7 @@ static ravel_status join_rings(train_parts *p, ravel_error *err) {
     int32_t rank = ravel_comm_rank(pool);
     ravel_status status = RAVEL_OK;
     if (p->options.plan) p->width_count = ravel_plan_widths(p->options.plan, p->widths);
+    TRAIN_ASSERT(p->width_count >= 0 && p->width_count <= RAVEL_FIT_WIDTHS);
     for (int32_t i = 0; i < p->width_count && !status; i++)
         if (p->widths[i] > 1) {
             status = ravel_comm_split(pool, rank / p->widths[i], rank, &p->ring_hosts[i], err);
@@ -183,6 +188,7 @@ ravel_status train_parts_create(const train_parts_options *options, const ravel_
     p->at = ravel_mesh_coords(mesh);
     p->pp = ravel_mesh_comm(mesh, RAVEL_AXIS_PP);
     p->count = p->layout.vpp;
+    TRAIN_ASSERT(p->count >= 1 && p->count <= TRAIN_CHUNKS && options->budget > 0);
     ravel_status status = train_device_open(options->model, options->allocator, &p->kernels, &p->device, err);
     if (!status) status = take_arrays(p, err);
     status = ravel_agree(ravel_mesh_world(mesh), status, err);
@@ -215,10 +221,12 @@ int32_t train_parts_count(const train_parts *p) {
 }
 
 train_model *train_parts_model(const train_parts *p, int32_t chunk) {
+    TRAIN_ASSERT(chunk >= 0 && chunk < p->count);
     return p->models[chunk];
 }
 
 int32_t train_parts_number(const train_parts *p, int32_t chunk) {
+    TRAIN_ASSERT(chunk >= 0 && chunk < p->count);
     return chunk * train_layout_pp(&p->layout) + p->at.pp;
 }
 

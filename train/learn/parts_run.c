@@ -34,6 +34,7 @@ static ravel_comm *ring_of(const train_parts *p, const ravel_micro_batch *micro)
 static train_batch batch_of(train_parts *p, const ravel_micro_batch *micro, double temperature) {
     const ravel_thd *thd = micro->thd;
     int32_t cp = micro->cp, samples = (int32_t)train__max(thd->samples_count, 1);
+    TRAIN_ASSERT(cp >= 1 && samples <= p->options.budget);
     train_batch b = {.samples = samples,
                      .tokens = micro->tokens,
                      .cu_seqlens = thd->cu_seqlens,
@@ -58,25 +59,31 @@ static ravel_status get_batch(const run *r, train_op op, ravel_micro_batch *micr
     if (micro->thd->local_tokens > p->options.budget)
         return ravel_error_set(err, RAVEL_E_OVERSIZE, "a micro-batch of %lld tokens is over the budget of %lld",
                                (long long)micro->thd->local_tokens, (long long)p->options.budget);
-    TRAIN_ASSERT(op.chunk >= 0 && op.chunk < p->count && op.micro >= 0 && p->flights[op.chunk] <= TRAIN_FLIGHTS);
     *batch = batch_of(p, micro, r->work->temperature);
     return RAVEL_OK;
 }
 
 /* ---- messages ------------------------------------------------------------------------------------------- */
 
+/* Which of its chunk's places a micro-batch has. */
+static int32_t flight_of(const train_parts *p, train_op op) {
+    TRAIN_ASSERT(op.chunk >= 0 && op.chunk < p->count && op.micro >= 0);
+    TRAIN_ASSERT(p->flights[op.chunk] >= 1 && p->flights[op.chunk] <= TRAIN_FLIGHTS);
+    return (int32_t)(op.micro % p->flights[op.chunk]);
+}
+
 static int32_t tag_of(int32_t chunk, int backward) {
+    TRAIN_ASSERT(chunk >= 0 && chunk < TRAIN_CHUNKS && (backward == 0 || backward == 1));
     return TAG_ROWS + 2 * chunk + backward;
 }
 
 /* Receives the rows of `part` (in forward its input, in backward its output) from the part that makes them. */
 static ravel_status receive(const run *r, train_op op, const ravel_micro_batch *micro, ravel_error *err) {
     train_parts *p = r->p;
-    int32_t pp = train_layout_pp(&p->layout), part = train_parts_number(p, op.chunk), flight;
+    int32_t pp = train_layout_pp(&p->layout), part = train_parts_number(p, op.chunk), flight = flight_of(p, op);
     int32_t from = op.backward ? part + 1 : part - 1;
     train_model *model = p->models[op.chunk];
     if (from < 0 || from == train_layout_parts(&p->layout)) return RAVEL_OK;
-    flight = (int32_t)(op.micro % p->flights[op.chunk]);
     void *to = op.backward ? train_model_stage_output(model, flight) : train_model_stage_input(model, flight);
     const train__exchange *exchange = train_model_exchange(model);
     train__parcel parcel = train_model_stage_parcel(model, micro->thd->local_tokens, 0);
@@ -91,11 +98,10 @@ static ravel_status receive(const run *r, train_op op, const ravel_micro_batch *
 /* Sends the rows that the operation made to the part that needs them, with that part's tag. */
 static ravel_status send(const run *r, train_op op, const ravel_micro_batch *micro, ravel_error *err) {
     train_parts *p = r->p;
-    int32_t pp = train_layout_pp(&p->layout), part = train_parts_number(p, op.chunk), flight;
+    int32_t pp = train_layout_pp(&p->layout), part = train_parts_number(p, op.chunk), flight = flight_of(p, op);
     int32_t to = op.backward ? part - 1 : part + 1;
     train_model *model = p->models[op.chunk];
     if (to < 0 || to == train_layout_parts(&p->layout)) return RAVEL_OK;
-    flight = (int32_t)(op.micro % p->flights[op.chunk]);
     train__place *place = &p->places[op.chunk][flight];
     train__message *message = op.backward ? &place->back : &place->forth;
     TRAIN_ASSERT(!message->request && !message->event); /* the rows before have been sent */
@@ -139,8 +145,8 @@ static ravel_status forward(run *r, train_op op, train__place *place, const rave
     ravel_status status = RAVEL_OK;
     if (r->work->begin) status = r->work->begin(r->work->user, micro, batch, &place->loss, err);
     if (status) return status;
-    return train_model_stage_forward(p->models[op.chunk], (int32_t)(op.micro % p->flights[op.chunk]), batch,
-                                     r->work->begin ? &place->loss : NULL, err);
+    return train_model_stage_forward(p->models[op.chunk], flight_of(p, op), batch, r->work->begin ? &place->loss : NULL,
+                                     err);
 }
 
 /* Fillers keep stages, and ranks that share out the weights, in step; a whole model needs no filler. */
@@ -152,6 +158,7 @@ static int is_skipped(const run *r, const ravel_micro_batch *micro) {
 static void count_time(run *r, train_op op, double begun, train_waits before) {
     train_waits after = train_model_waits(r->p->models[op.chunk]);
     double elapsed = train__now() - begun, tp = after.tp - before.tp, cp = after.cp - before.cp;
+    TRAIN_ASSERT(elapsed >= 0 && tp >= 0 && cp >= 0);
     *(op.backward ? &r->time.backward : &r->time.forward) += elapsed - tp - cp;
     r->time.busy += elapsed;
     r->time.tp += tp;
@@ -160,7 +167,7 @@ static void count_time(run *r, train_op op, double begun, train_waits before) {
 
 static ravel_status learn_op(run *r, train_op op, ravel_error *err) {
     train_parts *p = r->p;
-    int32_t flight = (int32_t)(op.micro % p->flights[op.chunk]);
+    int32_t flight = flight_of(p, op);
     train__place *place = &p->places[op.chunk][flight];
     ravel_phase phase = op.backward ? RAVEL_PHASE_BACKWARD : RAVEL_PHASE_FORWARD;
     ravel_micro_batch micro;
@@ -182,11 +189,12 @@ static ravel_status learn_op(run *r, train_op op, ravel_error *err) {
 
 static ravel_status score_op(run *r, train_op op, ravel_error *err) {
     train_parts *p = r->p;
-    int32_t flight = (int32_t)(op.micro % p->flights[op.chunk]);
+    int32_t flight = flight_of(p, op);
     train__place *place = &p->places[op.chunk][flight];
     ravel_micro_batch micro;
     train_batch batch;
     train_result result = {.logprob = p->logprob};
+    TRAIN_ASSERT(p->logprob);
     if (op.backward) return RAVEL_OK;
     ravel_status status = get_batch(r, op, &micro, &batch, err);
     if (status || is_skipped(r, &micro)) return status;
@@ -209,6 +217,7 @@ static ravel_status finish_sends(train_parts *p, ravel_error *err) {
             if (!first) first = forth;
             ravel_status back = wait_for(p, chunk, &place->back, first ? NULL : err);
             if (!first) first = back;
+            TRAIN_ASSERT(!place->forth.request && !place->back.request);
         }
     return first;
 }
@@ -231,6 +240,7 @@ static ravel_status run_table(run *r, const train_pipeline *table,
 }
 
 static train_pipeline table_of(const train_parts *p, int64_t micros) {
+    TRAIN_ASSERT(micros >= 0 && p->layout.vpp == p->count);
     return (train_pipeline){train_layout_pp(&p->layout), p->layout.vpp, micros};
 }
 
@@ -243,6 +253,7 @@ static ravel_status predict(const run *r, const train_pipeline *table, double *s
     double *flops = train__alloc(NULL, bytes);
     if (!flops) return train__no_memory(err, bytes, "costs of micro-batches");
     int64_t *costs = (int64_t *)(void *)(flops + table->micros);
+    TRAIN_ASSERT(table->micros > 0 && table->pp > 1);
     for (int64_t m = 0; m < table->micros; m++) {
         ravel_micro_batch micro;
         (void)ravel_feed_micro(r->feed, 0, m, &micro, NULL);
@@ -266,6 +277,7 @@ static double waited(const train_parts *p) {
 ravel_status train_parts_learn(train_parts *p, const ravel_feed *feed, int64_t micros, const train_work *work,
                                ravel_metrics *metrics, train_parts_time *time, ravel_error *err) {
     run r = {.p = p, .feed = feed, .work = work, .metrics = metrics};
+    TRAIN_ASSERT(feed && work && !p->options.inference);
     train_pipeline table = table_of(p, micros);
     double begun = train__now(), before = waited(p);
     ravel_status status = run_table(&r, &table, learn_op, err);

@@ -14,6 +14,7 @@ ravel_status train_pipeline_check(const train_pipeline *p, ravel_error *err) {
 }
 
 int64_t train_pipeline_ops(const train_pipeline *p) {
+    TRAIN_ASSERT(p->micros >= 0 && p->vpp >= 1);
     return 2 * p->micros * p->vpp;
 }
 
@@ -21,11 +22,13 @@ int64_t train_pipeline_ops(const train_pipeline *p) {
 static int64_t warmup(const train_pipeline *p, int32_t stage) {
     int64_t all = p->micros * p->vpp, behind = p->pp - stage - 1;
     int64_t most = p->vpp == 1 ? behind : 2 * behind + (int64_t)(p->vpp - 1) * p->pp;
+    TRAIN_ASSERT(behind >= 0 && most >= behind);
     return most < all ? most : all;
 }
 
 /* The k-th forward; the k-th backward is the same with the chunks in reverse order. */
 static train_op nth(const train_pipeline *p, int64_t k, int32_t backward) {
+    TRAIN_ASSERT(k >= 0 && k < p->micros * p->vpp);
     if (p->vpp == 1) return (train_op){k, 0, backward};
     int64_t group = (int64_t)p->pp * p->vpp, in = k % group;
     int32_t chunk = (int32_t)(in / p->pp);
@@ -43,6 +46,7 @@ train_op train_pipeline_op(const train_pipeline *p, int32_t stage, int64_t index
 
 int32_t train_pipeline_flights(int32_t pp, int32_t vpp, int32_t stage, int32_t chunk) {
     train_pipeline p = {pp, vpp, 4 * (int64_t)pp};
+    TRAIN_ASSERT(pp >= 1 && vpp >= 1 && chunk >= 0 && chunk < vpp);
     int32_t now = 0, most = 0;
     for (int64_t i = 0; i < train_pipeline_ops(&p); i++) {
         train_op op = train_pipeline_op(&p, stage, i);
@@ -51,5 +55,6 @@ int32_t train_pipeline_flights(int32_t pp, int32_t vpp, int32_t stage, int32_t c
         TRAIN_ASSERT(now >= 0); /* a backward follows its forward */
         if (now > most) most = now;
     }
+    TRAIN_ASSERT(now == 0); /* every forward has its backward */
     return most;
 }

@@ -1,6 +1,7 @@
 /* The end of an update: gradients summed over ranks, their norm, the optimiser's step. */
 #include "train/learn/learner_internal.h"
 
+#include "train/kernels/assert.h"
 #include "train/kernels/host.h"
 
 void train_learner_begin(train_learner *l) {
@@ -16,6 +17,7 @@ static ravel_status scatter_gradients(train_learner *l, const train__part *p, ra
     ravel_status status = RAVEL_OK;
     for (int64_t u = 0; u < s->params->unit_count && !status; u++) {
         const int64_t *counts = s->counts + u * s->ranks;
+        TRAIN_ASSERT(p->run && counts[s->rank] <= s->most_of_unit);
         status = train__exchange_scatter(train_model_exchange(p->model), l->replicas,
                                          train_array_at(&grads, s->params->units[u].first), p->run,
                                          (train__pieces){counts, 0}, grads.dtype, err);
@@ -27,6 +29,7 @@ static ravel_status scatter_gradients(train_learner *l, const train__part *p, ra
 }
 
 static ravel_status sum_gradients(train_learner *l, const train__part *p, ravel_error *err) {
+    TRAIN_ASSERT(p->model && p->shares && (p->shares->ranks == 1 || p->shares->ranks == l->ranks));
     void *grads = train_model_grads(p->model);
     if (l->ranks == 1 && !train_parts_wired(l->parts)) return RAVEL_OK;
     if (train_model_shares(p->model)) return train_model_finish_grads(p->model, err);
@@ -40,6 +43,7 @@ static ravel_status sum_tied(train_learner *l, const train__part *p, ravel_error
     const train_tensor *t = train_params_find(train_model_params(p->model), "model.embed_tokens.weight");
     train_array grads = train_model_grad_array(p->model);
     int64_t begin = t ? t->offset : 0, end = t ? begin + t->count : 0;
+    TRAIN_ASSERT(l->ends && end <= train_model_params(p->model)->elements);
     if (!t || !train_shares_cut(p->shares, p->shares->rank, &begin, &end)) return RAVEL_OK;
     return train__exchange_sum(train_model_exchange(p->model), l->ends, train_array_at(&grads, begin), end - begin,
                                grads.dtype, err);
@@ -61,6 +65,7 @@ static ravel_status sum_copies(train_learner *l, ravel_error *err) {
 static ravel_status gather_squares(train_learner *l, const train__part *p, ravel_error *err) {
     int64_t count;
     double *sums = train_optimizer_squares(p->optimizer, &count);
+    TRAIN_ASSERT(sums && count >= 0);
     if (p->shares->ranks == 1) return RAVEL_OK;
     return train__exchange_sum(train_model_exchange(p->model), l->replicas, sums, count, RAVEL_F64, err);
 }
@@ -69,12 +74,14 @@ static ravel_status gather_squares(train_learner *l, const train__part *p, ravel
  * ranks. */
 static ravel_status clip(train_learner *l, ravel_error *err) {
     double most = l->options.learn->clip_grad;
+    TRAIN_ASSERT(most >= 0 && (l->sharers || l->count == 1));
     if (!l->sharers) {
         train_optimizer_clip(l->part[0].optimizer, most);
         return RAVEL_OK;
     }
     int32_t rank = ravel_comm_rank(l->sharers), ranks = ravel_comm_size(l->sharers);
     int64_t all = (int64_t)ranks * l->count;
+    TRAIN_ASSERT(rank < ranks && l->squares && l->square_block);
     double *mine = l->squares + rank * l->count;
     for (int32_t i = 0; i < l->count; i++) mine[i] = train_optimizer_total(l->part[i].optimizer);
     ravel_status status = ravel_comm_allgather(l->sharers, mine, l->squares, l->count, RAVEL_F64, err);
@@ -99,6 +106,7 @@ static ravel_status gather_weights(train_learner *l, const train__part *p, ravel
     train_array weights = train_model_array(p->model);
     ravel_status status = RAVEL_OK;
     if (weights.shares || s->ranks == 1) return RAVEL_OK;
+    TRAIN_ASSERT(s->ranks == l->ranks && s->rank == l->rank);
     for (int64_t u = 0; u < s->params->unit_count && !status; u++)
         status = train__exchange_gather(train_model_exchange(p->model), l->replicas,
                                         train_array_at(&weights, train_shares_begin(s, u, s->rank)),
@@ -108,6 +116,7 @@ static ravel_status gather_weights(train_learner *l, const train__part *p, ravel
 }
 
 static ravel_status step(train_learner *l, double lr, ravel_error *err) {
+    TRAIN_ASSERT(lr >= 0 && l->count >= 1);
     l->kernels->phase(l->device, TRAIN_PHASE_OPTIMIZER);
     ravel_status status = clip(l, err);
     if (status) return status;
@@ -138,6 +147,7 @@ ravel_status train_learner_finish(train_learner *l, double lr, ravel_metrics *me
     if (metrics) (void)ravel_metrics_phase_end(metrics, RAVEL_PHASE_OPTIMIZER, NULL);
     *norm = l->update.clip.norm;
     *skipped = !(l->update.clip.finite > 0);
+    TRAIN_ASSERT(status || *skipped || *norm >= 0);
     for (int32_t i = 0; i < l->count && !status && *skipped; i++) train_optimizer_skip(l->part[i].optimizer);
     return status;
 }
