@@ -60,6 +60,7 @@ static ravel_status grow(train_experience *x, place_fn place, int64_t need, int6
                          ravel_error *err) {
     if (*block && need <= *room) return RAVEL_OK;
     int64_t larger = need + need / 4 + 64;
+    TRAIN_ASSERT(need >= 0 && larger > need);
     train__release(x->allocator, *block, *bytes);
     *room = 0;
     *bytes = place(x, larger, NULL);
@@ -79,6 +80,7 @@ static ravel_status make_room(train_experience *x, int64_t count, int64_t tokens
 
 ravel_status train_experience_load(train_experience *x, const train_rollouts *rollouts, int64_t version,
                                    ravel_error *err) {
+    TRAIN_ASSERT(rollouts->count >= 0 && version >= 0);
     int64_t tokens = 0;
     for (int64_t i = 0; i < rollouts->count; i++) tokens += rollouts->items[i].length;
     ravel_status status = make_room(x, rollouts->count, tokens, err);
@@ -123,6 +125,7 @@ static double score_by_answer(const train_rollouts *rollouts, const train_rollou
                               char *room) {
     train_question question = {{0}, {0}};
     const int32_t *response = rollouts->tokens + r->first + r->prompt;
+    TRAIN_ASSERT(r->first >= 0 && r->first + r->length <= rollouts->used);
     size_t want, bytes = train_text_decode(scorer->text, response, answer_tokens(r), room, SIZE_MAX);
     const char *answer = train_prompts_answer(scorer->prompts, r->group, &question, &want);
     if (!answer || want >= sizeof question.answer)
@@ -135,6 +138,7 @@ static double score_by_answer(const train_rollouts *rollouts, const train_rollou
 static train_rollout_text describe(const train_rollouts *rollouts, const train_rollout *r, const train_scorer *scorer,
                                    train_question *question, char **room) {
     const int32_t *prompt = rollouts->tokens + r->first, *response = prompt + r->prompt;
+    TRAIN_ASSERT(r->first >= 0 && r->first + r->length <= rollouts->used);
     train_rollout_text t = {.prompt_ids = prompt,
                             .prompt_tokens = r->prompt,
                             .response_ids = response,
@@ -158,6 +162,7 @@ static int is_failure(ravel_status status) {
 /* Sends unscored answers to the command, again after a failure. */
 static ravel_status ask(const train_scorer *scorer, const train_rollout_text *texts, int64_t count, train_score *scores,
                         ravel_error *why, ravel_error *err) {
+    TRAIN_ASSERT(count > 0 && scorer->command && scorer->retries >= 0);
     for (int32_t attempt = 0; attempt <= scorer->retries; attempt++) {
         ravel_error_clear(why);
         ravel_status status = train_reward_score(scorer->command, texts, count, scores, why);
@@ -232,6 +237,7 @@ ravel_status train_rollouts_score(train_rollouts *rollouts, const train_scorer *
 }
 
 void train_experience_length_rules(train_experience *x, const train_scoring *scoring, const train_policy *policy) {
+    TRAIN_ASSERT(scoring->max_tokens > 0);
     for (int64_t i = 0; i < x->count; i++) {
         x->rewards[i] += train_overlong(policy, x->responses[i], scoring->max_tokens);
         if (scoring->overlong_filter && x->truncated[i])
@@ -241,6 +247,7 @@ void train_experience_length_rules(train_experience *x, const train_scoring *sco
 
 void train_experience_advantages(train_experience *x, const train_policy *policy) {
     train_advantages(policy->advantage, x->rewards, x->groups, x->count, x->advantages, x->scratch);
+    TRAIN_ASSERT(x->count <= x->room);
     for (int64_t i = 0; i < x->count; i++) x->advantage[i] = (float)x->advantages[i];
     for (int64_t i = 1; i < x->count; i++) TRAIN_ASSERT(x->offsets[i] > x->offsets[i - 1]);
 }
@@ -256,6 +263,7 @@ static int by_number(const void *a, const void *b) {
 ravel_status train_groups_gather(ravel_comm *comm, const int64_t *mine, int64_t count, const ravel_allocator *allocator,
                                  int64_t **sorted, int64_t *total, ravel_error *err) {
     size_t ranks = (size_t)ravel_comm_size(comm), bytes = ranks * sizeof(int64_t);
+    TRAIN_ASSERT(count >= 0 && (mine || count == 0));
     int64_t *counts = train__alloc(allocator, bytes), sum = 0, *all = NULL;
     ravel_status status = counts ? RAVEL_OK : train__no_memory(err, bytes, "groups of a batch");
     *sorted = NULL, *total = 0;
@@ -288,6 +296,7 @@ static int64_t smaller_than(const int64_t *sorted, int64_t count, int64_t number
         first += right ? half + 1 : 0;
         count = right ? count - half - 1 : half;
     }
+    TRAIN_ASSERT(count == 0);
     return first;
 }
 
@@ -306,6 +315,7 @@ static void cut_into_updates(train_experience *x, const int64_t *all, int64_t to
 ravel_status train_experience_cut(train_experience *x, ravel_comm *comm, int32_t updates, ravel_error *err) {
     int64_t *all = NULL, total = 0;
     if (updates == 1) return RAVEL_OK;
+    TRAIN_ASSERT(updates > 1 && x->count <= x->room);
     ravel_status status = train_groups_gather(comm, x->groups, x->count, x->allocator, &all, &total, err);
     if (!status) cut_into_updates(x, all, total, updates);
     train__release(x->allocator, all, (size_t)total * sizeof *all);
@@ -315,7 +325,9 @@ ravel_status train_experience_cut(train_experience *x, ravel_comm *comm, int32_t
 /* ---- samples -------------------------------------------------------------------------------------------- */
 
 const ravel_samples *train_experience_samples(train_experience *x) {
-    const void *data[TRAIN_FIELDS] = {x->ids, x->mask, x->generator, x->advantage, x->update};
+    const void *data[] = {x->ids, x->mask, x->generator, x->advantage, x->update};
+    _Static_assert(sizeof data / sizeof *data == TRAIN_FIELDS, "an array for each field");
+    TRAIN_ASSERT(x->count == 0 || x->offsets[x->count] == x->tokens);
     for (int i = 0; i < TRAIN_FIELDS; i++) {
         x->fields[i] = train_fields[i];
         x->fields[i].data = data[i];

@@ -2,6 +2,7 @@
  * */
 #include "train/rl/http.h"
 
+#include "train/kernels/assert.h"
 #include "train/kernels/host.h"
 
 #include <errno.h>
@@ -35,6 +36,7 @@ static ravel_status parse(const char *url, place *p, ravel_error *err) {
     (void)snprintf(p->host, sizeof p->host, "%.*s", (int)(end - host), host);
     (void)snprintf(p->port, sizeof p->port, "%.*s", (int)digits, port);
     p->path = *after ? after : "/";
+    TRAIN_ASSERT(p->host[0] && p->port[0] && p->path[0] == '/');
     return RAVEL_OK;
 }
 
@@ -64,6 +66,7 @@ static ravel_status connect_to(const place *p, const char *url, double deadline,
     if (found != 0) return ravel_error_set(err, RAVEL_E_IO, "%s: %s", url, gai_strerror(found));
     ravel_status status = RAVEL_OK;
     *out = -1;
+    TRAIN_ASSERT(list);
     for (struct addrinfo *a = list; a && *out < 0 && !status; a = a->ai_next) {
         socklen_t bytes = sizeof why;
         int fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, a->ai_protocol);
@@ -104,6 +107,7 @@ static ravel_status receive_all(int fd, buffer *b, double deadline, const char *
             if (!grown) return ravel_error_set(err, RAVEL_E_CALLBACK, "%s: the answer is too long", url);
             b->data = grown;
             b->room = room;
+            TRAIN_ASSERT(b->room - b->used >= 65536);
         }
         ssize_t got = recv(fd, b->data + b->used, b->room - b->used - 1, 0);
         if (got == 0) return RAVEL_OK;
@@ -121,6 +125,7 @@ static ravel_status receive_all(int fd, buffer *b, double deadline, const char *
 static ravel_status take_body(buffer *b, const char *url, ravel_error *err) {
     if (!b->data) return ravel_error_set(err, RAVEL_E_CALLBACK, "%s: it closed the connection without an answer", url);
     b->data[b->used] = '\0';
+    TRAIN_ASSERT(b->used < b->room);
     char *body = strstr(b->data, "\r\n\r\n"), *code = strchr(b->data, ' ');
     if (!body || strncmp(b->data, "HTTP/1.", 7) != 0 || !code)
         return ravel_error_set(err, RAVEL_E_CALLBACK, "%s: the answer is not HTTP", url);
@@ -128,6 +133,7 @@ static ravel_status take_body(buffer *b, const char *url, ravel_error *err) {
         return ravel_error_set(err, RAVEL_E_CALLBACK, "%s: it answered %.*s", url, (int)strcspn(code + 1, "\r\n"),
                                code + 1);
     body += 4;
+    TRAIN_ASSERT(body <= b->data + b->used);
     b->used -= (size_t)(body - b->data);
     memmove(b->data, body, b->used + 1);
     return RAVEL_OK;
@@ -147,6 +153,7 @@ ravel_status train_http_post(const char *url, const char *body, size_t bytes, do
                         "POST %.1500s HTTP/1.0\r\nHost: %s:%s\r\nContent-Type: application/x-ndjson\r\n"
                         "Content-Length: %zu\r\nConnection: close\r\n\r\n",
                         p.path, p.host, p.port, bytes);
+    TRAIN_ASSERT(used > 0 && (size_t)used < sizeof head);
     status = send_all(fd, head, (size_t)used, deadline, url, err);
     if (!status) status = send_all(fd, body, bytes, deadline, url, err);
     if (!status) status = receive_all(fd, &b, deadline, url, err);

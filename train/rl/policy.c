@@ -1,9 +1,14 @@
 #include "train/rl/policy.h"
 
+#include "train/kernels/assert.h"
+
 #include <ravel/policy.h>
 
 #define ROW(name, kind, field, preset, min, max, choices, doc) \
     { name, RAVEL_OPTION_##kind, offsetof(train_policy, field), preset, min, max, choices, doc }
+
+_Static_assert((int)TRAIN_ADVANTAGE_GRPO == RAVEL_ADVANTAGE_GRPO && (int)TRAIN_ADVANTAGE_NONE == RAVEL_ADVANTAGE_NONE,
+               "the numbers of ravel_advantage");
 
 static const ravel_option table[] = {
     ROW("advantage", ENUM, advantage, "grpo", 0, 0, TRAIN_ADVANTAGE_CHOICES,
@@ -28,19 +33,23 @@ ravel_option_table train_policy_option_table(void) {
 
 void train_advantages(int32_t kind, const double *rewards, const int64_t *groups, int64_t count, double *advantages,
                       int64_t *scratch) {
-    (void)ravel_advantages(kind, rewards, groups, count, advantages, scratch, NULL); /* kind is of the options' table */
+    ravel_status status = ravel_advantages(kind, rewards, groups, count, advantages, scratch, NULL);
+    TRAIN_ASSERT(!status); /* kind is of the options' table */
+    (void)status;
 }
 
 double train_overlong(const train_policy *policy, int64_t tokens, int64_t limit) {
     int64_t over = tokens - (limit - policy->overlong_buffer);
     if (policy->overlong_buffer <= 0 || over <= 0) return 0;
     double share = (double)over / (double)policy->overlong_buffer;
+    TRAIN_ASSERT(share > 0);
     return -policy->overlong_penalty * (share < 1 ? share : 1);
 }
 
 /* ---- the loss ------------------------------------------------------------------------------------------- */
 
 train_policy_terms train_policy_terms_of(const train_policy *p, train_gap gap, double entropy) {
+    TRAIN_ASSERT(p->clip_low >= 0 && p->clip_high >= 0 && p->kl >= 0 && entropy >= 0);
     return (train_policy_terms){.sequence = p->ratio == TRAIN_RATIO_SEQUENCE,
                                 .kl_kind = p->kl_kind == TRAIN_POLICY_K2 ? TRAIN_KL_K2 : TRAIN_KL_K3,
                                 .gap = (int32_t)gap,

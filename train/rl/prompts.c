@@ -1,5 +1,6 @@
 #include "train/rl/prompts.h"
 
+#include "train/kernels/assert.h"
 #include "train/kernels/host.h"
 
 #include <ravel/json.h>
@@ -138,6 +139,7 @@ static ravel_status take_line(train_prompts *p, ravel_json **doc, const char *li
         status = keep_text(&p->lines_kept, p->rows.count - 1, line, bytes, err);
     }
     if (!status) p->longest = train__max(p->longest, count);
+    TRAIN_ASSERT(status || count > 0);
     free(room);
     return status;
 }
@@ -186,6 +188,7 @@ static ravel_status read_file(train_prompts *p, const char *path, ravel_error *e
 static ravel_status part_rows(train_prompts *p, ravel_error *err) {
     int64_t rows = p->rows.count, apart = (int64_t)((double)rows * p->options.eval_share);
     p->train_rows = rows - apart;
+    TRAIN_ASSERT(apart >= 0 && apart <= rows);
     if (p->options.eval_share <= 0 || (apart > 0 && apart < rows)) return RAVEL_OK;
     return ravel_error_set(err, RAVEL_E_ARGUMENT, "eval-share %g of %lld rows leaves nothing to %s",
                            p->options.eval_share, (long long)rows, apart ? "train on" : "evaluate");
@@ -232,6 +235,7 @@ int64_t train_prompts_rows(const train_prompts *p) {
 }
 
 const int32_t *train_prompts_row(const train_prompts *p, int64_t row, int64_t *count) {
+    TRAIN_ASSERT(row >= 0 && row < p->rows.count);
     *count = p->rows.items[row].length;
     return p->rows.tokens + p->rows.items[row].first;
 }
@@ -250,6 +254,7 @@ int train_prompts_eval_apart(const train_prompts *p) {
 }
 
 static int64_t row_of(const train_prompts *p, int64_t index) {
+    TRAIN_ASSERT(index >= 0 && !p->task && p->rows.count > 0);
     if (index >= TRAIN_EVAL_FIRST) {
         int64_t i = index - TRAIN_EVAL_FIRST, first = train_prompts_eval_apart(p) ? p->train_rows : 0;
         return first + i % (p->rows.count - first);
@@ -270,6 +275,7 @@ ravel_status train_prompts_add(const train_prompts *p, int64_t index, train_roll
     int32_t tokens[ROOM];
     train_task_make(p->task, p->options.seed, index, p->options.level, &question);
     item.length = train_task_tokens(&question, 0, tokens, ROOM, &item.prompt);
+    TRAIN_ASSERT(item.length > 0 && item.prompt == item.length);
     return train_rollouts_add(rollouts, &item, tokens, NULL, err);
 }
 

@@ -46,15 +46,11 @@ struct train_reward {
 /* ---- growing text --------------------------------------------------------------------------------------- */
 
 static ravel_status make_room(train_reward *r, text *t, size_t more, ravel_error *err) {
-    if (t->room - t->used >= more) return RAVEL_OK;
-    size_t room = t->room ? t->room : 4096;
-    while (room - t->used < more) room *= 2;
-    char *grown = train__alloc(r->allocator, room);
-    if (!grown) return train__no_memory(err, room, "lines to the reward command");
-    if (t->used) memcpy(grown, t->data, t->used);
-    train__release(r->allocator, t->data, t->room);
+    int64_t room = (int64_t)t->room, used = (int64_t)t->used;
+    char *grown = train__grown(r->allocator, t->data, &room, used, used + (int64_t)more, 1);
+    if (!grown) return train__no_memory(err, t->used + more, "lines to the reward command");
     t->data = grown;
-    t->room = room;
+    t->room = (size_t)room;
     TRAIN_ASSERT(t->room - t->used >= more);
     return RAVEL_OK;
 }
@@ -102,6 +98,7 @@ static ravel_status append_line(train_reward *r, int64_t id, const train_rollout
 
 static void stop(train_reward *r, int at_once) {
     if (!r->child) return;
+    TRAIN_ASSERT(r->to >= 0 && r->from >= 0);
     close(r->to);
     close(r->from);
     double deadline = train__now() + (at_once ? 0 : 1);
@@ -204,6 +201,7 @@ static ravel_status take_lines(train_reward *r, int64_t count, train_score *scor
 static ravel_status died(train_reward *r, ravel_error *err) {
     int status = 0;
     pid_t gone = 0; /* waits briefly, so that the exit status of an ending command is known */
+    TRAIN_ASSERT(r->child > 0);
     for (double deadline = train__now() + 0.5; !gone && train__now() < deadline; (void)usleep(1000))
         gone = waitpid(r->child, &status, WNOHANG);
     if (gone == r->child) {
@@ -244,6 +242,7 @@ static ravel_status transmit(train_reward *r, size_t *sent, ravel_error *err) {
 static ravel_status converse(train_reward *r, int64_t count, int64_t asked, train_score *scores, ravel_error *err) {
     int64_t left = asked;
     size_t sent = 0;
+    TRAIN_ASSERT(asked >= 0 && asked <= count && r->child);
     double deadline = train__now() + r->seconds;
     while (left > 0) {
         double wait = deadline - train__now();
@@ -265,6 +264,7 @@ static ravel_status post(train_reward *r, int64_t count, int64_t asked, train_sc
     char *answer = NULL;
     size_t bytes = 0;
     int64_t left = asked;
+    TRAIN_ASSERT(asked > 0 && asked <= count && r->server);
     ravel_status status = train_http_post(r->command, r->out.data, r->out.used, r->seconds, &answer, &bytes, err);
     r->in.used = 0;
     if (!status) status = make_room(r, &r->in, bytes + 1, err);
@@ -325,6 +325,7 @@ ravel_status train_reward_create(const char *command, double seconds, const rave
     r->allocator = allocator;
     r->seconds = seconds;
     r->server = server;
+    TRAIN_ASSERT(r->command[0] && r->seconds > 0 && !r->child);
     *reward = r;
     return RAVEL_OK;
 }

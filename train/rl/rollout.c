@@ -35,30 +35,21 @@ void train_rollouts_free(train_rollouts *rollouts) {
     train_rollouts_init(rollouts, a);
 }
 
-/* The array with room for `need` elements, its first `used` kept; NULL when memory is short. Each array keeps its own
- * room, so a failure leaves every one of them as it was or larger. */
-static void *grown(const ravel_allocator *allocator, void *old, int64_t *room, int64_t used, int64_t need,
-                   size_t each) {
-    if (need <= *room && old) return old;
-    int64_t more = *room ? *room : 64;
-    while (more < need) more *= 2;
-    void *array = train__alloc(allocator, (size_t)more * each);
-    if (!array) return NULL;
-    if (old) memcpy(array, old, (size_t)used * each);
-    train__release(allocator, old, (size_t)*room * each);
-    TRAIN_ASSERT(used <= *room || !old);
-    *room = more;
-    return array;
+/* Counts lie within the room of their arrays. */
+static int rollouts_ok(const train_rollouts *p) {
+    return p->count >= 0 && p->count <= p->room && p->used >= 0 && p->used <= p->token_room &&
+           p->used <= p->logprob_room;
 }
 
+/* Each array keeps its own room, so a failure leaves every one of them as it was or larger. */
 static ravel_status reserve(train_rollouts *p, int64_t items, int64_t tokens, ravel_error *err) {
-    void *array = grown(p->allocator, p->items, &p->room, p->count, items, sizeof *p->items);
+    void *array = train__grown(p->allocator, p->items, &p->room, p->count, items, sizeof *p->items);
     if (!array) return train__no_memory(err, (size_t)items * sizeof *p->items, "rollouts");
     p->items = array;
-    array = grown(p->allocator, p->tokens, &p->token_room, p->used, tokens, sizeof *p->tokens);
+    array = train__grown(p->allocator, p->tokens, &p->token_room, p->used, tokens, sizeof *p->tokens);
     if (!array) return train__no_memory(err, (size_t)tokens * sizeof *p->tokens, "tokens of rollouts");
     p->tokens = array;
-    array = grown(p->allocator, p->logprobs, &p->logprob_room, p->used, tokens, sizeof *p->logprobs);
+    array = train__grown(p->allocator, p->logprobs, &p->logprob_room, p->used, tokens, sizeof *p->logprobs);
     if (!array) return train__no_memory(err, (size_t)tokens * sizeof *p->logprobs, "log-probs of rollouts");
     p->logprobs = array;
     return RAVEL_OK;
@@ -69,6 +60,7 @@ ravel_status train_rollouts_add(train_rollouts *rollouts, const train_rollout *i
     ravel_status status = reserve(rollouts, rollouts->count + 1, rollouts->used + item->length, err);
     if (status) return status;
     size_t n = (size_t)item->length;
+    TRAIN_ASSERT(rollouts_ok(rollouts));
     TRAIN_ASSERT(item->length >= 1 && item->prompt >= 0 && item->prompt <= item->length);
     memcpy(rollouts->tokens + rollouts->used, tokens, n * sizeof *tokens);
     if (logprobs)
@@ -78,8 +70,7 @@ ravel_status train_rollouts_add(train_rollouts *rollouts, const train_rollout *i
     rollouts->items[rollouts->count] = *item;
     rollouts->items[rollouts->count++].first = rollouts->used;
     rollouts->used += item->length;
-    TRAIN_ASSERT(rollouts->count <= rollouts->room && rollouts->used <= rollouts->token_room &&
-                 rollouts->used <= rollouts->logprob_room);
+    TRAIN_ASSERT(rollouts_ok(rollouts));
     return RAVEL_OK;
 }
 
@@ -100,6 +91,7 @@ void train_rollouts_sort(train_rollouts *rollouts) {
 static ravel_status send_rollouts(ravel_comm *comm, int32_t peer, int32_t tag, int64_t *head,
                                   const train_rollouts *rollouts, ravel_error *err) {
     head[0] = MAGIC;
+    TRAIN_ASSERT(!rollouts || rollouts_ok(rollouts));
     head[6] = rollouts ? rollouts->count : 0;
     head[7] = rollouts ? rollouts->used : 0;
     ravel_status status = ravel_comm_send(comm, head, HEAD, RAVEL_I64, peer, tag, err);
@@ -128,6 +120,7 @@ static ravel_status receive_rollouts(ravel_comm *comm, int32_t peer, int32_t tag
     if (head[0] != MAGIC || head[6] < 0 || head[7] < 0)
         return ravel_error_set(err, RAVEL_E_DATA, "rank %d sent something that is no rollout message", peer);
     int64_t items = head[6], tokens = head[7], from = rollouts->count, base = rollouts->used;
+    TRAIN_ASSERT(rollouts_ok(rollouts));
     status = reserve(rollouts, from + items, base + tokens, err);
     if (!status && items)
         status = ravel_comm_recv(comm, rollouts->items + from, items * ITEM, RAVEL_I64, peer, tag, err);
@@ -151,6 +144,7 @@ static ravel_status receive_rollouts(ravel_comm *comm, int32_t peer, int32_t tag
 ravel_status train_order_send(ravel_comm *comm, int32_t generator, const train_order *order,
                               const train_rollouts *prompts, ravel_error *err) {
     int64_t head[HEAD] = {0, order->kind, order->batch, order->version, order->group_size, order->greedy, 0, 0};
+    TRAIN_ASSERT(order->kind >= TRAIN_ORDER_GENERATE && order->kind <= TRAIN_ORDER_STOP);
     return send_rollouts(comm, generator, TAG_ORDER, head, prompts, err);
 }
 
@@ -160,12 +154,14 @@ ravel_status train_order_receive(ravel_comm *comm, train_order *order, train_rol
     ravel_status status = receive_rollouts(comm, 0, TAG_ORDER, head, prompts, err);
     if (status) return status;
     *order = (train_order){head[1], head[2], head[3], head[4], head[5]};
+    TRAIN_ASSERT(rollouts_ok(prompts));
     return RAVEL_OK;
 }
 
 /* The groups of one trainer, copied together. */
 static ravel_status pick(const train_rollouts *from, int32_t trainers, int32_t trainer, train_rollouts *to,
                          ravel_error *err) {
+    TRAIN_ASSERT(trainer >= 0 && trainer < trainers && from != to);
     train_rollouts_clear(to);
     for (int64_t i = 0; i < from->count; i++) {
         const train_rollout *x = &from->items[i];
@@ -179,6 +175,7 @@ static ravel_status pick(const train_rollouts *from, int32_t trainers, int32_t t
 ravel_status train_answers_send(ravel_comm *comm, int32_t receivers, int32_t stride, int64_t batch,
                                 const train_rollouts *answers, ravel_error *err) {
     train_rollouts share;
+    TRAIN_ASSERT(receivers > 0 && stride > 0 && (receivers - 1) * stride < ravel_comm_size(comm));
     ravel_status status = RAVEL_OK;
     train_rollouts_init(&share, answers->allocator);
     for (int32_t t = 0; t < receivers && !status; t++) {
@@ -229,5 +226,6 @@ ravel_status train_rollouts_broadcast(ravel_comm *comm, train_rollouts *rollouts
     TRAIN_ASSERT(sizes[0] <= rollouts->room && sizes[1] <= rollouts->token_room);
     rollouts->count = sizes[0];
     rollouts->used = sizes[1];
+    TRAIN_ASSERT(rollouts_ok(rollouts));
     return RAVEL_OK;
 }

@@ -43,6 +43,7 @@ typedef struct train_rollouts {
     int64_t used, token_room, logprob_room;
 } train_rollouts;
 
+/* All zero is an empty list, too. */
 void train_rollouts_init(train_rollouts *rollouts, const ravel_allocator *allocator);
 void train_rollouts_clear(train_rollouts *rollouts);
 void train_rollouts_free(train_rollouts *rollouts);

@@ -1,6 +1,7 @@
 /* The tasks, one row each. A maker draws from a stream of random numbers that belongs to its question alone. */
 #include "train/rl/task.h"
 
+#include "train/kernels/assert.h"
 #include "train/kernels/host.h"
 
 #include <ravel/options.h>
@@ -15,6 +16,7 @@ typedef struct draw {
 } draw;
 
 static uint32_t below(draw *d, uint32_t bound) {
+    TRAIN_ASSERT(bound > 0);
     return (uint32_t)((train__random(d->seed, d->stream, d->next++) >> 32) * bound >> 32);
 }
 
@@ -27,6 +29,7 @@ struct train_task {
 
 static void word(draw *d, int32_t length, const char *letters, char *out) {
     uint32_t count = (uint32_t)strlen(letters);
+    TRAIN_ASSERT(length >= 0 && length < 32 && count > 0);
     for (int32_t i = 0; i < length; i++) out[i] = letters[below(d, count)];
     out[length] = '\0';
 }
@@ -64,6 +67,7 @@ static void make_reverse(draw *d, int32_t level, train_question *q) {
     word(d, level + 1, letters, text);
     (void)snprintf(q->prompt, sizeof q->prompt, "rev %s:", text);
     size_t n = strlen(text);
+    TRAIN_ASSERT(n < sizeof q->answer);
     for (size_t i = 0; i < n; i++) q->answer[i] = text[n - 1 - i];
     q->answer[n] = '\0';
 }
@@ -131,12 +135,14 @@ ravel_status train_task_find(const char *name, const train_task **task, ravel_er
 }
 
 void train_task_make(const train_task *task, uint64_t seed, int64_t index, int32_t level, train_question *question) {
+    TRAIN_ASSERT(task >= tasks && task < tasks + TASKS);
     draw d = {seed, (uint64_t)index ^ (uint64_t)(task - tasks) << 56, 0};
     task->make(&d, level < 1 ? 1 : level > 12 ? 12 : level, question);
 }
 
 double train_task_score(const train_question *question, const char *response, size_t bytes, int ended, double partial) {
     size_t want = strlen(question->answer), right = 0, longer = bytes > want ? bytes : want;
+    TRAIN_ASSERT(want <= longer && partial >= 0 && partial <= 1);
     for (size_t i = 0; i < bytes && i < want; i++) right += response[i] == question->answer[i];
     if (ended && bytes == want && right == want) return 1;
     /* The end counts as a position, so that all letters right without it is still less than the answer. */
@@ -153,5 +159,6 @@ int64_t train_task_tokens(const train_question *question, int answer, int32_t *t
     if (!answer) return n;
     for (const char *c = question->answer; *c; c++) tokens[n++] = (unsigned char)*c;
     tokens[n++] = TRAIN_TOKEN_EOS;
+    TRAIN_ASSERT(n <= room && *prompt_tokens < n);
     return n;
 }

@@ -1,5 +1,6 @@
 #include "train/rl/text.h"
 
+#include "train/kernels/assert.h"
 #include "train/kernels/host.h"
 #include "train/learn/choice.h"
 
@@ -30,6 +31,7 @@ static ravel_status open_rows(train_text *t, const char *chat_format, ravel_erro
     ravel_rows_options options;
     ravel_rows_options_default(&options);
     options.tokenizer = t->tokenizer;
+    TRAIN_ASSERT(t->tokenizer && !t->rows);
     if (chat_format) {
         options.format = ravel_chat_format_named(chat_format);
         if (!options.format)
@@ -79,6 +81,7 @@ ravel_status train_text_open(const char *folder, int64_t vocab, const char *chat
         train_text_free(t);
         return status;
     }
+    TRAIN_ASSERT(!t->tokenizer == !t->encoder && !t->tokenizer == !t->decoder);
     *text = t;
     return RAVEL_OK;
 }
@@ -133,6 +136,7 @@ ravel_status train_text_encode(train_text *t, const char *prompt, size_t bytes, 
     ravel_status status = ravel_encoder_encode(t->encoder, prompt, bytes, RAVEL_ENCODE_TEMPLATE, &e, err);
     if (status) return status;
     *tokens = e->ids;
+    TRAIN_ASSERT(e->count >= 0);
     *count = e->count;
     return RAVEL_OK;
 }
@@ -153,6 +157,7 @@ ravel_status train_text_prompt(train_text *t, const ravel_json *doc, const ravel
     if (status == RAVEL_E_UNSUPPORTED && t->has_format) status = RAVEL_E_DATA; /* tools: of this row alone */
     if (status) return ravel_error_set(err, status, "%s", why.message);
     *tokens = prompt->parts[0].tokens;
+    TRAIN_ASSERT(prompt->parts[0].count >= 0);
     *count = prompt->parts[0].count;
     return RAVEL_OK;
 }
