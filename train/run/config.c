@@ -1,15 +1,12 @@
 /* The tables of a training run. One row is the flag, the JSON key, the default, the range and the help. */
 #include "train/run/config.h"
 
-#include "train/rl/task.h"
+#include "train/kernels/assert.h"
 
 #include <ravel/chat.h>
-#include <ravel/flops.h>
 #include <ravel/weights.h>
 
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define ROW(type, name, kind, field, preset, min, max, choices, doc) \
@@ -228,6 +225,13 @@ static const ravel_option source_table[] = {
            "what to do with rows that cannot be used"),
     {0}};
 
+const char *train_kind_name(train_kind kind) {
+    static const char *const names[] = {"sft", "dpo", "grpo"};
+    _Static_assert(sizeof names / sizeof *names == TRAIN_KINDS, "a name for each kind");
+    TRAIN_ASSERT(kind >= 0 && kind < TRAIN_KINDS);
+    return names[kind];
+}
+
 /* ---- parts ---------------------------------------------------------------------------------------------- */
 
 int train_config_parts(train_config *c, train_kind kind, train_part *parts) {
@@ -246,7 +250,12 @@ int train_config_parts(train_config *c, train_kind kind, train_part *parts) {
         parts[n++] = (train_part){"policy loss", train_policy_option_table(), &c->policy};
     }
     parts[n++] = (train_part){"packing", plan_table, &c->plan};
+    TRAIN_ASSERT(n <= TRAIN_PARTS);
     return n;
+}
+
+ravel_option_table train_source_option_table(void) {
+    return source_table;
 }
 
 train_learner_options train_config_learner(const train_config *c) {
@@ -340,6 +349,7 @@ static void put(out *o, const char *text, size_t bytes) {
 
 static void put_row(out *o, const ravel_option *row, const void *options) {
     char value[4096], quoted[8300];
+    TRAIN_ASSERT(row->name && options);
     const char *text = value;
     size_t n = ravel_option_format(row, options, value, sizeof value);
     const char *string = NULL;
@@ -369,260 +379,4 @@ size_t train_config_text(const train_config *config, train_kind kind, char *text
     put(&o, "\n}\n", 3);
     if (bytes) text[o.need < bytes ? o.need : bytes - 1] = '\0';
     return o.need;
-}
-
-/* ---- defaults that depend on others -------------------------------------------------------------------- */
-
-const char *train_kind_name(train_kind kind) {
-    static const char *const names[TRAIN_KINDS] = {"sft", "dpo", "grpo"};
-    return names[kind];
-}
-
-ravel_status train_interval_parse(const char *text, train_interval *interval, ravel_error *err) {
-    static const struct {
-        const char *word;
-        double seconds;
-    } units[] = {{"s", 1}, {"m", 60}, {"min", 60}, {"h", 3600}, {"d", 86400}};
-    char *end;
-    double value = text ? strtod(text, &end) : -1;
-    *interval = (train_interval){0};
-    if (text && end != text && value >= 0 && value < 1e12) {
-        if (!*end && value == floor(value)) {
-            interval->updates = (int64_t)value;
-            return RAVEL_OK;
-        }
-        for (size_t i = 0; i < sizeof units / sizeof *units; i++)
-            if (strcmp(end, units[i].word) == 0) {
-                interval->seconds = value * units[i].seconds;
-                return RAVEL_OK;
-            }
-    }
-    return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                           "\"%.40s\" is not an interval; write a time like 90s, 10m or 2h, or a number of updates",
-                           text ? text : "");
-}
-
-/* One row per option of a preset, by the option's own name. */
-static const struct {
-    const char *preset, *name, *value;
-} presets[] = {
-    {"grpo", "advantage", "grpo"},
-    {"grpo", "aggregation", "seq-mean-token-mean"},
-    {"grpo", "clip-low", "0.2"},
-    {"grpo", "clip-high", "0.2"},
-    {"grpo", "kl", "0.04"},
-    {"grpo", "kl-kind", "k3"},
-    {"grpo", "ratio", "token"},
-    {"dr-grpo", "advantage", "dr-grpo"},
-    {"dr-grpo", "aggregation", "seq-mean-token-sum-norm"},
-    {"dr-grpo", "clip-low", "0.2"},
-    {"dr-grpo", "clip-high", "0.2"},
-    {"dr-grpo", "kl", "0"},
-    {"dr-grpo", "ratio", "token"},
-    {"dapo", "advantage", "grpo"},
-    {"dapo", "aggregation", "token-mean"},
-    {"dapo", "clip-low", "0.2"},
-    {"dapo", "clip-high", "0.28"},
-    {"dapo", "kl", "0"},
-    {"dapo", "ratio", "token"},
-    {"dapo", "dynamic-sampling", "true"},
-    {"dapo", "overlong-buffer", "4096"},
-    {"dapo", "overlong-penalty", "1"},
-    {"gspo", "advantage", "grpo"},
-    {"gspo", "aggregation", "seq-mean-token-mean"},
-    {"gspo", "clip-low", "3e-4"},
-    {"gspo", "clip-high", "4e-4"},
-    {"gspo", "kl", "0"},
-    {"gspo", "ratio", "sequence"},
-};
-
-ravel_status train_config_preset(train_config *c, ravel_error *err) {
-    char word[32] = "";
-    train_part parts[TRAIN_PARTS];
-    int count = train_config_parts(c, TRAIN_GRPO, parts);
-    (void)ravel_choice_word(TRAIN_PRESET_CHOICES, c->grpo.preset, word, sizeof word);
-    for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {
-        if (strcmp(presets[i].preset, word) != 0) continue;
-        for (int p = 0; p < count; p++) {
-            if (!ravel_option_find(parts[p].table, presets[i].name)) continue;
-            ravel_status status =
-                ravel_option_set(parts[p].table, parts[p].options, presets[i].name, presets[i].value, err);
-            if (status) return status;
-        }
-    }
-    return RAVEL_OK;
-}
-
-int32_t train_config_ranks(const train_config *c) {
-    const ravel_mesh_options *m = &c->mesh;
-    const int32_t sizes[] = {m->cp, m->pp, m->dp > 0 ? m->dp : 1};
-    int64_t ranks = m->tp;
-    for (int i = 0; i < 3 && ranks <= INT32_MAX; i++) ranks *= sizes[i];
-    if (c->run.ranks > 0) return c->run.ranks;
-    return (int32_t)(ranks < INT32_MAX ? ranks : INT32_MAX);
-}
-
-void train_config_settle(train_config *c, train_kind kind) {
-    c->plan.cp = c->mesh.cp;
-    if (c->plan.cp_pool && c->mesh.dp == 0) c->mesh.dp = c->plan.cp_pool;
-    if (kind == TRAIN_GRPO && !c->grpo.task && !c->grpo.data) c->grpo.task = "arithmetic";
-    if (c->grpo.scoring.max_tokens == 0) c->grpo.scoring.max_tokens = c->model.model && c->grpo.data ? 256 : 16;
-    if (c->policy.overlong_buffer > c->grpo.scoring.max_tokens) /* DAPO's is for answers of 20k tokens */
-        c->policy.overlong_buffer = c->grpo.scoring.max_tokens / 4;
-    if (c->learn.lr < 0) c->learn.lr = !c->model.model ? 1e-3 : kind == TRAIN_SFT ? 2e-5 : 1e-6;
-}
-
-/* ---- options that depend on one another ---------------------------------------------------------------- */
-
-/* --hidden and the like describe a new model; beside --model or --shape they would be ignored. */
-static ravel_status check_model(const train_model_choice *given, ravel_error *err) {
-    train_model_choice preset;
-    ravel_options_default(model_table, &preset);
-    const struct {
-        const char *name;
-        int64_t given, preset;
-    } numbers[] = {
-#define NUMBER(name, field) {name, given->field, preset.field}
-        NUMBER("hidden", hidden),     NUMBER("layers", layers), NUMBER("heads", heads), NUMBER("kv-heads", kv_heads),
-        NUMBER("head-dim", head_dim), NUMBER("ffn", ffn),       NUMBER("vocab", vocab),
-#undef NUMBER
-    };
-    if (given->model && given->shape)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               "--model brings its own shape; give --model or --shape, not both");
-    for (size_t i = 0; (given->model || given->shape) && i < sizeof numbers / sizeof *numbers; i++)
-        if (numbers[i].given != numbers[i].preset)
-            return ravel_error_set(err, RAVEL_E_ARGUMENT, "--%s is for a new byte model; --%s brings its own shape",
-                                   numbers[i].name, given->model ? "model" : "shape");
-    int32_t gpus[TRAIN_GPUS], count;
-    ravel_status status = train_gpus_parse("device", given->devices, gpus, &count, err);
-    if (status) return status;
-    if (!given->model && !given->shape && given->vocab < TRAIN_TOKENS)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "vocab is %lld; a byte model needs %d or more",
-                               (long long)given->vocab, TRAIN_TOKENS);
-    return RAVEL_OK;
-}
-
-static ravel_status check_run(const train_config *c, ravel_error *err) {
-    train_interval interval;
-    if (c->run.gpu && ravel_gpu_peak(c->run.gpu) <= 0)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               "the peak of \"%.60s\" is not known; --gpu takes a name like h100, h200, a100, mi300x",
-                               c->run.gpu);
-    if (c->learn.min_lr > c->learn.lr)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "min-lr is %g, which is above lr, %g", c->learn.min_lr,
-                               c->learn.lr);
-    if (c->learn.moments == TRAIN_MOMENTS_BF16 && fmax(c->learn.beta1, c->learn.beta2) > TRAIN_MOMENTS_BETA)
-        return ravel_error_set(
-            err, RAVEL_E_ARGUMENT,
-            "moments is bf16, beta1 %g and beta2 %g; bf16 has 8 bits and would lose most changes of a "
-            "moment above %g: lower the betas, or say --moments f32",
-            c->learn.beta1, c->learn.beta2, TRAIN_MOMENTS_BETA);
-    ravel_status status = train_interval_parse(c->run.checkpoint_every, &interval, err);
-    if (status) ravel_error_prefix(err, "checkpoint-every");
-    return status;
-}
-
-/* With a task, options about rows of --data are refused: they would have no effect. */
-static ravel_status check_task(const train_config *c, ravel_error *err) {
-    ravel_source_options preset = c->source;
-    ravel_options_default(source_table, &preset);
-    for (const ravel_option *row = source_table; row->name; row++) {
-        char given[256], usual[256];
-        ravel_option_format(row, &c->source, given, sizeof given);
-        ravel_option_format(row, &preset, usual, sizeof usual);
-        if (strcmp(given, usual) != 0)
-            return ravel_error_set(err, RAVEL_E_ARGUMENT, "--%s is for --data; a task has no rows", row->name);
-    }
-    return RAVEL_OK;
-}
-
-static ravel_status check_pool(const train_config *c, train_kind kind, ravel_error *err) {
-    const ravel_plan_options *p = &c->plan;
-    if (!p->cp_pool) {
-        if (!p->cp_widths && !p->cp_price && p->min_cp == 1) return RAVEL_OK;
-        return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               "--cp-widths, --cp-price and --min-cp are those of --cp-pool; give --cp-pool too");
-    }
-    if (kind == TRAIN_DPO)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               "dpo has no context parallelism: the two answers of a pair lie side by side; leave out "
-                               "--cp-pool");
-    if (c->mesh.cp > 1 || c->mesh.dp != p->cp_pool)
-        return ravel_error_set(
-            err, RAVEL_E_ARGUMENT,
-            "--cp-pool %d makes groups of the dp ranks, each of its own width: say --cp 1 and --dp %d "
-            "(or neither)",
-            p->cp_pool, p->cp_pool);
-    return RAVEL_OK;
-}
-
-static ravel_status check_sft(const train_config *c, ravel_error *err) {
-    int given = (c->sft.task != NULL) + (c->source.data != NULL) + (c->source.mock != NULL);
-    if (given != 1)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               "give one of --data FILE.jsonl, --mock JSON and --task NAME; %s was given",
-                               given ? "more than one" : "none");
-    if (c->sft.epochs && c->sft.task)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "a task has no end: say --steps rather than --epochs");
-    if (c->sft.eval_share > 0 && c->sft.task)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--eval-share is of the rows of --data; a task needs none");
-    return c->sft.task ? check_task(c, err) : RAVEL_OK;
-}
-
-static ravel_status check_dpo(const train_config *c, ravel_error *err) {
-    if (!c->source.data || c->source.mock || c->sft.task)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "give --data FILE.jsonl with \"chosen\" and \"rejected\"");
-    if (c->mesh.cp > 1)
-        return ravel_error_set(
-            err, RAVEL_E_ARGUMENT,
-            "dpo has no context parallelism: the two answers of a pair lie side by side; say --cp 1");
-    if (c->learn.aggregation != RAVEL_TOKEN_MEAN || c->learn.norm > 0)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               "the loss of dpo is a mean over pairs; --aggregation and --norm do not apply");
-    return RAVEL_OK;
-}
-
-static ravel_status check_grpo(const train_config *c, ravel_error *err) {
-    const train_grpo_options *o = &c->grpo;
-    int32_t gpus[TRAIN_GPUS], count;
-    ravel_status status = train_gpus_parse("generator-device", o->generator_devices, gpus, &count, err);
-    if (status) return status;
-    if (o->generators % o->generator_tp)
-        return ravel_error_set(
-            err, RAVEL_E_ARGUMENT,
-            "generators is %d, ranks per generator (generator-tp) %d; the first must be a multiple of "
-            "the second: say --generators %d",
-            o->generators, o->generator_tp, (o->generators + o->generator_tp - 1) / o->generator_tp * o->generator_tp);
-    if (o->task && o->data) return ravel_error_set(err, RAVEL_E_ARGUMENT, "give --task or --data, not both");
-    if (o->eval_share > 0 && !o->data)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--eval-share is of the rows of --data; a task needs none");
-    if (o->group_size < 2 && c->policy.advantage != TRAIN_ADVANTAGE_NONE)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               "group-size is %d; advantages are taken within a group, so it must be 2 or more",
-                               o->group_size);
-    if (o->temperature == 0 && c->policy.advantage != TRAIN_ADVANTAGE_NONE)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               "temperature is 0: all answers of a group would be the same, and nothing could be "
-                               "learnt; give one above 0");
-    if (!o->publish && (o->publish_open || o->publish_allow || o->publish_host))
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--publish-... describe a publication; say where: --publish");
-    if (o->prompts < o->updates)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "%lld prompts cannot be dealt to %d updates",
-                               (long long)o->prompts, o->updates);
-    if (o->old == TRAIN_OLD_GENERATOR && c->policy.tis > 0)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--tis weighs trainer / generator: it needs --old trainer");
-    if (c->policy.dual_clip != 0 && !(c->policy.dual_clip > 1))
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "dual-clip is %g; it must be 0 (off) or above 1",
-                               c->policy.dual_clip);
-    return RAVEL_OK;
-}
-
-ravel_status train_config_check(const train_config *c, train_kind kind, ravel_error *err) {
-    ravel_status status = check_model(&c->model, err);
-    if (!status) status = check_run(c, err);
-    if (!status) status = check_pool(c, kind, err);
-    if (status) return status;
-    if (kind == TRAIN_DPO) return check_dpo(c, err);
-    return kind == TRAIN_SFT ? check_sft(c, err) : check_grpo(c, err);
 }

@@ -142,6 +142,8 @@ int32_t train_config_ranks(const train_config *config);
 ravel_sync train_config_sync(const train_config *config);
 
 int train_config_parts(train_config *config, train_kind kind, train_part *parts);
+/* Of `rows`: the options of --data. */
+ravel_option_table train_source_option_table(void);
 
 void train_config_default(train_config *config);
 

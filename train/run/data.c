@@ -1,5 +1,6 @@
 #include "train/run/data.h"
 
+#include "train/kernels/assert.h"
 #include "train/kernels/host.h"
 #include "train/rl/problems.h"
 #include "train/run/files.h"
@@ -35,6 +36,7 @@ static ravel_status digest(FILE *f, const train_progress *progress, train_data_f
     enum { CHUNK = 1 << 20 };
     char what[128];
     unsigned char *buffer = malloc(CHUNK);
+    TRAIN_ASSERT(file->path && file->bytes >= 0);
     if (!buffer) return train__no_memory(err, CHUNK, "reading a file");
     (void)snprintf(what, sizeof what, "reading %.100s", file->path);
     file->digest = UINT64_C(0x726176656c);
@@ -44,6 +46,7 @@ static ravel_status digest(FILE *f, const train_progress *progress, train_data_f
         tell(progress, what, (double)done, (double)file->bytes);
     }
     file->digest >>= 1; /* JSON readers take integers below 2^63 */
+    TRAIN_ASSERT(done >= 0);
     free(buffer);
     return ferror(f) ? train_file_error(err, "read", file->path) : RAVEL_OK;
 }
@@ -87,6 +90,7 @@ ravel_status train_data_open(const char *path, ravel_comm *comm, const train_pro
 int train_data_changed(const train_data_file *file) {
     struct stat s;
     train_data_file now = *file;
+    TRAIN_ASSERT(!file->path || file->bytes >= 0);
     if (!file->path) return 0;
     if (stat(file->path, &s) != 0) return 1;
     note(&s, &now);
@@ -123,8 +127,10 @@ static void one_sample(check *c, int64_t row, const ravel_samples *samples, int6
     const ravel_plan_options *plan = c->rules->plan;
     train_data_found *f = &c->part->found;
     int64_t from = samples->ragged.offsets[i], length = samples->ragged.offsets[i + 1] - from, loss = 0;
+    TRAIN_ASSERT(length >= 0 && i < samples->ragged.count && samples->ragged.field_count > 1);
     int32_t ranks = c->rules->widest > 1 ? c->rules->widest : 1;
     int64_t slot = ravel_plan_slot(plan, length, plan->cp_pool ? ranks : 0), most = plan->budget * ranks;
+    TRAIN_ASSERT(slot >= length && most > 0);
     const uint8_t *mask = samples->ragged.fields[1].data;
     for (int64_t t = 1; t < length; t++) loss += mask[from + t] != 0;
     f->samples++;
@@ -143,6 +149,7 @@ static void one_sample(check *c, int64_t row, const ravel_samples *samples, int6
     f->tokens += length;
     f->loss_tokens += loss;
     f->lossless += loss == 0;
+    TRAIN_ASSERT(f->loss_tokens <= f->tokens && f->lossless <= f->samples);
 }
 
 static ravel_status one_row(check *c, int64_t row, ravel_error *err) {
@@ -171,6 +178,7 @@ static ravel_status check_part(check *c, ravel_comm *comm, const train_progress 
     if (c->rules->most > 0) rows = train__min(rows, c->rules->most);
     int32_t size = ravel_comm_size(comm), rank = ravel_comm_rank(comm);
     int64_t from = ravel_share(rows, size, rank), to = ravel_share(rows, size, rank + 1);
+    TRAIN_ASSERT(from >= 0 && from <= to && to <= rows);
     (void)snprintf(what, sizeof what, "checking %.100s", options.data ? options.data : "mock data");
     for (int64_t row = from; row < to && !status; row++) {
         status = one_row(c, row, err);
@@ -182,6 +190,7 @@ static ravel_status check_part(check *c, ravel_comm *comm, const train_progress 
 }
 
 static void add_found(train_data_found *sum, const train_data_found *x) {
+    TRAIN_ASSERT(sum != x && x->rows >= 0 && x->loss_tokens <= x->tokens);
     sum->rows += x->rows;
     sum->samples += x->samples;
     sum->tokens += x->tokens;
@@ -206,6 +215,7 @@ static void say(const ravel_logger *logger, ravel_log_level level, const char *f
 static ravel_status refuse(const train_data_rules *rules, const char *name, const part *sum, ravel_error *err) {
     const train_data_found *f = &sum->found;
     char list[900], bad[80] = "", over[160] = "";
+    TRAIN_ASSERT(sum->problems.count > 0);
     (void)train_problems_text(&sum->problems, list, sizeof list);
     if (f->bad && rules->source->bad_rows != RAVEL_BAD_ROWS_SKIP)
         (void)snprintf(bad, sizeof bad, "; %lld bad rows (--bad-rows skip leaves them out)", (long long)f->bad);
@@ -244,6 +254,7 @@ ravel_status train_data_check(const train_data_rules *rules, ravel_comm *comm, c
                               const ravel_logger *logger, train_data_found *found, ravel_error *err) {
     int32_t ranks = ravel_comm_size(comm), rank = ravel_comm_rank(comm);
     part *parts = calloc((size_t)ranks + 1, sizeof *parts), *own = parts ? parts + ranks : NULL;
+    TRAIN_ASSERT(rank >= 0 && rank < ranks);
     check c = {.rules = rules, .part = own};
     ravel_status status = parts ? check_part(&c, comm, progress, err)
                                 : train__no_memory(err, ((size_t)ranks + 1) * sizeof *parts, "checking data");

@@ -1,5 +1,6 @@
 #include "train/run/dpo.h"
 
+#include "train/kernels/assert.h"
 #include "train/kernels/host.h"
 #include "train/run/scores.h"
 
@@ -17,6 +18,7 @@ struct train_pairs {
 ravel_status train_pairs_create(const train_parts_options *options, const ravel_shape *shape, ravel_mesh *mesh,
                                 double beta, train_pairs **pairs, ravel_error *err) {
     train_parts_options reference = *options;
+    TRAIN_ASSERT(options->budget > 0 && beta > 0);
     size_t ends = (size_t)(2 * options->budget + 1) * sizeof(int32_t);
     train_pairs *p = train__calloc(NULL, 1, sizeof *p);
     ravel_status status = p ? RAVEL_OK : train__no_memory(err, sizeof *p, "pairs");
@@ -61,6 +63,7 @@ static ravel_status part_pairs(void *user, const ravel_micro_batch *micro, train
     train_pairs *p = user;
     const int32_t *chosen = chosen_of(p, micro), *cu = micro->thd->cu_seqlens, *padded = micro->thd->cu_seqlens_padded;
     int32_t n = 0, sum = 0;
+    TRAIN_ASSERT(batch->samples <= p->budget || micro->filler);
     (void)loss, (void)err;
     if (micro->filler) return RAVEL_OK;
     for (int32_t i = 0; i < batch->samples; i++) {
@@ -69,6 +72,7 @@ static ravel_status part_pairs(void *user, const ravel_micro_batch *micro, train
             p->lengths[n] = sum;
             p->starts[n] = start;
             sum += both[k];
+            TRAIN_ASSERT(both[k] > 0);
             start += both[k];
         }
     }
@@ -90,6 +94,7 @@ typedef struct answer {
 /* Sum over an answer of model - reference; *weight is that of its tokens, which all have the same. */
 static double gain_of(answer a, const float *weights, const float *now, const float *before, double *weight) {
     double sum = 0;
+    TRAIN_ASSERT(a.from >= 0 && a.from < a.to && weights && now && before);
     for (int32_t t = a.from; t < a.to; t++) {
         if (weights[t] == 0) continue;
         sum += (double)now[t] - (double)before[t];
@@ -99,6 +104,7 @@ static double gain_of(answer a, const float *weights, const float *now, const fl
 }
 
 static void set_coef(answer a, const float *weights, double value, float *coef) {
+    TRAIN_ASSERT(a.from <= a.to && weights);
     for (int32_t t = a.from; coef && t < a.to; t++) coef[t] = weights[t] != 0 ? (float)value : 0;
 }
 
@@ -109,8 +115,10 @@ static void weigh_pairs(train_pairs *p, const ravel_micro_batch *micro, const fl
     for (int64_t i = 0; i < micro->thd->samples_count; i++) {
         double weight = 0, slope;
         answer first = {padded[i], padded[i] + chosen[i]}, second = {first.to, padded[i] + cu[i + 1] - cu[i]};
+        TRAIN_ASSERT(first.from < first.to && second.from < second.to);
         double margin = p->beta * (gain_of(first, w, now, before, &weight) - gain_of(second, w, now, before, &weight));
         double loss = train_dpo_loss(margin, &slope);
+        TRAIN_ASSERT(!(loss < 0) && !(slope > 0));
         set_coef(first, w, weight * slope * p->beta, coef);
         set_coef(second, w, -weight * slope * p->beta, coef);
         p->sums.loss += weight * loss;
@@ -156,6 +164,7 @@ static ravel_status score_reference(train_pairs *p, train_parts *parts, const ra
     train_work work = {.begin = part_pairs, .take = keep_before, .user = p};
     p->feed = feed;
     p->chunk = train_parts_count(parts) - 1;
+    TRAIN_ASSERT(p->chunk >= 0 && micros >= 0);
     p->sums = (train_dpo_sums){0};
     train_scores_clear(&p->before);
     return train_parts_score(p->reference, feed, micros, &work, err);
@@ -164,6 +173,7 @@ static ravel_status score_reference(train_pairs *p, train_parts *parts, const ra
 /* Tensor-parallel ranks have the same pairs: only the first counts them. */
 static void tell(const train_pairs *p, const train_parts *parts, train_dpo_sums *sums) {
     *sums = p->sums;
+    TRAIN_ASSERT(p->sums.right <= p->sums.pairs);
     if (ravel_mesh_coords(train_parts_mesh(parts)).tp > 0) *sums = (train_dpo_sums){0};
 }
 

@@ -1,5 +1,6 @@
 #include "train/run/files.h"
 
+#include "train/kernels/assert.h"
 #include "train/kernels/host.h"
 
 #include <dirent.h>
@@ -32,6 +33,7 @@ static int is_dots(const char *name) {
 
 ravel_status train_folder_walk(const char *folder, train_entry_fn each, void *user, ravel_error *err) {
     DIR *dir = opendir(folder);
+    TRAIN_ASSERT(each);
     if (!dir) return train_file_error(err, "read", folder);
     ravel_status status = RAVEL_OK;
     char path[TRAIN_PATH];
@@ -45,10 +47,7 @@ ravel_status train_folder_walk(const char *folder, train_entry_fn each, void *us
 }
 
 static ravel_status stop_walk(const char *path, const char *name, void *user, ravel_error *err) {
-    (void)path;
-    (void)name;
-    (void)user;
-    (void)err;
+    (void)path, (void)name, (void)user, (void)err;
     return RAVEL_E_STATE;
 }
 
@@ -58,8 +57,7 @@ int train_folder_is_empty(const char *path) {
 
 static ravel_status remove_entry(const char *path, const char *name, void *user, ravel_error *err) {
     struct stat s;
-    (void)name;
-    (void)user;
+    (void)name, (void)user;
     if (lstat(path, &s) == 0 && S_ISDIR(s.st_mode)) return train_folder_remove(path, err);
     return unlink(path) == 0 ? RAVEL_OK : train_file_error(err, "removed", path);
 }
@@ -93,6 +91,7 @@ static ravel_status write_all(const char *path, const char *text, size_t bytes, 
             bytes -= (size_t)put;
         }
     }
+    TRAIN_ASSERT(failed || bytes == 0);
     failed |= fsync(fd) != 0;
     failed |= close(fd) != 0;
     return failed ? train_file_error(err, "written", path) : RAVEL_OK;
@@ -101,6 +100,7 @@ static ravel_status write_all(const char *path, const char *text, size_t bytes, 
 ravel_status train_file_write(const char *folder, const char *name, const char *text, size_t bytes, ravel_error *err) {
     char path[TRAIN_PATH], aside[TRAIN_PATH], aside_name[256];
     (void)snprintf(aside_name, sizeof aside_name, ".%s.new", name);
+    TRAIN_ASSERT(!strchr(name, '/') && strlen(name) < 200);
     ravel_status status = train_path_join(path, folder, name, err);
     if (!status) status = train_path_join(aside, folder, aside_name, err);
     if (!status) status = write_all(aside, text, bytes, err);

@@ -1,5 +1,6 @@
 #include "train/run/footprint.h"
 
+#include "train/kernels/assert.h"
 #include "train/model/generator.h"
 
 #include <stdio.h>
@@ -10,6 +11,7 @@ static const char *in_units(int64_t bytes, char *text, size_t room) {
     double value = (double)bytes;
     int unit = 0;
     for (; value >= 1024 && unit < 4; unit++) value /= 1024;
+    TRAIN_ASSERT(bytes >= 0 && unit < (int)(sizeof units / sizeof *units));
     (void)snprintf(text, room, "%.*f %s", unit ? 1 : 0, value, units[unit]);
     return text;
 }
@@ -18,11 +20,8 @@ static const char *in_units(int64_t bytes, char *text, size_t room) {
 static ravel_status reference_bytes(const train_learner_options *options, const ravel_shape *shape,
                                     const ravel_mesh_layout *layout, int32_t stage, int64_t *bytes, ravel_error *err) {
     train_memory memory;
-    train_parts_options parts = {.model = options->model,
-                                 .budget = options->budget,
-                                 .plan = options->plan,
-                                 .inference = 1,
-                                 .shard = options->learn->shard == TRAIN_SHARD_PARAMS};
+    train_parts_options parts = train_learner_parts_options(options);
+    parts.inference = 1;
     ravel_status status = train_parts_memory(&parts, shape, layout, stage, &memory, err);
     *bytes = memory.total;
     return status;
@@ -38,6 +37,7 @@ static ravel_status generator_bytes(const train_config *c, const ravel_shape *sh
     options.tp_ranks = c->grpo.generator_tp;
     train_slice part = {.tp = c->grpo.generator_tp};
     options.slot_tokens = longest_prompt + c->grpo.scoring.max_tokens;
+    TRAIN_ASSERT(longest_prompt >= 0 && options.slots > 0);
     ravel_status status = train_generator_memory(kernels, c->model.threads, shape, &options, bytes, err);
     if (!status) status = train_params_create(shape, &part, NULL, &params, err);
     if (!status) *bytes += 2 * params->elements * ravel_dtype_bytes(kernels->types.weight);
@@ -62,6 +62,7 @@ ravel_status train_footprint_of(const train_config *c, train_kind kind, const ra
     footprint->fixed = e.model.weights + e.model.grads + e.optimizer;
     footprint->activations = e.model.activations;
     footprint->working = e.total - footprint->fixed - e.model.activations;
+    TRAIN_ASSERT(footprint->fixed >= 0 && footprint->working >= 0);
     if (kind == TRAIN_DPO || (kind == TRAIN_GRPO && c->policy.kl > 0))
         status = reference_bytes(&options, shape, layout, e.stage, &footprint->reference, err);
     if (kind == TRAIN_GRPO && generators_pull(c, kernels)) footprint->published = e.model.weights;

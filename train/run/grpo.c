@@ -1,6 +1,7 @@
 /* The loop of a trainer rank, and the split of ranks into trainers and generators. */
 #include "train/run/grpo_internal.h"
 
+#include "train/kernels/assert.h"
 #include "train/learn/checkpoint.h"
 #include "train/run/footprint.h"
 #include "train/run/weight_sets.h"
@@ -37,6 +38,7 @@ static ravel_status make_feed(train__grpo *g, ravel_error *err) {
 size_t train__grpo_part_bytes(const train_model *part) {
     const train_shares *shares = train_model_shares(part);
     const train_params *params = train_model_params(part);
+    TRAIN_ASSERT(!shares || shares->places[params->unit_count] <= params->elements);
     return (size_t)(shares ? shares->places[params->unit_count] : params->elements) *
            (size_t)ravel_dtype_bytes(train_model_kernels(part)->types.weight);
 }
@@ -66,10 +68,12 @@ static ravel_status list_tensors(train__grpo *g, int pulls, ravel_error *err) {
         train_array weights = train_model_array(part);
         if (g->host_weights) weights.data = (char *)g->host_weights + copied;
         copied += train__grpo_part_bytes(part);
+        TRAIN_ASSERT(!g->host_weights || copied <= g->host_bytes);
         train_refit_tensors(train_model_params(part), &weights, NULL, train_place_of(&g->place), g->tensors,
                             &g->tensor_count);
     }
     g->source = (ravel_refit_source){.size = sizeof g->source, .tensors = g->tensors, .count = g->tensor_count};
+    TRAIN_ASSERT(g->tensor_count >= 0 && g->tensor_count <= g->tensor_room);
     return status;
 }
 
@@ -94,12 +98,14 @@ static ravel_status join_groups(train__grpo *g, ravel_error *err) {
     ravel_mesh_coord at = ravel_mesh_coords(g->mesh);
     ravel_status status = ravel_mesh_add(g->mesh, same, err);
     g->replica = ravel_mesh_comm(g->mesh, same);
+    TRAIN_ASSERT(status || g->replica);
     if (!at.tp && !at.cp && !at.pp) g->leaders = ravel_mesh_comm(g->mesh, RAVEL_AXIS_DP);
     return status;
 }
 
 /* The budget is of each context-parallel rank. */
 static int64_t longest_sample(const train__grpo *g, const ravel_mesh_layout *layout) {
+    TRAIN_ASSERT(g->config->plan.budget > 0);
     return g->config->plan.budget * train_parts_widest(&g->config->plan, layout);
 }
 
@@ -160,11 +166,8 @@ static void log_left_out(const train__grpo *g, const ravel_logger *logger) {
 static ravel_status open_trainer(train__grpo *g, const ravel_shape *shape, const train_hooks *hooks, ravel_error *err) {
     const train_config *c = g->config;
     train_learner_options options = train_config_learner(c);
-    train_parts_options reference = {.model = options.model,
-                                     .budget = options.budget,
-                                     .plan = options.plan,
-                                     .inference = 1,
-                                     .shard = c->learn.shard == TRAIN_SHARD_PARAMS};
+    train_parts_options reference = train_learner_parts_options(&options);
+    reference.inference = 1;
     ravel_mesh_layout layout;
     ravel_status status = train_layout_plan(&c->mesh, g->count, shape, &layout, err);
     if (!status) status = open_prompts(g, shape, longest_sample(g, &layout), err);
@@ -186,6 +189,7 @@ static ravel_status open_trainer(train__grpo *g, const ravel_shape *shape, const
         status = ravel_agree(g->trainers, status, err);
     }
     g->run.addition = (train_addition){train__grpo_gather_waiting, train__grpo_write_waiting, g};
+    TRAIN_ASSERT(status || (g->learner && g->feed && g->mesh));
     return status;
 }
 
@@ -210,12 +214,8 @@ static void close_trainer(train__grpo *g) {
     train_reward_free(g->command);
     train_prompts_free(g->prompts);
     train_text_free(g->text);
-    train_rollouts_free(&g->answers);
-    train_rollouts_free(&g->waiting);
-    train_rollouts_free(&g->asking);
-    train_rollouts_free(&g->gathered);
-    train_rollouts_free(&g->kept);
-    train_rollouts_free(&g->more);
+    train_rollouts *lists[6] = {&g->answers, &g->waiting, &g->asking, &g->gathered, &g->kept, &g->more};
+    for (int i = 0; i < 6; i++) train_rollouts_free(lists[i]);
     train_experience_free(&g->batch);
     train_run_free(&g->run);
 }
@@ -224,6 +224,7 @@ static void close_trainer(train__grpo *g) {
 
 static int eval_is_due(const train__grpo *g, int64_t before) {
     int64_t every = g->config->grpo.eval_every, step = g->run.state.step;
+    TRAIN_ASSERT(step >= before);
     return step == g->run.steps || (every > 0 && step / every > before / every);
 }
 
@@ -247,6 +248,7 @@ static ravel_status note_reward(train__grpo *g, ravel_error *err) {
     int32_t most = g->config->grpo.max_flat;
     (void)ravel_metrics_value(g->run.metrics, RAVEL_METRIC_REWARD_MEAN, &mean);
     if (g->batches < 5) g->sampled[0][g->batches] = mean;
+    TRAIN_ASSERT(g->batches >= 0 && g->flat_in_row >= 0);
     g->sampled[1][g->batches++ % 5] = mean;
     (void)ravel_metrics_value(g->run.metrics, RAVEL_METRIC_REWARD_ZERO_VARIANCE, &flat);
     g->flat_in_row = flat >= 1 ? g->flat_in_row + 1 : 0;
@@ -260,6 +262,7 @@ static ravel_status note_reward(train__grpo *g, ravel_error *err) {
 static double mean_of(const double *values, int64_t count) {
     double sum = 0;
     for (int64_t i = 0; i < count && i < 5; i++) sum += values[i];
+    TRAIN_ASSERT(count >= 0);
     return count > 0 ? sum / (double)train__min(count, 5) : NAN;
 }
 
@@ -267,6 +270,7 @@ static ravel_status one_batch(train__grpo *g, ravel_error *err) {
     const train_config *c = g->config;
     int64_t before = g->run.state.step;
     int more = before + c->grpo.updates < g->run.steps;
+    TRAIN_ASSERT(g->run.state.step < g->run.steps && !g->run.stopped);
     g->boundary = g->run.state;
     ravel_metrics_begin(g->run.metrics);
     ravel_status status = RAVEL_OK;
@@ -315,13 +319,6 @@ static int old_by_trainer(const train_config *c) {
 
 static ravel_status trainer(train__grpo *g, const ravel_shape *shape, const train_hooks *hooks, train_summary *summary,
                             ravel_error *err) {
-    train_rollouts_init(&g->answers, NULL);
-    train_rollouts_init(&g->waiting, NULL);
-    train_rollouts_init(&g->asking, NULL);
-    train_rollouts_init(&g->gathered, NULL);
-    train_rollouts_init(&g->kept, NULL);
-    train_rollouts_init(&g->more, NULL);
-    train_experience_init(&g->batch, NULL);
     g->waiting_batch = -1;
     g->reward_last = NAN;
     g->old_by_trainer = old_by_trainer(g->config);
@@ -342,6 +339,7 @@ ravel_status train_grpo(const train_config *config, ravel_comm *comm, const trai
     ravel_shape shape = {0};
     int32_t rank = ravel_comm_rank(comm), ranks = ravel_comm_size(comm);
     g.count = ranks - g.generators;
+    TRAIN_ASSERT(g.generators >= 1 && rank < ranks);
     g.rank = rank;
     ravel_status status = RAVEL_OK;
     if (g.count < 1)

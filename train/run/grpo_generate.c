@@ -7,6 +7,7 @@
  */
 #include "train/run/grpo_internal.h"
 
+#include "train/kernels/assert.h"
 #include "train/run/weight_sets.h"
 #include "train/kernels/host.h"
 
@@ -54,8 +55,7 @@ static ravel_status open_rank(rank *r, const ravel_shape *shape, int64_t longest
     options.slots = c->grpo.slots;
     options.tp = r->tp;
     r->slot_tokens = options.slot_tokens = longest_prompt + c->grpo.scoring.max_tokens;
-    train_rollouts_init(&r->prompts, NULL);
-    train_rollouts_init(&r->answers, NULL);
+    TRAIN_ASSERT(longest_prompt > 0 && r->slot_tokens > longest_prompt);
     ravel_status status = read_stops(r, shape->vocab, err);
     if (!status) status = train_device_open(&c->model, NULL, &r->kernels, &r->device, err);
     if (!status) status = train_generator_create(r->kernels, r->device, shape, &options, &r->generator, err);
@@ -105,6 +105,8 @@ static ravel_status take_answer(void *user, const train_answer *answer, ravel_er
     rank *r = user;
     const float *logprob = r->config->policy.tis > 0 ? answer->kept_logprob : answer->logprob;
     const train_rollout *prompt = &r->prompts.items[answer->request];
+    TRAIN_ASSERT(answer->request >= 0 && answer->request < r->prompts.count);
+    TRAIN_ASSERT(prompt->length + answer->count <= r->slot_tokens);
     train_rollout item = *prompt;
     item.member = answer->sample;
     item.length = prompt->length + answer->count;
@@ -118,20 +120,18 @@ static ravel_status take_answer(void *user, const train_answer *answer, ravel_er
 }
 
 static ravel_status make_requests(rank *r, const train_order *order, const train_sampling *sampling, ravel_error *err) {
-    if (r->prompts.count > r->request_room) {
-        train__release(NULL, r->requests, (size_t)r->request_room * sizeof *r->requests);
-        r->request_room = 0;
-        r->requests = train__calloc(NULL, (size_t)r->prompts.count, sizeof *r->requests);
-        if (!r->requests) return train__no_memory(err, (size_t)r->prompts.count * sizeof *r->requests, "requests");
-        r->request_room = r->prompts.count;
-    }
-    for (int64_t i = 0; i < r->prompts.count; i++) {
+    int64_t count = r->prompts.count;
+    train_request *requests = train__grown(NULL, r->requests, &r->request_room, 0, count, sizeof *requests);
+    if (!requests) return train__no_memory(err, (size_t)count * sizeof *requests, "requests");
+    r->requests = requests;
+    for (int64_t i = 0; i < count; i++) {
         const train_rollout *p = &r->prompts.items[i];
-        r->requests[i] = (train_request){.prompt = r->prompts.tokens + p->first,
-                                         .count = p->length,
-                                         .id = p->group,
-                                         .samples = (int32_t)order->group_size,
-                                         .sampling = sampling};
+        TRAIN_ASSERT(p->first >= 0 && p->first + p->length <= r->prompts.used);
+        requests[i] = (train_request){.prompt = r->prompts.tokens + p->first,
+                                      .count = p->length,
+                                      .id = p->group,
+                                      .samples = (int32_t)order->group_size,
+                                      .sampling = sampling};
     }
     return RAVEL_OK;
 }
@@ -155,6 +155,7 @@ static ravel_status generate(rank *r, const train_order *order, ravel_error *err
     if (status || (r->tp && ravel_comm_rank(r->tp) > 0)) return status;
     const ravel_mesh_options *m = &r->config->mesh; /* in the default order: tp, cp, dp, pp */
     int32_t stride = m->tp * m->cp, receivers = r->trainers / (stride * m->pp);
+    TRAIN_ASSERT(receivers >= 1 && receivers * stride * m->pp == r->trainers);
     return train_answers_send(r->world, receivers, stride, order->batch, &r->answers, err);
 }
 
@@ -163,6 +164,7 @@ static ravel_status generate(rank *r, const train_order *order, ravel_error *err
 static ravel_status refit(rank *r, const train_order *order, ravel_error *err) {
     ravel_refit_report report = {.size = sizeof report};
     ravel_pull_report pulled = {.size = sizeof pulled};
+    TRAIN_ASSERT(!r->puller != !r->refit);
     ravel_status status = r->puller ? train__grpo_pull(r->puller, order->version, &pulled, err)
                                     : ravel_refit_update(r->refit, order->version, &report, err);
     if (status) return status;
@@ -183,6 +185,7 @@ ravel_status train_grpo_generate(const train_config *config, const ravel_shape *
                                  ravel_comm *group, ravel_error *err) {
     rank r = {.config = config, .world = world, .trainers = ravel_comm_size(world) - ravel_comm_size(group)};
     int32_t at = ravel_comm_rank(group), tp = config->grpo.generator_tp;
+    TRAIN_ASSERT(r.trainers >= 1 && tp >= 1);
     int64_t longest_prompt = 0;
     ravel_status status = tp > 1 ? ravel_comm_split(group, at / tp, at, &r.tp, err) : RAVEL_OK;
     if (!status) status = ravel_comm_broadcast(world, &longest_prompt, 1, RAVEL_I64, 0, err);

@@ -1,12 +1,14 @@
 /* From answers to optimiser steps. */
 #include "train/run/grpo_internal.h"
 
+#include "train/kernels/assert.h"
 #include "train/run/timeline.h"
 
 /* ---- the batch ------------------------------------------------------------------------------------------ */
 
 static void count_rollouts(train__grpo *g) {
     const train_experience *x = &g->batch;
+    TRAIN_ASSERT(x->count >= 0 && (x->count == 0 || (x->rewards && x->groups)));
     ravel_metrics_rollouts rollouts = {.size = sizeof rollouts,
                                        .count = x->count,
                                        .rewards = x->rewards,
@@ -19,11 +21,13 @@ static void count_rollouts(train__grpo *g) {
 
 static const void *field(const train__grpo *g, const ravel_micro_batch *micro, const char *name) {
     int64_t index = ravel_feed_find(g->feed, name);
+    TRAIN_ASSERT(index < TRAIN_FIELDS);
     return index < 0 ? NULL : micro->thd->fields[index];
 }
 
 /* Under which number a micro-batch's old log-probs are kept. */
 static int64_t old_key(int64_t update, int64_t step) {
+    TRAIN_ASSERT(update >= 0 && step >= 0 && step < INT64_C(1) << 32);
     return update << 32 | step;
 }
 
@@ -42,6 +46,7 @@ static ravel_status score_later_updates(train__grpo *g, ravel_error *err) {
     train_work work = {.take = keep_old, .user = g, .temperature = g->config->grpo.temperature};
     ravel_status status = ravel_feed_submit(g->feed, train_experience_samples(&g->batch), err);
     train_scores_clear(&g->old);
+    TRAIN_ASSERT(g->config->grpo.updates > 1 && g->old_by_trainer);
     for (int32_t u = 0; u < g->config->grpo.updates && !status; u++) {
         status = ravel_feed_next(g->feed, &update, err);
         if (status || u == 0) continue;
@@ -113,6 +118,7 @@ static void add_figures(train__grpo *g) {
     ravel_metrics *m = g->run.metrics;
     const train_loss_sums *s = train_learner_sums(g->learner);
     double n = s->tokens;
+    TRAIN_ASSERT(n >= 0 && s->gap_tokens <= n && s->clipped <= n);
     (void)ravel_metrics_add(m, RAVEL_METRIC_TRAIN_LOSS, s->loss, 1);
     if (n <= 0) return;
     (void)ravel_metrics_add(m, RAVEL_METRIC_POLICY_RATIO_MEAN, s->ratio / n, n);
@@ -142,6 +148,7 @@ ravel_status train__grpo_update(train__grpo *g, ravel_error *err) {
     if (status) return status;
     train_metrics_add_update(g->run.metrics, g->mesh, update);
     g->update = update->update_in_batch;
+    TRAIN_ASSERT(g->update >= 0 && g->update < g->config->grpo.updates);
     train_learner_begin(g->learner);
     status = score_reference(g, update->mine.micro_steps, err);
     if (!status)

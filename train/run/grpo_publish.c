@@ -2,6 +2,8 @@
  * the run. They may connect, leave or be slow at any time: publishing copies the weights and returns. */
 #include "train/run/grpo_internal.h"
 
+#include "train/kernels/assert.h"
+
 #include <stdio.h>
 #include <time.h>
 
@@ -10,6 +12,7 @@ ravel_status train__grpo_publish_open(train__grpo *g, ravel_error *err) {
     const ravel_logger *logger = g->run.hooks.logger;
     ravel_publish_options options;
     char text[400];
+    TRAIN_ASSERT(!g->publisher && g->source.size == sizeof g->source);
     if (!o->publish) return RAVEL_OK;
     ravel_publish_options_default(&options);
     options.keep = o->publish_keep;
@@ -39,6 +42,7 @@ ravel_status train__grpo_publish(train__grpo *g, int64_t version, ravel_error *e
 static int64_t behind(ravel_publisher *publisher, int64_t version) {
     ravel_generator_report reports[256];
     int64_t count = ravel_publisher_generators(publisher, reports, 256), late = 0;
+    TRAIN_ASSERT(count >= 0);
     for (int64_t i = 0; i < count && i < 256; i++) late += reports[i].connected && reports[i].held.version < version;
     return late;
 }

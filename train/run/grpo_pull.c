@@ -12,6 +12,7 @@ static const double pull_seconds = 300; /* for a version that is published alrea
 ravel_status train__grpo_way(const train_config *c, const train_kernels *kernels, int32_t gpu, ravel_comm *world,
                              train_place *place, int *pulls, ravel_error *err) {
     train_refit_way way = (train_refit_way)c->grpo.refit;
+    TRAIN_ASSERT(way >= TRAIN_REFIT_AUTO && way <= TRAIN_REFIT_PULL);
     ravel_error why = RAVEL_ERROR_INIT;
     int32_t together = 0;
     int wanted = way == TRAIN_REFIT_PULL || (way == TRAIN_REFIT_AUTO && !kernels->host_memory);
@@ -38,6 +39,7 @@ static ravel_status choose_meeting(train__meeting *m, ravel_error *err) {
     (void)snprintf(m->address, sizeof m->address, "unix:@ravel-grpo-%d-%02x%02x%02x%02x", (int)getpid(), secret[0],
                    secret[1], secret[2], secret[3]);
     for (size_t i = 0; i < sizeof secret; i++) (void)snprintf(m->token + 2 * i, 3, "%02x", secret[15 - i]);
+    TRAIN_ASSERT(strlen(m->token) == 2 * sizeof secret && strlen(m->address) < sizeof m->address);
     return RAVEL_OK;
 }
 
@@ -71,6 +73,7 @@ ravel_status train__grpo_connect(ravel_comm *world, ravel_comm *comm, const rave
 ravel_status train__grpo_pull(ravel_puller *puller, int64_t version, ravel_pull_report *report, ravel_error *err) {
     ravel_status status = RAVEL_OK;
     *report = (ravel_pull_report){.size = sizeof *report};
+    TRAIN_ASSERT(puller && version >= 1);
     while (!status && report->identity.version < version) {
         status = ravel_puller_wait(puller, pull_seconds, err);
         if (!status) status = ravel_puller_commit(puller, report, err);

@@ -1,6 +1,7 @@
 /* A trainer rank's exchange with the generators: orders, answers, evaluation and refit. */
 #include "train/run/grpo_internal.h"
 
+#include "train/kernels/assert.h"
 #include "train/kernels/host.h"
 
 #include <ravel/json.h>
@@ -19,6 +20,7 @@ enum { EVAL_BATCH = -1 };
  * order. */
 static ravel_status send_orders(train__grpo *g, train_order order, int64_t first, int64_t count, ravel_error *err) {
     int32_t tp = g->config->grpo.generator_tp;
+    TRAIN_ASSERT(tp >= 1 && g->generators % tp == 0 && first >= 0 && count >= 0);
     ravel_status status = RAVEL_OK;
     for (int32_t i = 0; g->rank == 0 && i < g->generators && !status; i++) {
         train_rollouts_clear(&g->asking);
@@ -47,6 +49,7 @@ ravel_status train__grpo_stop(train__grpo *g, ravel_error *err) {
 /* ---- answers -------------------------------------------------------------------------------------------- */
 
 static ravel_status receive_answers(train__grpo *g, int64_t batch, train_rollouts *answers, ravel_error *err) {
+    TRAIN_ASSERT(g->leaders && batch >= EVAL_BATCH);
     return train_answers_receive(g->world, g->count, g->config->grpo.generator_tp, batch, answers, err);
 }
 
@@ -54,6 +57,7 @@ static ravel_status receive_answers(train__grpo *g, int64_t batch, train_rollout
 static ravel_status check_dropped(train__grpo *g, int64_t kept, int64_t dropped, const ravel_error *why,
                                   ravel_error *err) {
     int64_t counts[] = {kept, dropped};
+    TRAIN_ASSERT(g->leaders && kept >= 0 && dropped >= 0);
     ravel_status status = ravel_comm_allreduce(g->leaders, counts, counts, 2, RAVEL_I64, RAVEL_SUM, err);
     if (status) return status;
     if (counts[0] + counts[1] > 0 && g->rank == 0)
@@ -67,6 +71,7 @@ static ravel_status check_dropped(train__grpo *g, int64_t kept, int64_t dropped,
 
 /* Lays a batch of scored answers out. */
 static ravel_status load_answers(train__grpo *g, const train_rollouts *rollouts, int plain, ravel_error *err) {
+    TRAIN_ASSERT(rollouts->count >= 0 && g->run.state.version >= 0);
     ravel_status status = train_experience_load(&g->batch, rollouts, g->run.state.version, err);
     if (!status && !plain) train_experience_length_rules(&g->batch, &g->config->grpo.scoring, &g->config->policy);
     return status;
@@ -95,6 +100,7 @@ static ravel_status score(train__grpo *g, train_rollouts *rollouts, int plain, r
  * by group. Accuracy, and not the reward: a length rule or a part of an answer would make every group look different. */
 static int group_is_useful(const train_rollouts *x, int64_t i, int64_t *end) {
     int differs = 0;
+    TRAIN_ASSERT(i >= 0 && i < x->count);
     int64_t j = i + 1;
     for (; j < x->count && x->items[j].group == x->items[i].group; j++)
         differs |= x->items[j].accuracy != x->items[i].accuracy;
@@ -113,6 +119,7 @@ static int64_t count_useful(const train_rollouts *x) {
 static ravel_status last_group(train__grpo *g, int64_t wanted, int64_t *last, ravel_error *err) {
     const train_rollouts *x = &g->answers;
     int64_t n = 0, *all = NULL, total = 0;
+    TRAIN_ASSERT(g->leaders && wanted > 0);
     size_t bytes = (size_t)(count_useful(x) + 1) * sizeof(int64_t);
     int64_t *own = train__alloc(NULL, bytes);
     ravel_status status = ravel_agree(g->leaders, own ? RAVEL_OK : train__no_memory(err, bytes, "groups"), err);
@@ -121,6 +128,7 @@ static ravel_status last_group(train__grpo *g, int64_t wanted, int64_t *last, ra
     for (int64_t i = 0, end; !status && i < x->count; i = end)
         if (group_is_useful(x, i, &end)) own[n++] = x->items[i].group;
     if (!status) status = train_groups_gather(g->leaders, own, n, NULL, &all, &total, err);
+    TRAIN_ASSERT(status || total >= n);
     if (!status && all && total > wanted) *last = all[wanted - 1];
     train__release(NULL, all, (size_t)total * sizeof *all);
     train__release(NULL, own, bytes);
@@ -134,6 +142,7 @@ static ravel_status keep_useful(train__grpo *g, int64_t last, ravel_error *err) 
     for (int64_t i = 0, end; i < x->count; i = end)
         if (group_is_useful(x, i, &end) && x->items[i].group <= last)
             for (int64_t j = i; j < end; j++) x->items[kept++] = x->items[j];
+    TRAIN_ASSERT(kept <= x->count);
     x->count = kept;
     return score(g, &g->answers, 0, err);
 }
@@ -150,6 +159,7 @@ static ravel_status add_rollouts(const train_rollouts *from, train_rollouts *to,
 }
 
 static ravel_status copy_rollouts(const train_rollouts *from, train_rollouts *to, ravel_error *err) {
+    TRAIN_ASSERT(from != to);
     train_rollouts_clear(to);
     return add_rollouts(from, to, err);
 }
@@ -158,6 +168,7 @@ static ravel_status copy_rollouts(const train_rollouts *from, train_rollouts *to
 static void count_tokens_from(train__grpo *g, const train_rollouts *rollouts, int64_t from) {
     int64_t tokens = 0;
     for (int64_t i = from; i < rollouts->count; i++) tokens += rollouts->items[i].length - rollouts->items[i].prompt;
+    TRAIN_ASSERT(tokens >= 0);
     (void)ravel_metrics_count(g->run.metrics, RAVEL_METRIC_ROLLOUT_TOKENS, tokens);
 }
 
@@ -187,6 +198,7 @@ static ravel_status sample_dynamically(train__grpo *g, ravel_error *err) {
 static ravel_status receive_waiting(train__grpo *g, ravel_error *err) {
     ravel_status status = RAVEL_OK;
     if (g->have_waiting) return RAVEL_OK;
+    TRAIN_ASSERT(g->waiting_batch >= 0);
     train_rollouts_clear(&g->waiting);
     if (g->leaders) status = receive_answers(g, g->waiting_batch, &g->waiting, err);
     if (!status) g->have_waiting = 1;
@@ -215,6 +227,7 @@ static ravel_status lead(train__grpo *g, ravel_error *err) {
 
 /* The scored answers of a leader to the ranks that learn from them too. */
 static ravel_status share(train__grpo *g, int plain, ravel_error *err) {
+    TRAIN_ASSERT(g->replica);
     ravel_status status = train_rollouts_broadcast(g->replica, &g->answers, err);
     if (!status && !g->leaders) status = load_answers(g, &g->answers, plain, err);
     return ravel_agree(g->trainers, status, err);
@@ -226,6 +239,7 @@ ravel_status train__grpo_collect(train__grpo *g, ravel_error *err) {
     (void)ravel_metrics_phase_end(g->run.metrics, RAVEL_PHASE_ROLLOUT, NULL);
     if (status) return status;
     train_rollouts swap = g->answers;
+    TRAIN_ASSERT(g->have_waiting);
     g->answers = g->waiting;
     g->waiting = swap;
     g->have_waiting = 0;
@@ -272,12 +286,14 @@ static ravel_status fetch_weights(train__grpo *g, ravel_error *err) {
     train_parts *parts = train_learner_parts(g->learner);
     const train_kernels *kernels = train_parts_kernels(parts);
     char *to = g->host_weights;
+    TRAIN_ASSERT(to && !kernels->host_memory);
     for (int32_t i = 0; i < train_parts_count(parts); i++) {
         train_model *part = train_parts_model(parts, i);
         size_t bytes = train__grpo_part_bytes(part);
         kernels->download(train_parts_device(parts), to, train_model_weights(part), bytes);
         to += bytes;
     }
+    TRAIN_ASSERT(to == (char *)g->host_weights + g->host_bytes);
     return kernels->sync(train_parts_device(parts), err);
 }
 
@@ -307,6 +323,7 @@ static ravel_status refit_by_pull(train__grpo *g, train_order order, ravel_error
 
 ravel_status train__grpo_refit(train__grpo *g, int64_t version, ravel_error *err) {
     train_order order = {.kind = TRAIN_ORDER_REFIT, .version = version};
+    TRAIN_ASSERT(version >= 1 && !g->own != !g->refit);
     ravel_status status = train__grpo_drain(g, err);
     (void)ravel_metrics_phase_begin(g->run.metrics, RAVEL_PHASE_REFIT, NULL);
     if (!status) status = g->own ? refit_by_pull(g, order, err) : refit_together(g, order, err);
@@ -322,6 +339,7 @@ static const char waiting_name[] = "rollouts.safetensors";
 
 void train__grpo_step_back(train__grpo *g) {
     int64_t updates = g->run.state.step - g->boundary.step;
+    TRAIN_ASSERT(updates >= 0 && !g->stepped_back);
     int64_t question = g->waiting_batch > g->boundary.batch ? g->ordered_from : g->run.state.question;
     g->stepped_back = 1;
     if (updates == 0) {
@@ -360,6 +378,7 @@ ravel_status train__grpo_write_waiting(void *user, const char *folder, ravel_err
     int64_t batch;
     if (!waiting_rollouts(g, &batch)) return RAVEL_OK;
     const train_rollouts *p = &g->gathered;
+    TRAIN_ASSERT(g->rank == 0);
     const int64_t words = sizeof(train_rollout) / sizeof(int64_t), items[] = {p->count, words}, tokens[] = {p->used};
     const ravel_safetensor tensors[] = {
         {.name = "items", .dtype = RAVEL_I64, .rank = 2, .dims = items, .data = p->items},

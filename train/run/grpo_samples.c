@@ -6,6 +6,7 @@
  * "step" counts the updates before the answer; "answer" is the right one, where it is known. Long texts are cut. */
 #include "train/run/grpo_internal.h"
 
+#include "train/kernels/assert.h"
 #include "train/kernels/host.h"
 
 #include <ravel/json.h>
@@ -14,7 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { TEXT = 2000, QUOTED = 6 * TEXT + 16 };
+enum { TEXT = 2000, QUOTED = 6 * TEXT + 16 }; /* a byte is at most six when quoted */
 
 /* A text as a JSON string, without control characters. */
 typedef struct quoted {
@@ -68,6 +69,7 @@ void train__grpo_show_sample(const train__grpo *g) {
     int64_t every = g->config->grpo.show_every, batch = g->run.state.batch;
     if (g->rank != 0 || g->answers.count == 0) return;
     const train_rollout *r = &g->answers.items[batch % g->answers.count];
+    TRAIN_ASSERT(r->prompt <= r->length && r->first + r->length <= g->answers.used);
     const int32_t *tokens = g->answers.tokens + r->first;
     sample *s = train__alloc(NULL, sizeof *s);
     if (!s) return;

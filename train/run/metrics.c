@@ -1,5 +1,7 @@
 #include "train/run/metrics.h"
 
+#include "train/kernels/assert.h"
+
 #include <ravel/device.h>
 
 #include <stdio.h>
@@ -41,6 +43,7 @@ ravel_status train_metrics_create(const train_config *config, train_kind kind, c
                                   ravel_comm *comm, int32_t world, int64_t steps, const ravel_logger *logger,
                                   ravel_metrics **metrics, ravel_error *err) {
     ravel_metrics_reducer reducer = {ravel_comm_rank(comm), ravel_comm_size(comm), reduce_over_comm, comm};
+    TRAIN_ASSERT(world >= ravel_comm_size(comm) && steps >= 0);
     ravel_metrics_options options;
     char model[96];
     ravel_metrics_options_default(&options);
@@ -82,6 +85,7 @@ void train_metrics_add_gpu(ravel_metrics *metrics, const train_kernels *kernels,
     double seconds[TRAIN_PHASES];
     train_gpu_state state;
     if (!kernels->gpu_state) return;
+    TRAIN_ASSERT(kernels->phase_seconds);
     kernels->phase_seconds(device, seconds);
     for (int32_t i = 0; i < TRAIN_PHASES; i++) (void)ravel_metrics_add(metrics, rows[i], seconds[i], 1);
     kernels->gpu_state(device, &state);
@@ -94,6 +98,7 @@ void train_metrics_add_gpu(ravel_metrics *metrics, const train_kernels *kernels,
 void train_metrics_add_time(ravel_metrics *metrics, const ravel_mesh *mesh, const train_parts_time *time) {
     const ravel_mesh_layout *layout = ravel_mesh_get_layout(mesh);
     double all = time->seconds;
+    TRAIN_ASSERT(!(time->busy < 0) && !(time->exposed < 0));
     if (!(all > 0)) return;
     if (time->exposed > 0) (void)ravel_metrics_add(metrics, TRAIN_METRIC_SHARD_EXPOSED, time->exposed / all, all);
     if (train_layout_tp(layout) > 1) (void)ravel_metrics_add(metrics, TRAIN_METRIC_TP_EXPOSED, time->tp / all, all);

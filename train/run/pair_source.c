@@ -33,6 +33,7 @@ static void free_worker(worker *w) {
 
 static ravel_status borrow(pairs *p, worker **out, ravel_error *err) {
     (void)pthread_mutex_lock(&p->lock);
+    TRAIN_ASSERT(p->idle_count >= 0 && p->idle_count <= WORKERS);
     worker *w = p->idle_count > 0 ? p->idle[--p->idle_count] : NULL;
     (void)pthread_mutex_unlock(&p->lock);
     if (!w) w = calloc(1, sizeof *w);
@@ -56,6 +57,7 @@ static void give_back(pairs *p, worker *w) {
 
 static ravel_status make_room(worker *w, int64_t need, ravel_error *err) {
     if (need <= w->room) return RAVEL_OK;
+    TRAIN_ASSERT(need > 0);
     free(w->tokens);
     free(w->mask);
     w->tokens = malloc((size_t)need * sizeof *w->tokens);

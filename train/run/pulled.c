@@ -1,7 +1,9 @@
 #include "train/run/pulled.h"
 
+#include "train/kernels/assert.h"
 #include "train/kernels/host.h"
 
+#include <math.h>
 #include <stdio.h>
 
 static const double note_seconds = 1;  /* between two notes of the speed */
@@ -31,12 +33,13 @@ static ravel_status commit(train_pulled *p, ravel_error *err) {
     if (!status) status = train_weight_sets_switch(p->sets, report.live, report.identity.version, err);
     if (status) return status;
     double pause = train__now() - began;
+    TRAIN_ASSERT(pause >= 0 && report.live >= 0 && report.live <= 1);
     train_pulled_stats *s = &p->stats;
     s->version = report.identity.version;
     s->commits++;
     s->bytes += report.bytes_pulled;
-    s->prepare_most = train__max(s->prepare_most, report.prepare_seconds);
-    s->pause_most = train__max(s->pause_most, pause);
+    s->prepare_most = fmax(s->prepare_most, report.prepare_seconds);
+    s->pause_most = fmax(s->pause_most, pause);
     s->pause_sum += pause;
     (void)snprintf(text, sizeof text, "version %lld: %.4g MB pulled, prepared in %.4f s, pause %.3f ms",
                    (long long)s->version, (double)report.bytes_pulled * 1e-6, report.prepare_seconds, 1e3 * pause);
@@ -65,6 +68,7 @@ static int asked_to_stop(const train_pulled *p) {
 
 static ravel_status first_version(train_pulled *p, ravel_error *err) {
     double until = train__now() + p->options.timeout;
+    TRAIN_ASSERT(p->options.timeout >= 0 && p->stats.commits == 0);
     ravel_status status = RAVEL_E_TIMEOUT;
     while (status == RAVEL_E_TIMEOUT && !asked_to_stop(p) && train__now() < until) {
         ravel_error_clear(err);
@@ -96,6 +100,7 @@ ravel_status train_pulled_open(const train_pulled_options *options, train_weight
         return status;
     }
     p->noted_at = train__now();
+    TRAIN_ASSERT(p->stats.commits == 1);
     *pulled = p;
     return RAVEL_OK;
 }
@@ -109,6 +114,7 @@ void train_pulled_free(train_pulled *p) {
 
 static void note_speed(train_pulled *p, int64_t tokens) {
     double time = train__now(), seconds = time - p->noted_at;
+    TRAIN_ASSERT(seconds >= 0 && tokens >= p->noted_tokens);
     if (seconds < note_seconds) return;
     p->stats.tokens_per_sec = (double)(tokens - p->noted_tokens) / seconds;
     p->noted_at = time;
@@ -118,6 +124,7 @@ static void note_speed(train_pulled *p, int64_t tokens) {
 
 ravel_status train_pulled_step(train_pulled *p, int idle, int64_t tokens, ravel_error *err) {
     int32_t state = RAVEL_PULL_IDLE;
+    TRAIN_ASSERT(p->puller && p->sets);
     note_speed(p, tokens);
     ravel_status status = ravel_puller_poll(p->puller, &state, err);
     if (!status && state == RAVEL_PULL_NEWER && train__now() >= p->stage_after)

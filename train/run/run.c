@@ -1,5 +1,6 @@
 #include "train/run/run.h"
 
+#include "train/kernels/assert.h"
 #include "train/kernels/host.h"
 #include "train/learn/checkpoint.h"
 
@@ -55,6 +56,7 @@ static size_t state_text(const train_state *state, char *text, size_t bytes) {
         used += (size_t)snprintf(text + used, bytes - used, "%s\"%s\": %s", used ? ",\n " : "{", row->name, value);
     }
     used += (size_t)snprintf(text + used, bytes - used, "}\n");
+    TRAIN_ASSERT(used < bytes);
     return used;
 }
 
@@ -104,6 +106,7 @@ static ravel_status note_run(const char *path, const char *name, void *user, rav
     char config[TRAIN_PATH];
     (void)err;
     if (n->count == 64 || strlen(name) >= sizeof n->names[0]) return RAVEL_OK;
+    TRAIN_ASSERT(n->count < 64);
     if (train_path_join(config, path, "config.json", NULL) || !train_path_exists(config)) return RAVEL_OK;
     n->list[n->count] = memcpy(n->names[n->count], name, strlen(name) + 1);
     n->count++;
@@ -204,6 +207,7 @@ ravel_status train_run_open(train_run *run, const train_run_setup *setup, ravel_
     run->saved_at = train__now();
     state_default(&run->state);
     if (setup->hooks) run->hooks = *setup->hooks;
+    TRAIN_ASSERT(run->steps > 0 && setup->world >= ravel_comm_size(setup->comm));
     ravel_status status = train_interval_parse(setup->config->run.checkpoint_every, &run->every, err);
     if (!status) status = open_folder(run, err);
     if (!status)
@@ -232,6 +236,7 @@ ravel_status train_run_apply(train_run *run, train_learner *learner, ravel_error
     const train_learn_options *o = &run->config->learn;
     ravel_metrics *m = run->metrics;
     int64_t step = run->state.step + 1;
+    TRAIN_ASSERT(run->metrics && run->state.step < run->steps);
     int32_t skipped;
     double norm, lr = train_learning_rate((train_schedule)o->schedule, o->lr, o->min_lr, o->warmup, step, run->steps);
     double begun = train__now();
@@ -294,6 +299,7 @@ static int64_t best_step(const train_run *run) {
 
 static ravel_status end_checkpoint(train_run *run, train_checkpoint *checkpoint, const char *folder, ravel_error *err) {
     if (!checkpoint) return RAVEL_OK;
+    TRAIN_ASSERT(run->rank == 0 && folder[0]);
     ravel_status status = write_state(run, folder, err);
     if (!status) return train_checkpoint_commit(checkpoint, run->config->run.keep, best_step(run), err);
     train_checkpoint_abort(checkpoint);
@@ -331,7 +337,9 @@ typedef enum want { STOP, SAVE, CHANGED, WANTS } want;
 
 static ravel_status exchange_wants(train_run *run, int32_t *wants, ravel_error *err) {
     const train_interval *every = &run->every;
+    TRAIN_ASSERT(every->updates >= 0 && every->seconds >= 0);
     int64_t step = run->state.step, before = run->checked;
+    TRAIN_ASSERT(step >= before);
     wants[STOP] = run->hooks.stop && *run->hooks.stop;
     wants[SAVE] = run->hooks.save && *run->hooks.save;
     if (wants[SAVE]) *run->hooks.save = 0;
@@ -354,11 +362,13 @@ void train_run_note_eval(train_run *run, double value, int higher_is_better) {
 ravel_status train_run_report(train_run *run, ravel_error *err) {
     ravel_status status = ravel_metrics_update(run->metrics, run->state.step, err);
     if (!status) run->reported = run->state.step;
+    TRAIN_ASSERT(run->reported <= run->state.step);
     return status;
 }
 
 ravel_status train_run_end_step(train_run *run, train_learner *learner, ravel_error *err) {
     int32_t wants[WANTS];
+    TRAIN_ASSERT(run->metrics && run->state.step > 0);
     ravel_error why = RAVEL_ERROR_INIT;
     ravel_status status = train_run_report(run, err);
     if (!status) status = exchange_wants(run, wants, err);
@@ -381,6 +391,7 @@ ravel_status train_run_end_step(train_run *run, train_learner *learner, ravel_er
 static void rescue(train_run *run, train_learner *learner, ravel_status status) {
     ravel_error why = RAVEL_ERROR_INIT;
     int alone = train__is_lost(status);
+    TRAIN_ASSERT(status);
     if (run->spoilt || run->state.step == 0 || run->saved == run->state.step) return;
     if (!alone) status = save(run, learner, 0, &why);
     if (!alone && !train__is_lost(status)) {

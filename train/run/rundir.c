@@ -1,6 +1,7 @@
 /* The run folder. The order matters: data before names, flush before rename, rename before removing what is old. */
 #include "train/run/rundir.h"
 
+#include "train/kernels/assert.h"
 #include "train/kernels/host.h"
 
 #include <errno.h>
@@ -19,14 +20,14 @@ struct train_checkpoint {
 };
 
 static ravel_status step_path(char *out, const char *run, const char *word, int64_t step, ravel_error *err) {
+    TRAIN_ASSERT(step >= 0 && word[0]);
     char name[64];
     (void)snprintf(name, sizeof name, "checkpoints/%s-%08lld", word, (long long)step);
     return train_path_join(out, run, name, err);
 }
 
 static ravel_status flush_entry(const char *path, const char *name, void *user, ravel_error *err) {
-    (void)name;
-    (void)user;
+    (void)name, (void)user;
     return train_file_flush(path, err);
 }
 
@@ -74,6 +75,7 @@ static ravel_status take_lock(train_rundir *dir, ravel_error *err) {
     describe_process(text, sizeof text);
     if (ftruncate(fd, 0) != 0 || pwrite(fd, text, strlen(text), 0) < 0) { /* the flock is the lock */
     }
+    TRAIN_ASSERT(fd >= 0 && dir->lock == -1);
     dir->lock = fd;
     return RAVEL_OK;
 }
@@ -122,6 +124,7 @@ ravel_status train_rundir_open(train_rundir *dir, const char *path, int resume, 
 
 void train_rundir_close(train_rundir *dir, int keep) {
     if (dir->lock < 0) return;
+    TRAIN_ASSERT(dir->path[0]);
     if (!keep && dir->fresh) (void)train_folder_remove(dir->path, NULL);
     close(dir->lock);
     dir->lock = -1;
@@ -180,12 +183,12 @@ typedef struct found {
 } found;
 
 static ravel_status note_step(const char *path, const char *name, void *user, ravel_error *err) {
-    (void)path;
-    (void)err;
     found *f = user;
+    (void)path, (void)err;
     int64_t step = step_of(name, "step");
     if (step < 0) return RAVEL_OK;
     f->newest = train__max(f->newest, step);
+    TRAIN_ASSERT(f->count >= 0 && f->newest >= step);
     if (step == f->best) return RAVEL_OK;
     if (f->count == 0 || step < f->oldest) f->oldest = step;
     f->count++;
@@ -195,6 +198,7 @@ static ravel_status note_step(const char *path, const char *name, void *user, ra
 static ravel_status find_steps(const char *run, int64_t best, found *f, ravel_error *err) {
     char folder[TRAIN_PATH];
     *f = (found){.newest = -1, .best = best};
+    TRAIN_ASSERT(best >= -1);
     ravel_status status = train_path_join(folder, run, "checkpoints", err);
     return status ? status : train_folder_walk(folder, note_step, f, err);
 }
@@ -214,6 +218,7 @@ static ravel_status prune(const char *run, int64_t keep, int64_t best, ravel_err
     ravel_status status = find_steps(run, best, &f, err);
     while (!status && keep > 0 && f.count > keep) {
         status = remove_step(run, f.oldest, err);
+        TRAIN_ASSERT(f.oldest != best);
         if (!status) status = find_steps(run, best, &f, err);
     }
     return status;
@@ -237,6 +242,7 @@ static ravel_status publish(train_checkpoint *c, ravel_error *err) {
 
 ravel_status train_checkpoint_commit(train_checkpoint *c, int64_t keep, int64_t best, ravel_error *err) {
     ravel_status status = publish(c, err);
+    TRAIN_ASSERT(c->run[0] && c->path[0] && keep >= 0);
     if (status) {
         train_checkpoint_abort(c);
         return status;

@@ -1,5 +1,6 @@
 #include "train/run/sampler.h"
 
+#include "train/kernels/assert.h"
 #include "train/kernels/host.h"
 #include "train/model/hf.h"
 
@@ -17,6 +18,7 @@ struct train_sampler {
 static ravel_status load_weights(train_sampler *s, const char *folder, ravel_error *err) {
     const train_params *params = train_generator_params(s->generator);
     s->weight_bytes = (size_t)(params->elements * ravel_dtype_bytes(s->kernels->types.weight));
+    TRAIN_ASSERT(!s->weights && s->weight_bytes > 0);
     ravel_status status = s->kernels->alloc(s->device, s->weight_bytes, &s->weights, err);
     train_array weights = {s->kernels, s->device, s->weights, s->kernels->types.weight, NULL};
     if (!status) status = train_tensors_load(params, &weights, folder, err);
@@ -69,6 +71,7 @@ static ravel_status show_partial(train_sampler *s, const train_sampler_hooks *ho
 
 /* Between two steps. */
 static ravel_status pull(train_sampler *s, int idle, ravel_error *err) {
+    TRAIN_ASSERT(s->generator);
     if (!s->pulled) return RAVEL_OK;
     return train_pulled_step(s->pulled, idle, train_generator_counts(s->generator).tokens, err);
 }
@@ -84,6 +87,7 @@ train_pulled_stats train_sampler_pulled(const train_sampler *s) {
 ravel_status train_sampler_run(train_sampler *s, const train_request *requests, int64_t count,
                                const train_sampler_hooks *hooks, ravel_error *err) {
     ravel_status status = pull(s, 1, err);
+    TRAIN_ASSERT(hooks->answer && count >= 0);
     if (!status) status = train_generator_begin(s->generator, requests, count, err);
     while (!status && train_generator_busy(s->generator) && !(hooks->stop && *hooks->stop)) {
         status = train_generator_step(s->generator, hooks->answer, hooks->user, err);

@@ -1,6 +1,7 @@
 /* Supervised fine-tuning and preference pairs: one loop, two losses. The feed prepares the next update while this one is learnt. */
 #include "train/run/sft.h"
 
+#include "train/kernels/assert.h"
 #include "train/learn/checkpoint.h"
 #include "train/run/dpo.h"
 #include "train/run/footprint.h"
@@ -37,6 +38,7 @@ enum { EVAL_QUESTIONS = 256 };
 static ravel_status open_task(sft *s, ravel_error *err) {
     const train_sft_options *o = &s->config->sft;
     uint64_t seed = s->config->run.seed;
+    TRAIN_ASSERT(s->steps > 0 && o->batch > 0);
     ravel_status status = train_task_source(o->task, seed, o->level, 0, o->batch * s->steps, &s->source, err);
     if (!status) status = train_task_source(o->task, seed, o->level, TRAIN_EVAL_FIRST, EVAL_QUESTIONS, &s->eval, err);
     return status;
@@ -70,6 +72,7 @@ static ravel_status open_rows(sft *s, const ravel_shape *shape, ravel_error *err
     ravel_source_free(s->source);
     s->source = NULL;
     int64_t first = options.first_row, cut = first + rows - kept;
+    TRAIN_ASSERT(cut > first && cut < first + rows);
     options.end_row = cut;
     status = train_data_source(&options, pairs, &s->source, err);
     options.first_row = cut;
@@ -87,6 +90,7 @@ static ravel_status open_data(sft *s, const ravel_shape *shape, ravel_error *err
     if (status || c->sft.epochs == 0) return status;
     int64_t rows = ravel_source_count(s->source) * c->sft.epochs, needed = (rows + c->sft.batch - 1) / c->sft.batch;
     s->steps = c->run.steps ? train__min(c->run.steps, needed) : needed;
+    TRAIN_ASSERT(s->steps >= 0 && rows >= 0);
     return RAVEL_OK;
 }
 
@@ -112,6 +116,7 @@ static ravel_status make_feed(sft *s, const ravel_source *source, int evaluation
     options.epochs = evaluation ? 1 : c->sft.epochs;
     options.prefetch = !evaluation;
     options.pad_token = 0;
+    TRAIN_ASSERT(source && options.samples > 0 && plan.budget > 0);
     if (s->kind == TRAIN_DPO) options.ask = (UINT64_C(1) << s->config->mesh.vpp) - 1; /* where answers begin */
     options.logger = s->run.hooks.logger;
     return ravel_feed_create(s->mesh, source, &options, feed, err);
@@ -138,6 +143,7 @@ static ravel_status learn_update(sft *s, int64_t micros, ravel_error *err) {
     train_parts *parts = train_learner_parts(s->learner);
     train_parts_time time;
     ravel_metrics *m = s->run.metrics;
+    TRAIN_ASSERT(micros >= 0 && !s->pairs == (s->kind != TRAIN_DPO));
     train_learner_begin(s->learner);
     ravel_status status = s->kind == TRAIN_DPO
                               ? train_pairs_learn(s->pairs, parts, s->feed, micros, m, &time, &s->sums, err)
@@ -159,6 +165,7 @@ static ravel_status learn_update(sft *s, int64_t micros, ravel_error *err) {
 static ravel_status take_scores(void *user, const ravel_micro_batch *micro, const train_batch *batch,
                                 const float *logprob, ravel_error *err) {
     double *sums = user;
+    TRAIN_ASSERT(batch->weights && logprob);
     (void)err;
     for (int64_t t = 0; t < micro->thd->local_tokens; t++) {
         if (batch->weights[t] == 0) continue;
@@ -187,6 +194,7 @@ static ravel_status score_update(sft *s, const ravel_feed *feed, int64_t micros,
 /* The mean loss of the rows that are kept apart; *loss stays as it is where there are none. */
 static ravel_status evaluate(sft *s, double *loss, ravel_error *err) {
     ravel_feed *feed = NULL;
+    TRAIN_ASSERT(loss && s->learner);
     const ravel_feed_update *update;
     double sums[2] = {0, 0};
     if (!s->eval) return RAVEL_OK;
@@ -212,6 +220,7 @@ static ravel_status evaluate_step(sft *s, ravel_error *err) {
 
 static int eval_is_due(const sft *s) {
     int64_t every = s->config->sft.eval_every, step = s->run.state.step;
+    TRAIN_ASSERT(every >= 0 && step <= s->run.steps);
     return step == s->run.steps || (every > 0 && step % every == 0);
 }
 
@@ -275,10 +284,7 @@ static ravel_status open_all(sft *s, ravel_comm *comm, const train_hooks *hooks,
     ravel_shape shape;
     ravel_mesh_layout layout = {0};
     train_learner_options options = train_config_learner(s->config);
-    train_parts_options reference = {.model = options.model,
-                                     .budget = options.budget,
-                                     .plan = options.plan,
-                                     .shard = s->config->learn.shard == TRAIN_SHARD_PARAMS};
+    train_parts_options reference = train_learner_parts_options(&options);
     ravel_status status = train_shape(&s->config->model, &shape, err);
     if (!status) status = train_layout_plan(&s->config->mesh, ravel_comm_size(comm), &shape, &layout, err);
     if (!status) status = open_data(s, &shape, err);

@@ -55,6 +55,7 @@ static ravel_status append(train_stop_stream *s, const char *piece, size_t bytes
     TRAIN_ASSERT(s->shown <= s->used);
     size_t held = s->used - s->shown;
     if (held) memmove(s->text, s->text + s->shown, held);
+    TRAIN_ASSERT(held <= s->room);
     s->shown = 0;
     s->used = held;
     if (held + bytes > s->room) {
@@ -87,6 +88,7 @@ ravel_status train_stop_stream_push(train_stop_stream *s, const char *piece, siz
 }
 
 void train_stop_stream_flush(train_stop_stream *s, const char **out, size_t *out_bytes) {
+    TRAIN_ASSERT(s->shown <= s->used && s->used <= s->room);
     *out = s->text ? s->text + s->shown : "";
     *out_bytes = s->ended ? 0 : s->used - s->shown;
     s->shown = s->used;

@@ -1,6 +1,7 @@
 /* A verifiable task as a data set: row i is question i with its answer, the prompt not to be learnt. */
 #include "train/run/sft.h"
 
+#include "train/kernels/assert.h"
 #include "train/kernels/host.h"
 #include "train/rl/task.h"
 
@@ -20,6 +21,7 @@ static ravel_status read_row(void *user, int64_t row, ravel_collector *collector
     int64_t prompt = 0;
     train_task_make(r->task, r->seed, r->first + row, r->level, &question);
     int64_t count = train_task_tokens(&question, 1, tokens, ROOM, &prompt);
+    TRAIN_ASSERT(count > prompt && prompt > 0 && count <= ROOM);
     for (int64_t i = 0; i < count; i++) mask[i] = i >= prompt;
     const void *data[] = {tokens, mask};
     return ravel_collector_add(collector, count, data, err);
@@ -36,6 +38,7 @@ ravel_status train_task_source(const char *task, uint64_t seed, int32_t level, i
         {.name = "loss_mask", .kind = RAVEL_FIELD_NEXT, .dtype = RAVEL_U8},
     };
     rows *r = train__calloc(NULL, 1, sizeof *r);
+    TRAIN_ASSERT(first >= 0 && count >= 0);
     if (!r) return train__no_memory(err, sizeof *r, "a task");
     *r = (rows){.seed = seed, .first = first, .level = level};
     ravel_source_hooks hooks = {.size = sizeof hooks,

@@ -1,5 +1,6 @@
 #include "train/run/timeline.h"
 
+#include "train/kernels/assert.h"
 #include "train/kernels/host.h"
 
 #include <stdio.h>
@@ -22,9 +23,11 @@ typedef struct spans {
 } spans;
 
 enum { SPANS = sizeof(spans) / sizeof(double) };
+_Static_assert(sizeof(spans) % sizeof(double) == 0, "doubles alone, sent as an array");
 
 static void write_rank(FILE *f, const ravel_mesh_layout *layout, int32_t rank, const spans *s) {
     ravel_mesh_coord at = ravel_mesh_locate(layout, rank);
+    TRAIN_ASSERT(rank >= 0 && rank < layout->ranks);
     (void)fprintf(f, "%s{\"tp\": %d, \"cp\": %d, \"dp\": %d, \"pp\": %d", rank ? ", " : "", at.tp, at.cp, at.dp, at.pp);
 #define X(field, key) (void)fprintf(f, ", \"" key "\": %.6g", s->field);
     SPAN_LIST(X)
@@ -36,6 +39,7 @@ static void write_rank(FILE *f, const ravel_mesh_layout *layout, int32_t rank, c
 static void write_row(const train_run *run, const ravel_mesh_layout *layout, const spans *all) {
     char path[TRAIN_PATH];
     double seconds = 0, bubble = 0, exposed = 0, predicted = 0;
+    TRAIN_ASSERT(run->rank == 0 && layout->ranks > 1);
     FILE *f = train_path_join(path, run->folder, "timeline.jsonl", NULL) ? NULL : fopen(path, "a");
     if (!f) return;
     for (int32_t r = 0; r < layout->ranks; r++) {
@@ -65,6 +69,7 @@ ravel_status train_timeline_add(const train_run *run, const ravel_mesh *mesh, co
                   .seconds = time->seconds,
                   .predicted = time->predicted};
     if (layout->ranks == 1) return RAVEL_OK;
+    TRAIN_ASSERT(layout->ranks == ravel_comm_size(run->comm));
     spans *all = train__alloc(NULL, bytes);
     ravel_status status = all ? RAVEL_OK : train__no_memory(err, bytes, "the timeline");
     status = ravel_agree(run->comm, status, err);

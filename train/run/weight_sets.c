@@ -23,6 +23,7 @@ ravel_status train_place_open(train_place *p, const train_kernels *kernels, int3
 }
 
 void train_place_close(train_place *p) {
+    TRAIN_ASSERT(p->device || !p->stream);
     ravel_stream_free(p->stream);
     ravel_device_free(p->device);
     *p = (train_place){0};
@@ -79,6 +80,7 @@ ravel_status train_weight_sets_open(train_weight_sets *s, const train_kernels *k
     *s = (train_weight_sets){.kernels = kernels, .device = device, .generator = generator, .place = place};
     int direct = is_direct(s);
     s->bytes = (size_t)(params->elements * ravel_dtype_bytes(kernels->types.weight));
+    TRAIN_ASSERT(s->bytes > 0);
     for (int i = 0; i < (direct ? 2 : 1) && !status; i++) {
         status = kernels->alloc(device, s->bytes, &s->weights[i], err);
         if (!status) kernels->zero(device, s->weights[i], s->bytes);
@@ -88,6 +90,7 @@ ravel_status train_weight_sets_open(train_weight_sets *s, const train_kernels *k
         if (!status) memset(s->host[i], 0, s->bytes);
     }
     void **to = direct ? s->weights : s->host;
+    TRAIN_ASSERT(status || (to[0] && to[1]));
     if (!status) status = kernels->sync(device, err); /* refit has streams of its own */
     if (!status) {
         s->tensors = train__calloc(NULL, (size_t)params->count, sizeof *s->tensors);
