@@ -90,7 +90,7 @@ void ravel__collector_push(ravel_collector *collector, int64_t length) {
 /* ---- what callbacks use --------------------------------------------------------------------------------- */
 
 static void fill_pad(const ravel_field *field, char *place, int64_t elements) {
-    RAVEL_ASSERT(elements >= 0 && place);
+    RAVEL_ASSERT(elements >= 0 && (elements == 0 || place));
     int32_t each = ravel_dtype_bytes(field->dtype);
     for (int64_t i = 0; i < elements * (field->width > 1 ? field->width : 1); i++)
         if (!ravel_dtype_store(field->dtype, place + i * each, field->pad)) memset(place + i * each, 0, (size_t)each);
