@@ -93,8 +93,8 @@ ravel_status ravel__launch_cast(ravel_stream *stream, const ravel__cast_job *job
     if (status || job->blocks == 0) return status;
     RAVEL_ASSERT(job->blocks > 0 && job->count > 0 && job->pieces && job->first);
     RAVEL_ASSERT(job->blocks <= INT32_MAX && job->count < INT32_MAX && (job->unpack == 0 || job->unpack == 1));
-    RAVEL_ASSERT((uintptr_t)job->packed % 16 == 0 && job->bytes % 16 == 0);
-    RAVEL_ASSERT(job->spans || (job->block > 0 && job->block % 1024 == 0));
+    RAVEL_ASSERT((uintptr_t)job->packed % 16 == 0);
+    RAVEL_ASSERT(job->spans || (job->bytes % 16 == 0 && job->block > 0 && job->block % 1024 == 0));
     if (!d->driver->cast) return unsupported(d, "packing tensors", err);
     return ravel__device_check(d, d->driver->cast(d->inside, job, stream->native),
                                job->unpack ? "unpacking tensors" : "packing tensors", err);
