@@ -15,6 +15,7 @@ int cli_wants_help(int argc, char **argv) {
 static size_t printable(const char *s) {
     unsigned char c = (unsigned char)*s;
     size_t length = c >= 0xf0 && c < 0xf5 ? 4 : c >= 0xe0 ? 3 : c >= 0xc2 ? 2 : 1;
+    TRAIN_ASSERT(length >= 1 && length <= 4);
     if (c < 0x80) return c >= ' ' && c != 0x7f;
     if (c < 0xc2 || c > 0xf4 || (c == 0xc2 && (unsigned char)s[1] < 0xa0)) return 0;
     for (size_t i = 1; i < length; i++)
@@ -32,6 +33,7 @@ void cli_make_printable(char *text) {
 
 int cli_fail(const char *command, const ravel_error *err) {
     char text[sizeof err->message];
+    TRAIN_ASSERT(command && err->status);
     (void)snprintf(text, sizeof text, "%s", err->message);
     cli_make_printable(text);
     (void)fprintf(stderr, "ravel %s: %s\n", command, text);
@@ -86,6 +88,7 @@ static ravel_status read_flag(char **argv, int i, int argc, const cli_options *s
         f->value = "false";
     }
     if (!f->set) return unknown(sets, set_count, name, err);
+    TRAIN_ASSERT(f->row && f->value && f->used == 1);
     if (equals || f->row->type == RAVEL_OPTION_BOOL) return RAVEL_OK;
     if (i + 1 >= argc) return ravel_error_set(err, RAVEL_E_ARGUMENT, "--%s needs a value", f->row->name);
     f->value = argv[i + 1];
@@ -96,12 +99,14 @@ static ravel_status read_flag(char **argv, int i, int argc, const cli_options *s
 ravel_status cli_parse(int argc, char **argv, const cli_options *sets, int set_count, const char **words, int max_words,
                        int *words_count, ravel_error *err) {
     int count = 0, only_words = 0;
+    TRAIN_ASSERT(argc >= 1 && set_count > 0 && max_words >= 0);
     for (int i = 1; i < argc;) {
         given f = {.used = 1};
         if (!only_words && strcmp(argv[i], "--") == 0) {
             only_words = 1;
         } else if (!only_words && strncmp(argv[i], "--", 2) == 0) {
             ravel_status status = read_flag(argv, i, argc, sets, set_count, &f, err);
+            TRAIN_ASSERT(status || (f.set && f.row));
             if (!status) status = ravel_option_set(f.set->table, f.set->options, f.row->name, f.value, err);
             if (status) return status;
         } else if (!only_words && argv[i][0] == '-' && argv[i][1]) {
@@ -113,12 +118,14 @@ ravel_status cli_parse(int argc, char **argv, const cli_options *sets, int set_c
         }
         i += f.used;
     }
+    TRAIN_ASSERT(count <= max_words);
     *words_count = count;
     return RAVEL_OK;
 }
 
 ravel_status cli_values(int argc, char **argv, const cli_options *sets, int set_count, const char *name,
                         const char **values, int room, int *count, ravel_error *err) {
+    TRAIN_ASSERT(room > 0 && values && name);
     *count = 0;
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0;) {
         given f = {.used = 1};
@@ -175,6 +182,7 @@ static void write_preset(const ravel_option *row, char *out, size_t room) {
 
 static void print_option(const ravel_option *row) {
     char flag[96], preset[256], doc[1024];
+    TRAIN_ASSERT(row->name && row->doc && strlen(row->doc) < sizeof doc - 200);
     const char *word = value_word(row);
     int choices = row->type == RAVEL_OPTION_ENUM;
     write_preset(row, preset, sizeof preset);
@@ -189,6 +197,7 @@ ravel_option_table cli_without(ravel_option_table from, const char *names, ravel
     int count = 0;
     for (; from->name && count < room - 1; from++)
         if (ravel_choice_index(names, from->name) < 0) rows[count++] = *from;
+    TRAIN_ASSERT(!from->name && count < room); /* all of them fit */
     memset(&rows[count], 0, sizeof rows[count]);
     return rows;
 }
@@ -196,6 +205,7 @@ ravel_option_table cli_without(ravel_option_table from, const char *names, ravel
 void cli_print_options(const cli_options *sets, int set_count) {
     for (int i = 0; i < set_count; i++) {
         printf("\n%s:\n", sets[i].title);
+        TRAIN_ASSERT(sets[i].title && sets[i].table);
         for (const ravel_option *row = sets[i].table; row->name; row++) print_option(row);
     }
 }

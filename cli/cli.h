@@ -8,6 +8,8 @@
 
 #include <ravel/options.h>
 
+#include "train/kernels/assert.h"
+
 enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
 
 typedef struct cli_command {
@@ -58,8 +60,10 @@ int cli_fail(const char *command, const ravel_error *err);
 /* The same for an error of the command line itself: CLI_USAGE whatever the status. */
 int cli_usage(const char *command, const ravel_error *err);
 
-/* ---- progress ------------------------------------------------------------------------------------------- */
+/* ---- time and progress -------------------------------------------------------------------------------- */
 
+/* Seconds of a clock that only goes forward. */
+double cli_now(void);
 /* Whether standard error is a terminal that understands escapes (TERM=dumb does not). */
 int cli_live_terminal(void);
 /* A line on stderr that shows after a second of work and is wiped at the end; silent where there is no such terminal. One

@@ -94,12 +94,6 @@ static int help(const cli_options *sets) {
 
 /* ---- helpers --------------------------------------------------------------------------------------------- */
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static void warn(void *user, ravel_log_level level, const char *text) {
     (void)user;
     if (level >= RAVEL_LOG_WARN) (void)fprintf(stderr, "ravel feed: %s\n", text);
@@ -152,11 +146,12 @@ static ravel_status close_files(rank *r, ravel_status status, ravel_error *err) 
 static ravel_status gather_line(rank *r, const ravel_feed_update *u, ravel_status verified, feed_line *line,
                                 ravel_error *err) {
     int64_t sums[3] = {u->sent_bytes, u->needed_bytes, u->kept_bytes};
+    TRAIN_ASSERT(u->sent_bytes >= 0 && u->kept_bytes >= 0 && u->exposed_sec >= 0);
     double most[2] = {u->prepare_sec, u->exposed_sec};
     ravel_status status = ravel_agree(r->comm, verified, err);
     if (!status) status = ravel_comm_allreduce(r->comm, sums, sums, 3, RAVEL_I64, RAVEL_SUM, err);
     if (!status) status = ravel_comm_allreduce(r->comm, most, most, 2, RAVEL_F64, RAVEL_MAX, err);
-    double t = now();
+    double t = cli_now();
     *line = (feed_line){.update = u,
                         .total = r->j->feed.updates,
                         .sent = sums[0],
@@ -173,6 +168,7 @@ static ravel_status gather_line(rank *r, const ravel_feed_update *u, ravel_statu
 /* --consume-ms: stands in for training; other ranks of this process run meanwhile. */
 static void consume(const rank *r, int64_t micro_steps) {
     double seconds = 1e-3 * r->j->flags.consume_ms * (double)micro_steps;
+    TRAIN_ASSERT(micro_steps >= 0 && seconds >= 0);
     struct timespec t = {(time_t)seconds, (long)(1e9 * (seconds - (double)(time_t)seconds))};
     if (seconds > 0) (void)nanosleep(&t, NULL);
 }
@@ -198,15 +194,19 @@ static ravel_status one_update(rank *r, ravel_error *err) {
     ravel_status verified = r->j->flags.verify ? ravel_feed_verify(r->feed, r->j->source, err) : RAVEL_OK;
     status = gather_line(r, u, verified, &line, err);
     if (status) return status;
-    (void)ravel_cursor_format(ravel_feed_order(r->feed), ravel_feed_cursor(r->feed), r->cursor, sizeof r->cursor);
+    size_t length =
+        ravel_cursor_format(ravel_feed_order(r->feed), ravel_feed_cursor(r->feed), r->cursor, sizeof r->cursor);
+    TRAIN_ASSERT(length < sizeof r->cursor);
+    (void)length;
     report(r, &line);
     return RAVEL_OK;
 }
 
 static ravel_status run_updates(rank *r, ravel_error *err) {
     ravel_status status = RAVEL_OK;
-    r->last = now();
+    r->last = cli_now();
     if (r->number == 0) r->live = feed_live_open(r->j->feed.updates);
+    TRAIN_ASSERT(r->feed && r->totals.updates == 0);
     while (!status) status = one_update(r, err);
     ravel_metrics_free(r->live);
     if (status != RAVEL_E_END) return status;
@@ -285,6 +285,7 @@ static ravel_status open_all(job *j, ravel_source **source, ravel_error *err) {
     if (!status) status = ravel_source_open(&j->source_options, source, err);
     if (status) return status;
     j->source = *source;
+    TRAIN_ASSERT(*source);
     if (j->feed.updates == 0 && j->feed.epochs == 0) j->feed.epochs = 1;
     j->to_stdout = j->flags.json && strcmp(j->flags.json, "-") == 0;
     return RAVEL_OK;

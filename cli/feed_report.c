@@ -59,6 +59,7 @@ void feed_print_line(const feed_line *line) {
 static const char *wide_text(uint64_t low, int64_t high, char out[48]) {
     __extension__ unsigned __int128 value = (unsigned __int128)(uint64_t)high << 64 | low;
     char *at = out + 47;
+    TRAIN_ASSERT(high >= 0);
     *at = '\0';
     do *--at = (char)('0' + (int)(value % 10));
     while (value /= 10);
@@ -96,6 +97,8 @@ void feed_print_json(FILE *out, const feed_line *line, const char *cursor) {
 
 void feed_add(feed_totals *t, const feed_line *line) {
     const ravel_update_counts *c = &line->update->counts;
+    TRAIN_ASSERT(c->tokens <= c->padded_tokens);
+    TRAIN_ASSERT(line->wall >= 0 && line->sent >= 0);
     t->updates++;
     t->samples += c->samples;
     t->tokens += c->tokens;
@@ -120,6 +123,7 @@ static const char *s_of(int64_t count) {
 
 void feed_print_totals(const feed_totals *t, const ravel_feed_stats *stats, int32_t ranks, int is_mpi) {
     char a[32], b[32], c[32];
+    TRAIN_ASSERT(ranks > 0 && t->loss_tokens <= t->tokens && t->tokens <= t->padded);
     printf("\n%" PRId64 " update%s, %s sample%s, %s tokens (%s learnt) on %d %srank%s%s\n", t->updates,
            s_of(t->updates), cli_thousands(t->samples, a, sizeof a), s_of(t->samples),
            cli_thousands(t->tokens, b, sizeof b), cli_thousands(t->loss_tokens, c, sizeof c), ranks,

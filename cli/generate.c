@@ -136,6 +136,7 @@ static ravel_status make_stops(job *j, int64_t vocab, ravel_error *err) {
         train_stop_tokens(&j->choice, j->stops, &count);
     j->sampling.stop = j->stops;
     j->sampling.stops = count;
+    TRAIN_ASSERT(count <= TRAIN_STOPS);
     return count > 0 ? RAVEL_OK : RAVEL_E_ARGUMENT;
 }
 
@@ -145,6 +146,7 @@ static int holds_stop(void *user, const int32_t *tokens, int64_t count) {
     const job *j = user;
     char text[4096];
     int64_t most = (int64_t)train_stop_longest(&j->stop_texts) + 1, window = train__min(count, most);
+    TRAIN_ASSERT(count > 0 && window > 0 && window <= count);
     size_t bytes = train_text_decode(j->text, tokens + count - window, window, text, sizeof text);
     for (; bytes >= sizeof text && window > 1; window /= 2)
         bytes = train_text_decode(j->text, tokens + count - window / 2, window / 2, text, sizeof text);
@@ -185,6 +187,7 @@ static ravel_status show_piece(job *j, const char *piece, size_t bytes, ravel_er
 static ravel_status stream(void *user, const int32_t *tokens, int64_t count, ravel_error *err) {
     job *j = user;
     ravel_status status = RAVEL_OK;
+    TRAIN_ASSERT(j->shown >= 0 && count >= 0);
     for (; j->shown < count && !status; j->shown++) {
         const char *piece;
         size_t bytes;
@@ -225,6 +228,7 @@ static size_t put_ids(char *at, const char *key, const int32_t *ids, int64_t cou
 static size_t put_text(const job *j, char *at, size_t room, const char *key, const int32_t *ids, int64_t count,
                        const train_stop_texts *stops) {
     size_t bytes = train_text_decode(j->text, ids, count, NULL, 0), used = (size_t)sprintf(at, ", \"%s\": ", key);
+    TRAIN_ASSERT(used < room);
     char *text = malloc(bytes + 1);
     if (!text) return used + (size_t)sprintf(at + used, "null");
     (void)train_text_decode(j->text, ids, count, text, bytes + 1);
@@ -254,6 +258,7 @@ static ravel_status print_line(job *j, int64_t row, int32_t sample, const train_
         at += sprintf(at, ", \"version\": %lld, \"last_version\": %lld", (long long)a->version,
                       (long long)a->last_version);
     at += sprintf(at, "}\n");
+    TRAIN_ASSERT(at < end);
     return cli_output_write(&j->output, j->buffer, (size_t)(at - j->buffer), err);
 }
 
@@ -262,10 +267,12 @@ static ravel_status print_line(job *j, int64_t row, int32_t sample, const train_
 static ravel_status keep(void *user, const train_answer *a, ravel_error *err) {
     job *j = user;
     waiting *w = &j->answers[a->request * j->o->samples + a->sample];
+    TRAIN_ASSERT(a->request >= 0 && a->request < j->block && a->sample >= 0 && a->sample < j->o->samples);
     size_t bytes = (size_t)a->count * sizeof *w->tokens;
     if (j->o->prompt && !j->o->json) return stream(user, a->tokens, a->count - (a->ended == 1), err);
     w->tokens = malloc(bytes);
     if (!w->tokens) return train__no_memory(err, bytes, "an answer");
+    TRAIN_ASSERT(a->count > 0);
     memcpy(w->tokens, a->tokens, bytes);
     w->count = a->count;
     w->ended = a->ended;
@@ -277,6 +284,7 @@ static ravel_status keep(void *user, const train_answer *a, ravel_error *err) {
 }
 
 static ravel_status print_block(job *j, int64_t first, int64_t count, ravel_error *err) {
+    TRAIN_ASSERT(first >= 0 && count <= j->block);
     ravel_status status = RAVEL_OK;
     for (int64_t i = 0; i < count; i++)
         for (int32_t s = 0; s < j->o->samples; s++) {
@@ -300,6 +308,7 @@ static ravel_status encode_prompt(job *j, const int32_t **tokens, int64_t *count
     size_t used = (size_t)sprintf(line, "{\"prompt\": ");
     used += ravel_json_quote(prompt, bytes, line + used, room - used);
     line[used++] = '}';
+    TRAIN_ASSERT(used < room);
     ravel_status status = ravel_json_parse(line, used, NULL, &j->doc, err);
     if (!status) status = train_text_prompt(j->text, j->doc, ravel_json_root(j->doc), tokens, count, err);
     free(line);
@@ -307,6 +316,7 @@ static ravel_status encode_prompt(job *j, const int32_t **tokens, int64_t *count
 }
 
 static ravel_status make_requests(job *j, int64_t rows, int64_t first, int64_t count, ravel_error *err) {
+    TRAIN_ASSERT(count <= j->block && first + count <= rows);
     for (int64_t i = 0; i < count; i++) {
         train_request *r = &j->requests[i];
         *r = (train_request){.id = first + i + j->pass * rows, .samples = j->o->samples, .sampling = &j->sampling};
@@ -321,6 +331,7 @@ static ravel_status make_requests(job *j, int64_t rows, int64_t first, int64_t c
 /* Blocks of requests: enough to keep the slots busy, few enough to hold their answers. */
 static ravel_status run_blocks(job *j, int64_t rows, ravel_error *err) {
     int streaming = j->o->prompt && !j->o->json;
+    TRAIN_ASSERT(j->block > 0 && j->requests && j->answers && (!streaming || rows == 1));
     train_sampler_hooks hooks = {
         .partial = streaming ? stream : NULL, .answer = keep, .stop = &stop_requested, .user = j};
     ravel_status status = RAVEL_OK;
@@ -407,6 +418,7 @@ static ravel_status open_job(job *j, int64_t *rows, ravel_error *err) {
     if (!status) status = train_sampler_open(&options, &j->sampler, err);
     if (status) return status;
     j->block = train__min(*rows, train__max(1, 8 * o->slots / o->samples));
+    TRAIN_ASSERT(*rows > 0 && j->block > 0);
     j->requests = calloc((size_t)j->block, sizeof *j->requests);
     j->answers = calloc((size_t)j->block * (size_t)o->samples, sizeof *j->answers);
     return j->requests && j->answers ? RAVEL_OK : train__no_memory(err, (size_t)j->block, "requests");

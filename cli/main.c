@@ -64,6 +64,7 @@ static int help(int argc, char **argv) {
     if (!command) return unknown(argv[1]);
     for (int i = 1; i < argc && count < 6; i++) words[count++] = argv[i];
     words[count++] = flag;
+    TRAIN_ASSERT(count < (int)(sizeof words / sizeof *words) && command->run);
     words[count] = NULL;
     return command->run(count, words);
 }

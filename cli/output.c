@@ -36,6 +36,7 @@ static void guard(const char *aside) {
     struct sigaction old, action;
     memset(&action, 0, sizeof action);
     action.sa_handler = on_signal;
+    TRAIN_ASSERT(aside[0] && strlen(aside) < sizeof asides[0]);
     for (int i = 0; i < ASIDES; i++)
         if (!asides[i][0]) {
             (void)snprintf(asides[i], sizeof asides[i], "%s", aside);
@@ -49,6 +50,7 @@ static void guard(const char *aside) {
 static void unguard(const char *aside) {
     struct sigaction now;
     int left = 0;
+    TRAIN_ASSERT(aside[0]);
     for (int i = 0; i < ASIDES; i++) {
         if (strcmp(asides[i], aside) == 0) asides[i][0] = '\0';
         left += asides[i][0] != '\0';
@@ -76,6 +78,7 @@ static int keep(const claim *c) {
     if (!grown) return 0;
     claims = grown;
     claims[claim_count++] = *c;
+    TRAIN_ASSERT(c->option && claim_count > 0);
     return 1;
 }
 
@@ -103,6 +106,7 @@ static int same_file(const claim *a, const claim *b) {
 
 static ravel_status add_claim(const char *option, const char *path, int output, ravel_error *err) {
     claim c = {.option = option, .output = output};
+    TRAIN_ASSERT(option && option[0]);
     if (!path || strcmp(path, "-") == 0 || !identify(path, &c)) return RAVEL_OK;
     for (int i = 0; i < claim_count; i++) {
         if (!same_file(&claims[i], &c) || (!output && !claims[i].output)) continue;
@@ -170,6 +174,7 @@ ravel_status cli_output_open(cli_output *output, const char *path, ravel_error *
 
 ravel_status cli_output_write(void *user, const char *text, size_t bytes, ravel_error *err) {
     cli_output *output = user;
+    TRAIN_ASSERT(output->file && (text || bytes == 0));
     if (output->closed) return RAVEL_OK;
     errno = 0;
     if (fwrite(text, 1, bytes, output->file) != bytes) {
@@ -177,6 +182,7 @@ ravel_status cli_output_write(void *user, const char *text, size_t bytes, ravel_
         return output->closed ? RAVEL_OK : failed(output, errno, err);
     }
     output->bytes += (int64_t)bytes;
+    TRAIN_ASSERT(output->bytes >= 0 && output->expected >= 0);
     char what[128];
     (void)snprintf(what, sizeof what, "writing %.100s", output->path);
     cli_progress(what, (double)output->bytes, output->expected);
@@ -192,6 +198,7 @@ static int reader_gone(void) {
 /* Flushes, and closes all but standard output. Returns errno, or 0, also where the reader of a pipe has closed it. */
 static int settle(cli_output *output) {
     FILE *file = output->file;
+    TRAIN_ASSERT(file && output->path);
     errno = 0;
     int bad = fflush(file) != 0 || ferror(file), number = output->error ? output->error : errno;
     if (bad && file == stdout && (number == EPIPE || reader_gone())) {
@@ -207,12 +214,14 @@ static int settle(cli_output *output) {
 }
 
 void cli_output_flush(cli_output *output) {
+    TRAIN_ASSERT(output->file);
     errno = 0;
     if (fflush(output->file) != 0 && !output->error) output->error = errno;
 }
 
 ravel_status cli_output_close(cli_output *output, ravel_status status, ravel_error *err) {
     cli_progress_end();
+    TRAIN_ASSERT(output->file && (!output->aside[0] || output->target[0]));
     if (output->closed) return status;
     int number = settle(output);
     if (!status && number) status = failed(output, number, err);
@@ -239,6 +248,7 @@ const char *cli_thousands(int64_t value, char *out, size_t room) {
         if (i > (value < 0) && (length - i) % 3 == 0) out[used++] = ',';
         out[used++] = digits[i];
     }
+    TRAIN_ASSERT(used < room);
     out[used] = '\0';
     return out;
 }

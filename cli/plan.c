@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define AT(field) offsetof(plan_flags, field)
 static const ravel_option input_table[] = {
@@ -91,17 +90,12 @@ static int help(const cli_options *sets, int count) {
 
 /* ---- one plan ------------------------------------------------------------------------------------------- */
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 ravel_status plan_make(const plan_data *data, const ravel_plan_options *options, ravel_plan **plan, double *seconds,
                        ravel_error *err) {
-    double started = now();
+    double started = cli_now();
     ravel_status status = ravel_plan_create(&data->input, options, plan, err);
-    *seconds = now() - started;
+    *seconds = cli_now() - started;
+    TRAIN_ASSERT(*seconds >= 0 && (status || *plan));
     return status;
 }
 
@@ -119,6 +113,7 @@ static ravel_status write_target(const target *t, const plan_data *data, const r
     ravel_status status = cli_output_open(&output, t->path, err);
     if (status) return status;
     output.expected = t->bytes_a_sample * (double)plan->stats.samples + t->bytes_a_bin * (double)plan->bins;
+    TRAIN_ASSERT(output.expected >= 0);
     if (t->write)
         status = t->write(&data->input, options, plan, cli_output_write, &output, err);
     else
@@ -157,6 +152,7 @@ static int plan_once(const plan_flags *flags, const plan_data *data, const ravel
     if (status) plan_explain_oversize(data, options, &err);
     if (status) return cli_fail("plan", &err);
     plan_warn_skipped(data, options, plan);
+    TRAIN_ASSERT(plan->stats.over_budget == 0);
     ravel_bubble bubble = {0, 0, 0};
     int staged = flags->pp > 1 || flags->vpp > 1, says = !flags->quiet && !standard_outputs(flags);
     if (staged) status = ravel_plan_bubble(plan, flags->pp, flags->vpp, &bubble, &err);
@@ -204,6 +200,7 @@ static ravel_status parse(int argc, char **argv, const cli_options *sets, int co
     if (flags->sweep) flags->sweep_words[flags->sweep_count++] = flags->sweep;
     for (int i = 0; i < word_count; i++) flags->sweep_words[flags->sweep_count++] = words[i];
     if (flags->fit) return plan_claim_files(flags, err);
+    TRAIN_ASSERT(flags->sweep_count <= (int)(sizeof flags->sweep_words / sizeof *flags->sweep_words));
     if (flags->cost) {
         int found;
         status = plan_cost_file(flags->cost, &options->cost, flags->prices, sizeof flags->prices, &found, err);

@@ -114,6 +114,7 @@ static ravel_status read_rows(FILE *file, const char *path, ravel_cost_sample **
             *samples = grown;
         }
         status = ravel_json_parse(line, (size_t)bytes, NULL, &doc, err);
+        TRAIN_ASSERT(*count < most);
         if (!status && is_left_out(doc)) continue;
         if (!status) status = read_row(doc, path, number_of_line, &(*samples)[*count], err);
         if (!status) ++*count;
@@ -139,10 +140,11 @@ static ravel_status write_fit(const ravel_cost_fit *f, const char *path, ravel_e
     int bytes =
         snprintf(text, sizeof text,
                  "{\"ravel_cost\": 1, \"linear\": %lld, \"quadratic\": %lld, \"overhead\": %lld, \"cp_price\": "
-                 "\"%s\",\n \"seconds_per_unit\": %.9g, \"samples\": %lld, \"mean_error\": %.6f, "
-                 "\"worst_error\": %.6f, \"apart_error\": %.6f, \"apart_worst\": %.6f, \"far\": %lld}\n",
+                 "\"%s\",\n \"seconds_per_unit\": %.9g, \"samples\": %lld, \"mean_error\": %.6g, "
+                 "\"worst_error\": %.6g, \"apart_error\": %.6g, \"apart_worst\": %.6g, \"far\": %lld}\n",
                  (long long)f->cost.linear, (long long)f->cost.quadratic, (long long)f->cost.overhead, prices, f->unit,
                  (long long)f->samples, f->error, f->worst_error, f->apart_error, f->apart_worst, (long long)f->far);
+    TRAIN_ASSERT(bytes > 0 && (size_t)bytes < sizeof text);
     ravel_status status = cli_output_open(&output, path, err);
     if (status) return status;
     return cli_output_close(&output, cli_output_write(&output, text, (size_t)bytes, err), err);

@@ -101,6 +101,7 @@ static ravel_status read_narrow(const char *path, const char *name, int64_t min,
         return ravel_error_set(err, RAVEL_E_MEMORY, "out of memory for %lld rows", (long long)count);
     }
     *top = -1;
+    TRAIN_ASSERT(count >= 0 && column->count == count);
     for (int64_t i = 0; i < count; i++) {
         narrow[i] = (int32_t)column->values[i];
         if (narrow[i] > *top) *top = narrow[i];
@@ -127,11 +128,13 @@ static ravel_status read_columns(const plan_flags *flags, ravel_plan_options *op
     if (!status && flags->costs) status = read_column(flags->costs, "cost", 0, INT64_MAX, data, &data->costs, err);
     if (options->updates < 0) options->updates = 1;
     if (options->group_rule < 0) options->group_rule = flags->groups ? RAVEL_GROUPS_UPDATE : RAVEL_GROUPS_FREE;
+    TRAIN_ASSERT(options->updates >= 0 && options->group_rule >= 0);
     return status;
 }
 
 static void fill_input(plan_data *data) {
     ravel_plan_input *in = &data->input;
+    TRAIN_ASSERT(data->lengths && data->lengths->count >= 0);
     in->size = sizeof *in;
     in->count = data->lengths->count;
     in->lengths = data->lengths->lengths;

@@ -8,6 +8,7 @@ enum { MOST = 5 };
 
 static int64_t length_of(const plan_data *data, int64_t row) {
     const ravel_plan_input *in = &data->input;
+    TRAIN_ASSERT(row >= 0 && row < in->count);
     return in->prompts ? in->prompts[row] + in->responses[row] : in->lengths[row];
 }
 
@@ -36,6 +37,7 @@ static void list(const plan_data *data, const ravel_plan *plan, char *out, size_
 
 plan_left_out plan_count_left_out(const plan_data *data, const ravel_plan *plan) {
     plan_left_out left = {.samples = plan->stats.skipped};
+    TRAIN_ASSERT(left.samples >= 0 && left.samples <= data->input.count);
     for (int64_t i = 0; i < plan->stats.skipped; i++) {
         int64_t length = length_of(data, plan->skipped[i]);
         left.tokens += length;

@@ -92,6 +92,7 @@ static void print_times(const ravel_plan *plan, const ravel_plan_options *option
 /* Groups by width: "1 x 80, 2 x 12, 8 x 3". */
 static void print_groups(const ravel_plan *plan) {
     const ravel_hybrid *h = plan->hybrid;
+    TRAIN_ASSERT(h->pool > 0 && h->groups >= 0);
     char text[32];
     printf("  %-15s %14s   ", "groups", cli_thousands(h->groups, text, sizeof text));
     int first = 1;
@@ -154,6 +155,7 @@ typedef struct column {
 } column;
 
 static double perfect(const plan_result *r) {
+    TRAIN_ASSERT(r->options.dp > 0);
     return r->stats.cost > 0 ? (double)r->stats.cost / r->options.dp : 1;
 }
 static double get_bins(const plan_result *r) {
@@ -275,6 +277,7 @@ static void print_figures(const plan_result *r, const int *widths, char best[FIG
 void plan_print_table(const plan_result *results, int count, const char *const *heads, int labels, int with_homes) {
     int widths[FIGURES], label_widths[8];
     char best[FIGURES][WIDEST];
+    TRAIN_ASSERT(count > 0 && labels > 0 && labels <= 8);
     printf("\n");
     for (int l = 0; l < labels; l++) {
         label_widths[l] = label_width(results, count, heads[l], l);
@@ -392,6 +395,7 @@ ravel_status plan_table_html(const plan_result *results, int count, const char *
                              const char *title, int with_homes, cli_output *output, ravel_error *err) {
     ravel_status status = RAVEL_OK;
     int shown[FIGURES];
+    TRAIN_ASSERT(count > 0 && labels > 0);
     char best[FIGURES][WIDEST];
     put(output, page_head, &status, err);
     put_cell(output, "title", title, &status, err);

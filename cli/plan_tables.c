@@ -26,16 +26,19 @@ static void run(const plan_data *data, plan_result *r) {
 static double speed_of(const plan_result *r) {
     double ranks = r->options.cp_pool ? r->options.cp_pool : r->options.dp;
     double time = ldexp((double)r->stats.time, (int)r->stats.cost_shift);
+    TRAIN_ASSERT(ranks > 0 && r->stats.time >= 0);
     return time > 0 ? (double)r->stats.actual_tokens / (time * ranks) : 0;
 }
 
 static void set_speeds(plan_result *results, int count) {
     double best = 0;
+    TRAIN_ASSERT(count > 0);
     for (int i = 0; i < count; i++) {
         results[i].speed = results[i].err.status ? 0 : speed_of(&results[i]);
         if (results[i].speed > best) best = results[i].speed;
     }
     for (int i = 0; best > 0 && i < count; i++) results[i].speed /= best;
+    TRAIN_ASSERT(best >= 0);
 }
 
 static void run_all(const plan_data *data, plan_result *results, int count) {
@@ -207,6 +210,7 @@ static ravel_status parse_key(const char *word, key *k, ravel_error *err) {
 
 static ravel_status apply(const key *k, int value, plan_result *r, int label, ravel_error *err) {
     const ravel_option *row = ravel_option_find(ravel_plan_option_table(), k->name);
+    TRAIN_ASSERT(value >= 0 && value < k->count && label >= 0 && label < KEYS);
     (void)snprintf(r->label[label], sizeof r->label[label], "%s", k->values[value]);
     if (strcmp(k->name, "cost") == 0) return plan_cost(k->values[value], &r->options.cost, err);
     ravel_status status = ravel_option_set(ravel_plan_option_table(), &r->options, k->name, k->values[value], err);
@@ -258,10 +262,12 @@ static void combine(const key *keys, int count, int i, const ravel_plan_options 
         (void)apply(&keys[k], i % keys[k].count, r, k, &r->err);
         i /= keys[k].count;
     }
+    TRAIN_ASSERT(i == 0); /* all values are used up */
 }
 
 static int sweep(table *t, const key *keys) {
     for (int k = 0; k < t->labels; k++) t->heads[k] = keys[k].name;
+    TRAIN_ASSERT(t->labels > 0 && t->labels <= KEYS && t->count <= MOST_PLANS);
     for (int i = 0; i < t->count; i++) combine(keys, t->labels, i, t->options, &t->results[i]);
     run_all(t->data, t->results, t->count);
     return finish(t, 1);

@@ -13,7 +13,7 @@ static struct {
     int active, printed;
 } line;
 
-static double now(void) {
+double cli_now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
@@ -26,13 +26,15 @@ int cli_live_terminal(void) {
 
 static void show_share(double share, double elapsed) {
     int width = 30, full = (int)(share * width);
+    TRAIN_ASSERT(share >= 0 && share <= 1);
     (void)fputs(" [", stderr);
     for (int i = 0; i < width; i++) (void)fputc(i < full ? '#' : '.', stderr);
     (void)fprintf(stderr, "] %3.0f %%, %.0f s left", 100 * share, share > 0 ? elapsed * (1 - share) / share : 0);
 }
 
 void cli_progress(const char *what, double done, double total) {
-    double t = now();
+    double t = cli_now();
+    TRAIN_ASSERT(what && done >= 0);
     if (!line.active) {
         line.active = 1;
         line.printed = 0;
@@ -66,7 +68,7 @@ static struct {
 
 /* Sleeps on `stop` rather than on the clock, so that the end never waits for it. */
 static void *tick(void *unused) {
-    double started = now();
+    double started = cli_now();
     int printed = 0;
     (void)unused;
     (void)pthread_mutex_lock(&busy.lock);
@@ -77,8 +79,8 @@ static void *tick(void *unused) {
         until.tv_sec += until.tv_nsec / 1000000000;
         until.tv_nsec %= 1000000000;
         (void)pthread_cond_timedwait(&busy.stop, &busy.lock, &until);
-        if (busy.stopped || now() - started < 1) continue;
-        (void)fprintf(stderr, "\r\033[K%s, %.0f s", busy.what, now() - started);
+        if (busy.stopped || cli_now() - started < 1) continue;
+        (void)fprintf(stderr, "\r\033[K%s, %.0f s", busy.what, cli_now() - started);
         (void)fflush(stderr);
         printed = 1;
     }
@@ -89,6 +91,7 @@ static void *tick(void *unused) {
 
 void cli_busy(const char *what) {
     if (!cli_live_terminal()) return;
+    TRAIN_ASSERT(!busy.running && what);
     busy.what = what;
     busy.stopped = 0;
     busy.running = pthread_create(&busy.thread, NULL, tick, NULL) == 0;

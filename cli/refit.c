@@ -94,6 +94,7 @@ static ravel_status create(rank_work *w, ravel_error *err) {
 static ravel_status gather_whole(rank_work *w, refit_set *whole, ravel_error *err) {
     refit_job *job = w->job;
     int first = w->rank == job->flags.senders, sends = w->place.side && w->place.replica == 0;
+    TRAIN_ASSERT(!first || w->place.side);
     refit_set pieces = w->set;
     ravel_status status = RAVEL_OK;
     /* The live set may be the second one. */
@@ -177,6 +178,7 @@ static ravel_status work(rank_work *w, ravel_error *err) {
     refit_job *job = w->job;
     const refit_flags *f = &job->flags;
     int spare = f->updates > 1 && job->options.stage == RAVEL_REFIT_SPARE;
+    TRAIN_ASSERT(f->updates > 0 && job->file);
     int64_t compared = 0;
     ravel_refit_report *reports = calloc((size_t)f->updates, sizeof *reports);
     if (!reports) return ravel_error_set(err, RAVEL_E_MEMORY, "out of memory");
@@ -203,6 +205,7 @@ static ravel_status work(rank_work *w, ravel_error *err) {
 static ravel_status rank_body(ravel_comm *comm, void *user, ravel_error *err) {
     rank_work w = {.job = user, .comm = comm, .rank = ravel_comm_rank(comm)};
     w.place = refit_place_of(w.job, w.rank);
+    TRAIN_ASSERT(w.place.index < w.place.tp);
     ravel_status status = work(&w, err);
     ravel_refit_free(w.refit);
     refit_set_free(&w.set);

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { LIST_MOST = 16, CASES_MOST = LIST_MOST * LIST_MOST };
 
@@ -54,6 +53,7 @@ static ravel_status make_cases(bench *b, ravel_error *err) {
     if (status == RAVEL_OK) status = parse_list("sizes", b->job->flags.sizes, 4096, (int64_t)1 << 40, sizes, &m, err);
     for (int32_t i = 0; i < n && status == RAVEL_OK; i++)
         for (int32_t k = 0; k < m; k++) b->cases[b->count++] = (bench_case){(int32_t)buffers[i], sizes[k], {0}};
+    TRAIN_ASSERT(b->count <= CASES_MOST);
     return status;
 }
 
@@ -61,6 +61,7 @@ static ravel_status make_cases(bench *b, ravel_error *err) {
 static double weight_of(const bench *b, const ravel_shape *shape) {
     const refit_job *job = b->job;
     double copies = (double)job->flags.senders / job->flags.send_tp + 2.0 * job->receivers / job->flags.receive_tp;
+    TRAIN_ASSERT(copies > 0);
     return 2.0 * (double)ravel_shape_parameters(shape) * copies;
 }
 
@@ -77,18 +78,13 @@ static void scale(bench *b) {
 
 /* ---- one rank ------------------------------------------------------------------------------------------- */
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static double memcpy_rate(const refit_set *set) {
+    TRAIN_ASSERT(set->block && set->spare && set->bytes > 0);
     double best = 0;
     for (int i = 0; i < 3; i++) {
-        double begin = now();
+        double begin = cli_now();
         memcpy(set->spare, set->block, (size_t)set->bytes);
-        double rate = (double)set->bytes / (now() - begin) * 1e-9;
+        double rate = (double)set->bytes / (cli_now() - begin) * 1e-9;
         if (rate > best) best = rate;
     }
     return best;
@@ -97,6 +93,7 @@ static double memcpy_rate(const refit_set *set) {
 /* Versions go on counting over the cases, so that every update sends. */
 static ravel_status run_case(bench *b, ravel_comm *comm, const refit_set *set, const refit_place *place, int32_t index,
                              ravel_error *err) {
+    TRAIN_ASSERT(index >= 0 && index < b->count);
     bench_case *c = &b->cases[index];
     ravel_refit_options o = b->job->options;
     ravel_refit_source source = {.size = sizeof source, .tensors = set->tensors, .count = set->count};

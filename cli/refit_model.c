@@ -26,6 +26,7 @@ ravel_status refit_settle(refit_job *job, int32_t ranks, ravel_error *err) {
 refit_place refit_place_of(const refit_job *job, int32_t rank) {
     int32_t side = rank >= job->flags.senders, number = side ? rank - job->flags.senders : rank;
     int32_t tp = side ? job->flags.receive_tp : job->flags.send_tp;
+    TRAIN_ASSERT(tp > 0 && number >= 0);
     return (refit_place){side, tp, number % tp, number / tp};
 }
 
@@ -51,6 +52,7 @@ static ravel_status describe(const ravel_safetensor *t, int32_t tp, int32_t inde
         return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "%s has %d dimensions; at most %d can be refitted", t->name,
                                t->rank, RAVEL_REFIT_DIMS);
     int32_t cut = cut_of(t, tp);
+    TRAIN_ASSERT(tp > 0 && index >= 0 && index < tp && cut < t->rank);
     *out = (ravel_refit_tensor){.name = t->name, .dtype = t->dtype, .ndim = t->rank};
     for (int32_t d = 0; d < t->rank; d++) out->dims[d] = t->dims[d];
     if (cut < 0 || tp == 1) return RAVEL_OK;
@@ -62,6 +64,7 @@ static ravel_status describe(const ravel_safetensor *t, int32_t tp, int32_t inde
 static ravel_status new_set(int64_t count, refit_set *set, ravel_error *err) {
     memset(set, 0, sizeof *set);
     set->count = count;
+    TRAIN_ASSERT(count >= 0);
     set->tensors = calloc((size_t)count + 1, sizeof *set->tensors);
     return set->tensors ? RAVEL_OK
                         : ravel_error_set(err, RAVEL_E_MEMORY, "out of memory for %lld tensors", (long long)count);
@@ -76,6 +79,7 @@ void refit_set_free(refit_set *set) {
 }
 
 static int64_t bytes_of(const ravel_refit_tensor *t) {
+    TRAIN_ASSERT(t->ndim >= 0 && t->ndim <= RAVEL_REFIT_DIMS);
     return ravel_refit_tensor_elements(t) * ravel_dtype_bytes(t->dtype);
 }
 
@@ -97,6 +101,7 @@ static ravel_status give_memory(refit_set *set, int spare, ravel_error *err) {
         set->tensors[i].spare = spare ? set->spare + at : NULL;
         at += (bytes_of(&set->tensors[i]) + ALIGN - 1) / ALIGN * ALIGN;
     }
+    TRAIN_ASSERT(at == room && set->bytes <= room);
     return RAVEL_OK;
 }
 
@@ -123,6 +128,7 @@ ravel_status refit_set_of_file(const ravel_safetensors *file, int32_t tp, int32_
     for (int64_t i = 0; i < set->count && status == RAVEL_OK; i++) {
         const ravel_safetensor *t = ravel_safetensors_at(file, i);
         status = describe(t, tp, index, &set->tensors[i], err);
+        if (status) break;
         view_of(t, &set->tensors[i]);
         set->bytes += bytes_of(&set->tensors[i]);
     }
@@ -164,6 +170,7 @@ ravel_status refit_set_of_shape(const ravel_shape *shape, int32_t dtype, int32_t
 static ravel_status compare_run(const ravel_safetensor *t, int64_t first, int64_t count, int32_t dtype,
                                 const char *here, char *chunk, ravel_error *err) {
     int64_t each = ravel_dtype_bytes(dtype), step = CHUNK / 8;
+    TRAIN_ASSERT(each > 0 && each <= 8 && first >= 0);
     for (int64_t done = 0; done < count; done += step) {
         int64_t n = count - done < step ? count - done : step;
         ravel_status status = ravel_safetensor_read(t, first + done, n, dtype, chunk, err);

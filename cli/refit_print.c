@@ -11,6 +11,7 @@ void refit_print_bytes(double bytes, char *text, size_t room) {
     static const char *const units[] = {"B", "kB", "MB", "GB", "TB"};
     int unit = 0;
     for (; bytes >= 999.5 && unit < 4; unit++) bytes /= 1000;
+    TRAIN_ASSERT(unit < (int)(sizeof units / sizeof *units));
     (void)snprintf(text, room, "%.3g %s", bytes, units[unit]);
 }
 
@@ -97,6 +98,7 @@ static ravel_status keep(void *user, const char *piece, size_t bytes, ravel_erro
         t->room = room;
     }
     memcpy(t->bytes + t->used, piece, bytes);
+    TRAIN_ASSERT(t->used + bytes <= t->room);
     t->used += bytes;
     return RAVEL_OK;
 }

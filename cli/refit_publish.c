@@ -75,6 +75,7 @@ static void on_signal(int number) {
 }
 
 static void nap(double seconds) {
+    TRAIN_ASSERT(seconds >= 0);
     while (seconds > 0 && !interrupted) {
         double step = seconds < 0.05 ? seconds : 0.05;
         struct timespec t = {0, (long)(step * 1e9)};
@@ -163,6 +164,7 @@ static void fill(const refit_set *set, int64_t version) {
 static ravel_status publish_loop(meet_job *job, ravel_comm *comm, ravel_publisher *publisher, const refit_set *set,
                                  ravel_error *err) {
     int tells = ravel_comm_rank(comm) == 0 && !job->flags.quiet;
+    TRAIN_ASSERT(publisher && set->count >= 0);
     int64_t version = 1, stop = 0;
     ravel_status status = RAVEL_OK;
     for (; status == RAVEL_OK; version++) {

@@ -46,6 +46,7 @@ typedef struct job {
 
 /* Runs of the same name get their whole path; of the same path, a number. */
 static void tell_apart(job *j) {
+    TRAIN_ASSERT(j->count > 0 && j->count <= REPORT_RUNS_MAX);
     for (int i = 1; i < j->count; i++)
         for (int k = 0; k < i; k++) {
             if (strcmp(j->runs[i].name, j->runs[k].name) != 0) continue;

@@ -117,11 +117,16 @@ typedef enum report_style {
 } report_style;
 typedef struct report_figure {
     const char *label;
-    const char *note; /* one sentence */
-    double (*value)(const report_table *metrics);
+    const char *note;                                            /* one sentence */
+    double (*of)(const report_table *metrics, const char *name); /* what it is of the metric called `name` */
+    const char *name;
     report_style style;
     int better; /* 1: more is better, -1: less is better, 0: neither */
 } report_figure;
+static inline double report_value(const report_figure *figure, const report_table *metrics) {
+    TRAIN_ASSERT(figure->of && figure->name);
+    return figure->of(metrics, figure->name);
+}
 /* The i-th figure; NULL after the last. */
 const report_figure *report_figure_at(int index);
 /* "1,234", "97.3 %", "3m12s", "4.25 GiB"; "" for NaN. */

@@ -166,13 +166,13 @@ static void relate(const report_figure *f, double x, double first, char *text, s
 
 static ravel_status put_card(const report_figure *f, const page_data *d, cli_output *out, ravel_error *err) {
     char text[64], relation[96];
-    double first = f->value(&d->runs[0].metrics);
+    double first = report_value(f, &d->runs[0].metrics);
     ravel_status status = report_put(out, err, "<div class=\"card\"><dt>%s</dt>", f->label);
     if (!status && d->count == 1)
         status = report_put(out, err, "<dd>%s</dd>", report_format(f->style, first, text, sizeof text));
     if (!status && d->count > 1) status = report_put(out, err, "<dd class=\"runs\">");
     for (int i = 0; d->count > 1 && i < d->count && !status; i++) {
-        double x = f->value(&d->runs[i].metrics);
+        double x = report_value(f, &d->runs[i].metrics);
         relate(f, x, i ? first : NAN, relation, sizeof relation);
         status = report_put(out, err, "<span class=\"run%d\">%s</span>%s", i % 8,
                             isnan(x) ? "-" : report_format(f->style, x, text, sizeof text),
@@ -188,7 +188,7 @@ static ravel_status put_figures(const page_data *d, cli_output *out, ravel_error
     for (int k = 0; !status && report_figure_at(k); k++) {
         const report_figure *f = report_figure_at(k);
         int any = 0;
-        for (int i = 0; i < d->count; i++) any |= !isnan(f->value(&d->runs[i].metrics));
+        for (int i = 0; i < d->count; i++) any |= !isnan(report_value(f, &d->runs[i].metrics));
         if (any) status = put_card(f, d, out, err);
     }
     return status ? status : report_put(out, err, "</dl>");

@@ -48,6 +48,7 @@ static void free_table(report_table *t) {
 
 static int grow_column(double **values, int64_t old_room, int64_t room) {
     double *grown = realloc(*values, (size_t)room * sizeof *grown);
+    TRAIN_ASSERT(room >= old_room && old_room >= 0);
     if (!grown) return 0;
     for (int64_t i = old_room; i < room; i++) grown[i] = NAN;
     *values = grown;
@@ -56,6 +57,7 @@ static int grow_column(double **values, int64_t old_room, int64_t room) {
 
 static int grow_rows(report_table *t) {
     int64_t room = t->room ? t->room * 2 : 256;
+    TRAIN_ASSERT(t->rows == t->room);
     int64_t *steps = realloc(t->steps, (size_t)room * sizeof *steps);
     if (!steps) return 0;
     t->steps = steps;
@@ -83,6 +85,7 @@ static report_series *add_series(report_table *t, const char *name) {
         return NULL;
     }
     t->count++;
+    TRAIN_ASSERT(t->count <= t->series_room && t->count <= MOST_SERIES);
     return s;
 }
 
@@ -116,6 +119,7 @@ static int take_ranks(report_table *t, const ravel_json *doc, const ravel_json_n
         t->ranks = list->count;
         if (!grow_column(&t->busy, 0, t->room * t->ranks)) return 0;
     }
+    TRAIN_ASSERT(t->busy && t->rows < t->room);
     double *row = t->busy + t->rows * t->ranks;
     for (const ravel_json_node *x = ravel_json_first(doc, list); x; x = ravel_json_next(doc, x), row++)
         (void)ravel_json_real(x, row);
@@ -126,6 +130,7 @@ static int take_row(report_table *t, const ravel_json *doc, int64_t step) {
     const ravel_json_node *root = ravel_json_root(doc);
     rewind_to(t, step);
     if (t->rows == t->room && !grow_rows(t)) return 0;
+    TRAIN_ASSERT(t->rows < t->room && (t->rows == 0 || t->steps[t->rows - 1] < step));
     int64_t next = 0;
     for (const ravel_json_node *x = ravel_json_first(doc, root); x; x = ravel_json_next(doc, x)) {
         double value;
@@ -197,6 +202,7 @@ static void name_run(report_run *run) {
     size_t length = strlen(folder);
     while (length > 1 && folder[length - 1] == '/') length--;
     size_t start = length;
+    TRAIN_ASSERT(length >= 1 || !folder[0]);
     while (start > 0 && folder[start - 1] != '/') start--;
     (void)snprintf(run->name, sizeof run->name, "%.*s", (int)(length - start), folder + start);
 }

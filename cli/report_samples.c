@@ -19,6 +19,7 @@ static int add(report_samples *s, const report_sample *item) {
         s->room = room;
     }
     s->items[s->count++] = *item;
+    TRAIN_ASSERT(s->count <= s->room && (s->count == 1 || s->items[s->count - 2].step < item->step));
     return 1;
 }
 
@@ -61,6 +62,7 @@ int64_t report_samples_shown(const report_samples *samples) {
 
 const report_sample *report_samples_at(const report_samples *samples, int64_t i) {
     int64_t shown = report_samples_shown(samples);
+    TRAIN_ASSERT(i >= 0 && i < shown);
     return &samples->items[shown > 1 ? i * (samples->count - 1) / (shown - 1) : 0];
 }
 

@@ -19,73 +19,38 @@ static double over(double a, double b) {
 static double seconds(const report_table *t) {
     return report_sum(t, "time/update_sec", NULL);
 }
-static double updates(const report_table *t) {
+static double updates(const report_table *t, const char *name) {
+    (void)name;
     return (double)t->rows;
 }
-static double wall(const report_table *t) {
-    double whole = report_last(t, "run/elapsed_sec");
+static double wall(const report_table *t, const char *name) {
+    double whole = report_last(t, name);
     return isnan(whole) ? seconds(t) : whole;
 }
-static double tokens(const report_table *t) {
-    return report_last(t, "run/consumed_tokens");
-}
-static double loss_first(const report_table *t) {
-    return report_first(t, "train/loss");
-}
-static double loss_last(const report_table *t) {
-    return report_last(t, "train/loss");
-}
 /* Shown where there are any. */
-static double skipped(const report_table *t) {
-    double sum = report_sum(t, "train/skipped", NULL);
+static double skipped(const report_table *t, const char *name) {
+    double sum = report_sum(t, name, NULL);
     return sum > 0 ? sum : NAN;
 }
-static double eval_last(const report_table *t) {
-    return report_last(t, "eval/loss");
-}
-static double eval_reward_first(const report_table *t) {
-    return report_first(t, "eval/reward");
-}
-static double eval_reward_last(const report_table *t) {
-    return report_last(t, "eval/reward");
-}
-static double reward_first(const report_table *t) {
-    return report_first(t, "reward/mean");
-}
-static double reward_last(const report_table *t) {
-    return report_last(t, "reward/mean");
-}
-static double rate(const report_table *t) {
-    return over(report_sum(t, "tokens/actual", NULL), seconds(t));
+static double rate(const report_table *t, const char *name) {
+    return over(report_sum(t, name, NULL), seconds(t));
 }
 /* The share of one GPU is the same in every row. */
-static double rate_per_gpu(const report_table *t) {
-    return rate(t) * over(report_last(t, "throughput/actual_tokens_per_sec_per_gpu"),
-                          report_last(t, "throughput/actual_tokens_per_sec"));
+static double rate_per_gpu(const report_table *t, const char *name) {
+    return rate(t, name) * over(report_last(t, "throughput/actual_tokens_per_sec_per_gpu"),
+                                report_last(t, "throughput/actual_tokens_per_sec"));
 }
-static double packing(const report_table *t) {
-    return over(report_sum(t, "tokens/actual", NULL), report_sum(t, "tokens/capacity", NULL));
+static double packing(const report_table *t, const char *name) {
+    return over(report_sum(t, "tokens/actual", NULL), report_sum(t, name, NULL));
 }
-static double padding(const report_table *t) {
-    return 1 - over(report_sum(t, "tokens/actual", NULL), report_sum(t, "tokens/padded", NULL));
+static double padding(const report_table *t, const char *name) {
+    return 1 - over(report_sum(t, "tokens/actual", NULL), report_sum(t, name, NULL));
 }
 static double over_time(const report_table *t, const char *name) {
     return report_find(t, name) ? over(report_sum(t, name, "time/update_sec"), seconds(t)) : NAN;
 }
-static double idle(const report_table *t) {
-    return over_time(t, "balance/idle_share");
-}
-static double imbalance(const report_table *t) {
-    return over_time(t, "balance/imbalance");
-}
-static double mfu(const report_table *t) {
-    return over_time(t, "throughput/mfu");
-}
-static double exposed(const report_table *t) {
-    return report_find(t, "feed/exposed_sec") ? over(report_sum(t, "feed/exposed_sec", NULL), seconds(t)) : NAN;
-}
-static double error_last(const report_table *t) {
-    return report_last(t, "token_mult_prob_error");
+static double exposed(const report_table *t, const char *name) {
+    return report_find(t, name) ? over(report_sum(t, name, NULL), seconds(t)) : NAN;
 }
 static double mean_of(const report_table *t, const char *name) {
     const report_series *s = report_find(t, name);
@@ -94,44 +59,36 @@ static double mean_of(const report_table *t, const char *name) {
         if (!isnan(s->values[i])) sum += s->values[i], count++;
     return over(sum, count);
 }
-static double refit_seconds(const report_table *t) {
-    return mean_of(t, "refit/total_sec");
-}
-static double refit_overlap(const report_table *t) {
-    return mean_of(t, "refit/overlap_share");
-}
-static double memory(const report_table *t) {
-    return report_last(t, "memory/rss_peak_bytes");
-}
-static double device_memory(const report_table *t) {
-    return report_last(t, "memory/device_peak_bytes");
-}
 
 static const report_figure figures[] = {
-    {"updates", "in metrics.jsonl", updates, REPORT_COUNT, 0},
-    {"time", "sum of the updates' wall times", wall, REPORT_SECONDS, 0},
-    {"tokens", "actual tokens trained on", tokens, REPORT_COUNT, 0},
-    {"loss, first", "train/loss of the first update", loss_first, REPORT_REAL, 0},
-    {"loss, last", "train/loss of the last update", loss_last, REPORT_REAL, -1},
-    {"eval loss, last", "eval/loss when it was last measured", eval_last, REPORT_REAL, -1},
-    {"eval reward, first", "eval/reward when it was first measured", eval_reward_first, REPORT_REAL, 0},
-    {"eval reward, last", "eval/reward when it was last measured", eval_reward_last, REPORT_REAL, 1},
-    {"reward, first", "reward/mean of the first update", reward_first, REPORT_REAL, 0},
-    {"reward, last", "reward/mean of the last update", reward_last, REPORT_REAL, 1},
-    {"skipped updates", "skipped, because the gradient was not finite", skipped, REPORT_COUNT, -1},
-    {"tokens/s", "actual tokens over time, whole run", rate, REPORT_COUNT, 1},
-    {"tokens/s/GPU", "the same over the ranks of the job", rate_per_gpu, REPORT_COUNT, 1},
-    {"MFU", "model FLOP/s over the GPU's peak", mfu, REPORT_SHARE, 1},
-    {"packing", "actual tokens over capacity, whole run", packing, REPORT_SHARE, 1},
-    {"padding", "padded tokens that are not actual", padding, REPORT_SHARE, -1},
-    {"idle", "share of rank time spent waiting in forward and backward", idle, REPORT_SHARE, -1},
-    {"imbalance", "busiest rank over the mean", imbalance, REPORT_RATIO, -1},
-    {"exposed feed", "share of the time that training waited for batches", exposed, REPORT_SHARE, -1},
-    {"mult prob error", "token_mult_prob_error of the last update; 1 is perfect", error_last, REPORT_REAL, -1},
-    {"refit", "mean seconds per refit", refit_seconds, REPORT_SECONDS, -1},
-    {"refit overlap", "share of the smaller phases hidden behind the largest", refit_overlap, REPORT_SHARE, 1},
-    {"memory", "resident memory at its highest, largest rank", memory, REPORT_BYTES, -1},
-    {"device memory", "at its highest, fullest device", device_memory, REPORT_BYTES, -1},
+    {"updates", "in metrics.jsonl", updates, "", REPORT_COUNT, 0},
+    {"time", "sum of the updates' wall times", wall, "run/elapsed_sec", REPORT_SECONDS, 0},
+    {"tokens", "actual tokens trained on", report_last, "run/consumed_tokens", REPORT_COUNT, 0},
+    {"loss, first", "train/loss of the first update", report_first, "train/loss", REPORT_REAL, 0},
+    {"loss, last", "train/loss of the last update", report_last, "train/loss", REPORT_REAL, -1},
+    {"eval loss, last", "eval/loss when it was last measured", report_last, "eval/loss", REPORT_REAL, -1},
+    {"eval reward, first", "eval/reward when it was first measured", report_first, "eval/reward", REPORT_REAL, 0},
+    {"eval reward, last", "eval/reward when it was last measured", report_last, "eval/reward", REPORT_REAL, 1},
+    {"reward, first", "reward/mean of the first update", report_first, "reward/mean", REPORT_REAL, 0},
+    {"reward, last", "reward/mean of the last update", report_last, "reward/mean", REPORT_REAL, 1},
+    {"skipped updates", "skipped, because the gradient was not finite", skipped, "train/skipped", REPORT_COUNT, -1},
+    {"tokens/s", "actual tokens over time, whole run", rate, "tokens/actual", REPORT_COUNT, 1},
+    {"tokens/s/GPU", "the same over the ranks of the job", rate_per_gpu, "tokens/actual", REPORT_COUNT, 1},
+    {"MFU", "model FLOP/s over the GPU's peak", over_time, "throughput/mfu", REPORT_SHARE, 1},
+    {"packing", "actual tokens over capacity, whole run", packing, "tokens/capacity", REPORT_SHARE, 1},
+    {"padding", "padded tokens that are not actual", padding, "tokens/padded", REPORT_SHARE, -1},
+    {"idle", "share of rank time spent waiting in forward and backward", over_time, "balance/idle_share", REPORT_SHARE,
+     -1},
+    {"imbalance", "busiest rank over the mean", over_time, "balance/imbalance", REPORT_RATIO, -1},
+    {"exposed feed", "share of the time that training waited for batches", exposed, "feed/exposed_sec", REPORT_SHARE,
+     -1},
+    {"mult prob error", "token_mult_prob_error of the last update; 1 is perfect", report_last, "token_mult_prob_error",
+     REPORT_REAL, -1},
+    {"refit", "mean seconds per refit", mean_of, "refit/total_sec", REPORT_SECONDS, -1},
+    {"refit overlap", "share of the smaller phases hidden behind the largest", mean_of, "refit/overlap_share",
+     REPORT_SHARE, 1},
+    {"memory", "resident memory at its highest, largest rank", report_last, "memory/rss_peak_bytes", REPORT_BYTES, -1},
+    {"device memory", "at its highest, fullest device", report_last, "memory/device_peak_bytes", REPORT_BYTES, -1},
 };
 
 const report_figure *report_figure_at(int index) {
@@ -202,6 +159,7 @@ static void add(line *l, const char *format, ...) {
     va_end(args);
     if (length > 0) l->used += (size_t)length;
     if (l->used >= sizeof l->text) l->used = sizeof l->text - 1;
+    TRAIN_ASSERT(l->text[l->used] == '\0');
 }
 
 static ravel_status end_line(line *l, cli_output *out, ravel_error *err) {
@@ -216,15 +174,15 @@ double report_relation(const report_figure *f, double value, double first) {
 /* One row: the figure in every run, and, for a second run and further, how it relates to the first. */
 static ravel_status print_figure(const report_figure *f, const report_run *runs, int count, cli_output *out,
                                  ravel_error *err) {
-    double first = f->value(&runs[0].metrics);
+    double first = report_value(f, &runs[0].metrics);
     int any = 0;
-    for (int i = 0; i < count; i++) any |= !isnan(f->value(&runs[i].metrics));
+    for (int i = 0; i < count; i++) any |= !isnan(report_value(f, &runs[i].metrics));
     if (!any) return RAVEL_OK;
     line l = {.used = 0};
     add(&l, "%-*s", LABEL_WIDTH, f->label);
     for (int i = 0; i < count; i++) {
         char text[64], relation[32] = "";
-        double x = f->value(&runs[i].metrics), ratio = report_relation(f, x, first);
+        double x = report_value(f, &runs[i].metrics), ratio = report_relation(f, x, first);
         add(&l, " %*s", VALUE_WIDTH, report_format(f->style, x, text, sizeof text));
         if (i > 0 && !isnan(ratio)) (void)snprintf(relation, sizeof relation, "x %.3g", ratio);
         if (i > 0) add(&l, " %9s", relation);
@@ -241,6 +199,7 @@ static double phase_seconds(const report_table *t, int phase) {
 }
 
 const char *report_phase_label(int phase) {
+    TRAIN_ASSERT(phase >= 0 && phase < REPORT_PHASES);
     return phase < RAVEL_PHASES ? ravel_phase_name(phase) : "other";
 }
 
@@ -265,6 +224,7 @@ void report_phase_shares(const report_table *t, int tenths[REPORT_PHASES]) {
 static ravel_status print_phases(const report_run *runs, int count, cli_output *out, ravel_error *err) {
     ravel_status status = RAVEL_OK;
     int shares[REPORT_RUNS_MAX][REPORT_PHASES];
+    TRAIN_ASSERT(count > 0 && count <= REPORT_RUNS_MAX);
     for (int i = 0; i < count; i++) report_phase_shares(&runs[i].metrics, shares[i]);
     for (int phase = 0; phase < REPORT_PHASES && !status; phase++) {
         int any = 0;

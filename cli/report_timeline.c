@@ -46,6 +46,7 @@ static int32_t coordinate(const ravel_json *doc, const ravel_json_node *object, 
 
 static int make_room(report_timeline *t, int32_t ranks) {
     if (ranks == t->ranks) return 1;
+    TRAIN_ASSERT(ranks > 0);
     report_rank_time *items = calloc((size_t)ranks, sizeof *items);
     if (!items) return 0;
     free(t->items);
@@ -61,6 +62,7 @@ static int take_row(report_timeline *t, const ravel_json *doc) {
     if (!make_room(t, ranks)) return 0;
     for (const ravel_json_node *n = ravel_json_first(doc, list); n; n = ravel_json_next(doc, n)) {
         report_rank_time *item = &t->items[r++];
+        TRAIN_ASSERT(r <= t->ranks);
         if (n->kind != RAVEL_JSON_OBJECT) continue;
         item->tp = coordinate(doc, n, "tp"), item->cp = coordinate(doc, n, "cp");
         item->dp = coordinate(doc, n, "dp"), item->pp = coordinate(doc, n, "pp");
@@ -132,6 +134,7 @@ static void draw(const report_rank_time *item, double most, char bar[BAR + 1]) {
         until += item->seconds[i];
         for (; at < BAR && at + 0.5 < until / most * BAR; at++) bar[at] = spans[i].letter;
     }
+    TRAIN_ASSERT(at <= BAR && most > 0);
     bar[at] = '\0';
 }
 

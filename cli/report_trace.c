@@ -18,6 +18,7 @@ static ravel_status put_event(const char *line, size_t bytes, int64_t shift, int
     const char *pid = memmem(line, bytes, key, sizeof key - 1);
     if (!pid || line[0] != '{') return RAVEL_OK;
     const char *digits = pid + sizeof key - 1;
+    TRAIN_ASSERT(digits <= line + bytes && shift >= 0);
     char *rest;
     long long rank = strtoll(digits, &rest, 10);
     ravel_status status = cli_output_write(out, *any ? ",\n" : "[\n", 2, err);
@@ -78,6 +79,7 @@ static ravel_status find_ranks(const char *folder, int64_t **ranks, int64_t *cou
             if (!grown) break;
             *ranks = grown;
         }
+        TRAIN_ASSERT(*count < room);
         (*ranks)[(*count)++] = rank;
     }
     (void)closedir(dir);

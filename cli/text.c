@@ -33,6 +33,7 @@ ravel_status text_open(const text_options *options, text_reader **reader, ravel_
     text_reader *r = calloc(1, sizeof *r);
     if (!r) return ravel_error_set(err, RAVEL_E_MEMORY, "out of memory");
     r->options = *options;
+    TRAIN_ASSERT(options->tokenizer && !(options->rows && options->field));
     ravel_status status = ravel_tokenizer_open(options->tokenizer, NULL, &r->tokenizer, err);
     if (!status)
         status = options->rows ? open_rows(r, err) : ravel_encoder_create(r->tokenizer, NULL, &r->encoder, err);
@@ -59,6 +60,7 @@ const ravel_tokenizer *text_tokenizer(const text_reader *reader) {
 /* ---- texts ---------------------------------------------------------------------------------------------- */
 
 ravel_status text_read(text_reader *r, const char *text, size_t bytes, text_take take, void *user, ravel_error *err) {
+    TRAIN_ASSERT(r->encoder && take && (text || bytes == 0));
     const ravel_encoding *e;
     ravel_status status = ravel_encoder_encode(r->encoder, text, bytes, r->options.flags, &e, err);
     return status ? status : take(user, e->ids, NULL, e->count, err);
@@ -66,6 +68,7 @@ ravel_status text_read(text_reader *r, const char *text, size_t bytes, text_take
 
 static ravel_status read_row(text_reader *r, text_take take, void *user, ravel_error *err) {
     const ravel_row *row;
+    TRAIN_ASSERT(r->rows && r->doc);
     ravel_status status = ravel_rows_encode(r->rows, r->doc, ravel_json_root(r->doc), &row, err);
     for (int i = 0; i <= (status ? -1 : row->pair) && !status; i++)
         status = take(user, row->parts[i].tokens, row->parts[i].loss_mask, row->parts[i].count, err);
@@ -117,6 +120,7 @@ static ravel_status read_whole(text_reader *r, FILE *file, const char *name, tex
             text = grown;
         }
         used += got = fread(text + used, 1, room - used, file);
+        TRAIN_ASSERT(used <= room);
     }
     ravel_error inner = RAVEL_ERROR_INIT;
     ravel_status status = text_read(r, text, used, take, user, &inner);
@@ -154,6 +158,7 @@ static ravel_status take_length(void *user, const int32_t *ids, const uint8_t *m
         if (!grown) return ravel_error_set(err, RAVEL_E_MEMORY, "out of memory");
         c->text = grown;
     }
+    TRAIN_ASSERT(c->room - c->used >= 64);
     if (c->used == 0) c->used = (size_t)snprintf(c->text, 32, "num_tokens\n");
     c->used += (size_t)snprintf(c->text + c->used, 32, "%lld\n", (long long)count);
     return RAVEL_OK;

@@ -78,6 +78,7 @@ static ravel_status put_list(printing *p, const char *before, const char *betwee
 static ravel_status print_text(void *user, const int32_t *ids, const uint8_t *mask, int64_t count, ravel_error *err) {
     printing *p = user;
     char head[64];
+    TRAIN_ASSERT(count >= 0 && (ids || count == 0));
     p->texts++;
     p->tokens += count;
     for (int64_t i = 0; mask && i < count; i++) p->learnt += mask[i];
@@ -114,6 +115,7 @@ static ravel_status parse_ids(const char *text, int32_t *ids, int64_t *count, ra
         long long id = strtoll(at, &end, 10);
         if (end == at || id < 0 || id > INT32_MAX)
             return ravel_error_set(err, RAVEL_E_ARGUMENT, "\"%.20s\" is no token id", at);
+        TRAIN_ASSERT(*count < (int64_t)strlen(text) / 2 + 1);
         ids[(*count)++] = (int32_t)id;
         at = end;
     }

@@ -66,6 +66,7 @@ static int make_sets(train_config *config, train_kind kind, file_options *file, 
     for (int i = 0; i < count; i++) sets[n++] = (cli_options){parts[i].title, parts[i].table, parts[i].options};
     ravel_option_table table = cli_without(ravel_comm_option_table(), "comm-timeout", comm_rows, COMM_ROWS);
     sets[n++] = (cli_options){"ranks in several processes", table, comm};
+    TRAIN_ASSERT(n <= SETS);
     return n;
 }
 
@@ -176,6 +177,7 @@ static ravel_status read_config(int argc, char **argv, train_kind kind, train_co
  * --async. */
 static int32_t busy_threads(const train_config *c, train_kind kind) {
     int32_t ranks = train_config_ranks(c);
+    TRAIN_ASSERT(ranks > 0);
     if (kind != TRAIN_GRPO) return ranks;
     if (c->grpo.async) return ranks + c->grpo.generators;
     return ranks > c->grpo.generators ? ranks : c->grpo.generators;
@@ -188,6 +190,7 @@ static ravel_status choose_threads(train_config *c, int32_t busy_ranks, ravel_er
     if (status) return status;
     int32_t processors = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? (int32_t)CPU_COUNT(&allowed) : 1;
     c->model.threads = train_threads(&c->model, &shape, c->plan.budget, processors, busy_ranks);
+    TRAIN_ASSERT(c->model.threads >= 1 && busy_ranks > 0);
     return RAVEL_OK;
 }
 
@@ -215,6 +218,7 @@ typedef struct job {
 static ravel_status work(ravel_comm *comm, void *user, ravel_error *err) {
     job *j = user;
     train_summary summary = {0};
+    TRAIN_ASSERT(j->kind >= 0 && j->kind < TRAIN_KINDS);
     static ravel_status (*const loops[TRAIN_KINDS])(const train_config *, ravel_comm *, const train_hooks *,
                                                     train_summary *,
                                                     ravel_error *) = {train_sft, train_dpo, train_grpo};

@@ -79,6 +79,7 @@ row 1 "\"hidden_size\" is missing" config.json '{}' plan --mock '{"max_seq_len":
 row 1 "there is no whole update in it" metrics.jsonl '' report "$T"
 row 1 "cursor" cursor.json 'x' feed --mock '{"max_seq_len":64}' --budget 1k --updates 1 --resume @
 row 1 "model.safetensors" model.safetensors 'xx' refit --from @ --ranks 2
+row 1 "x has 7 dimensions; at most 6 can be refitted" model.safetensors '\101\000\000\000\000\000\000\000{"x":{"dtype":"U8","shape":[1,1,1,1,1,1,1],"data_offsets":[0,1]}}\001' refit --from @ --ranks 2
 # ---- options of plan ----
 p() { code=$1 words=$2; shift 2; wrong "$code" "$words" plan --mock '{}' --budget 16k "$@"; }
 p 2 "budget is 0; it must be from 1" --budget 0
