@@ -1,6 +1,8 @@
 /* Whole runs on a small model: the same losses however the work is cut, and after any interruption. */
 #include "tests/unit/train_job.h"
 
+#include <ravel/safetensors.h>
+
 #include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -138,6 +140,79 @@ TEST(train_sft_resumes_bit_for_bit) {
 TEST(train_grpo_resumes_bit_for_bit) {
     check_resume(TRAIN_GRPO, 3, 0, 0, 4, 7);
     check_resume(TRAIN_GRPO, 3, 1, 1, 4, 7);
+}
+
+/* Where a file of rollouts differs from what was written: eight bytes at a place of its header or of an array. */
+typedef struct damage {
+    const char *array; /* NULL: the dtype of the tokens */
+    int64_t at, value;
+    const char *sentence;
+} damage;
+
+static void damage_file(const char *path, const damage *d) {
+    char header[4096] = {0};
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_safetensors *file = NULL;
+    CHECK_OK(ravel_safetensors_open(path, NULL, &file, &err), &err);
+    const ravel_safetensor *first = ravel_safetensors_at(file, 0), *t = ravel_safetensors_find(file, "tokens");
+    if (d->array) t = ravel_safetensors_find(file, d->array);
+    int64_t begin = (const char *)t->data - (const char *)first->data, size = 0;
+    ravel_safetensors_free(file);
+    FILE *f = fopen(path, "r+b");
+    CHECK(f != NULL);
+    CHECK_EQ(fread(&size, sizeof size, 1, f), 1);
+    CHECK(size < (int64_t)sizeof header);
+    CHECK_EQ(fread(header, (size_t)size, 1, f), 1);
+    const char *dtype = strstr(header, "I32");
+    CHECK(dtype != NULL);
+    if (d->array) {
+        CHECK_EQ(fseek(f, (long)(8 + size + begin + d->at), SEEK_SET), 0);
+        CHECK_EQ(fwrite(&d->value, sizeof d->value, 1, f), 1);
+    } else {
+        CHECK_EQ(fseek(f, (long)(8 + (dtype - header)), SEEK_SET), 0);
+        CHECK_EQ(fwrite("U32", 3, 1, f), 1);
+    }
+    CHECK_EQ(fclose(f), 0);
+}
+
+/* Rollouts that waited in a checkpoint are read back whole, or refused with a sentence. */
+TEST(train_grpo_refuses_damaged_rollouts) {
+    static const damage cases[] = {
+        {"items", 0, INT64_C(1) << 40, "rollout 0 is outside of the"},
+        {"items", 80, -1, "rollout 1 is outside of the"},
+        {"items", 8, INT64_MAX, "rollout 0 is outside of the"},
+        {"items", 8, 0, "rollout 0 is outside of the"},
+        {"items", 96, INT64_C(1) << 40, "rollout 1 is outside of the"},
+        {"tokens", 8, INT64_C(0x7fffffff), "token 2 is 2147483647; it must be from 0 to"},
+        {"tokens", 8, -1, "token 2 is -1; it must be from 0 to"},
+        {NULL, 0, 0, "it must hold a batch, items as i64 [n, 10], tokens as i32"},
+    };
+    char folder[64], path[TRAIN_PATH], command[2 * TRAIN_PATH];
+    train_config c;
+    curve k;
+    job_folder(folder);
+    job_config(&c, folder);
+    c.run.steps = 2;
+    c.run.checkpoint_every = "1";
+    c.grpo.async = 1;
+    c.policy.tis = 2;
+    if (!job_run(&c, TRAIN_GRPO, 2, "train/loss", &k)) return;
+    (void)snprintf(path, sizeof path, "%s/checkpoints/step-00000001/rollouts.safetensors", folder);
+    (void)snprintf(command, sizeof command, "rm -rf '%s'/checkpoints/step-00000002 && cp '%s' '%s/good'", folder, path,
+                   folder);
+    CHECK(system(command) == 0);
+    c.run.resume = 1;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ravel_error err = RAVEL_ERROR_INIT;
+        job j = {.kind = TRAIN_GRPO, .config = &c};
+        (void)snprintf(command, sizeof command, "cp '%s/good' '%s'", folder, path);
+        CHECK(system(command) == 0);
+        damage_file(path, &cases[i]);
+        CHECK_EQ(ravel_threads_run(2, NULL, job_work, &j, &err), RAVEL_E_DATA);
+        CHECK_HAS(err.message, cases[i].sentence);
+        CHECK_HAS(err.message, path);
+    }
+    job_wipe(folder);
 }
 
 TEST(train_stops_when_told_and_goes_on) {

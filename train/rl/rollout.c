@@ -86,6 +86,17 @@ void train_rollouts_sort(train_rollouts *rollouts) {
         TRAIN_ASSERT(by_group_and_member(&rollouts->items[i - 1], &rollouts->items[i]) <= 0);
 }
 
+int64_t train_rollouts_outside(const train_rollout *items, int64_t count, int64_t tokens) {
+    TRAIN_ASSERT(tokens >= 0);
+    for (int64_t i = 0; i < count; i++) {
+        const train_rollout *x = &items[i];
+        if (x->first < 0 || x->first > tokens || x->length < 1 || x->length > tokens - x->first || x->prompt < 0 ||
+            x->prompt > x->length)
+            return i;
+    }
+    return -1;
+}
+
 /* ---- messages ------------------------------------------------------------------------------------------- */
 
 static ravel_status send_rollouts(ravel_comm *comm, int32_t peer, int32_t tag, int64_t *head,
@@ -99,18 +110,6 @@ static ravel_status send_rollouts(ravel_comm *comm, int32_t peer, int32_t tag, i
     if (!status && head[7]) status = ravel_comm_send(comm, rollouts->tokens, head[7], RAVEL_I32, peer, tag, err);
     if (!status && head[7]) status = ravel_comm_send(comm, rollouts->logprobs, head[7], RAVEL_F32, peer, tag, err);
     return status;
-}
-
-/* Items must lie inside the tokens that came with them. */
-static ravel_status check_items(const train_rollouts *rollouts, int64_t from, int64_t tokens, int32_t peer,
-                                ravel_error *err) {
-    for (int64_t i = from; i < rollouts->count; i++) {
-        const train_rollout *x = &rollouts->items[i];
-        if (x->first < 0 || x->length < 1 || x->first > tokens || x->length > tokens - x->first || x->prompt < 0 ||
-            x->prompt > x->length)
-            return ravel_error_set(err, RAVEL_E_DATA, "rank %d sent a rollout that is out of bounds", peer);
-    }
-    return RAVEL_OK;
 }
 
 static ravel_status receive_rollouts(ravel_comm *comm, int32_t peer, int32_t tag, int64_t *head,
@@ -127,12 +126,9 @@ static ravel_status receive_rollouts(ravel_comm *comm, int32_t peer, int32_t tag
     if (!status && tokens) status = ravel_comm_recv(comm, rollouts->tokens + base, tokens, RAVEL_I32, peer, tag, err);
     if (!status && tokens) status = ravel_comm_recv(comm, rollouts->logprobs + base, tokens, RAVEL_F32, peer, tag, err);
     if (status) return status;
+    if (train_rollouts_outside(rollouts->items + from, items, tokens) >= 0)
+        return ravel_error_set(err, RAVEL_E_DATA, "rank %d sent a rollout that is out of bounds", peer);
     rollouts->count += items;
-    status = check_items(rollouts, from, tokens, peer, err);
-    if (status) {
-        rollouts->count = from;
-        return status;
-    }
     rollouts->used += tokens;
     for (int64_t i = from; i < rollouts->count; i++) {
         rollouts->items[i].first += base;

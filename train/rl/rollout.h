@@ -52,6 +52,8 @@ ravel_status train_rollouts_add(train_rollouts *rollouts, const train_rollout *i
                                 const float *logprobs, ravel_error *err);
 /* By (group, member): the order of a batch does not depend on which rank was first. Tokens stay where they are. */
 void train_rollouts_sort(train_rollouts *rollouts);
+/* Of items from a message or a file, the first that does not lie inside `tokens` tokens; -1: all of them do. */
+int64_t train_rollouts_outside(const train_rollout *items, int64_t count, int64_t tokens);
 
 typedef enum train_order_kind { TRAIN_ORDER_GENERATE, TRAIN_ORDER_REFIT, TRAIN_ORDER_STOP } train_order_kind;
 

@@ -185,7 +185,7 @@ static ravel_status open_trainer(train__grpo *g, const ravel_shape *shape, const
     if (!status && c->policy.kl > 0) status = train_parts_create(&reference, shape, g->mesh, &g->reference, err);
     if (!status && g->run.resumed) {
         status = train_learner_load(g->learner, g->run.checkpoint, err);
-        if (!status) status = train__grpo_read_waiting(g, g->run.checkpoint, err);
+        if (!status) status = train__grpo_read_waiting(g, g->run.checkpoint, shape->vocab, err);
         status = ravel_agree(g->trainers, status, err);
     }
     g->run.addition = (train_addition){train__grpo_gather_waiting, train__grpo_write_waiting, g};

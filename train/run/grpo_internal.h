@@ -77,10 +77,11 @@ ravel_status train__grpo_drain(train__grpo *g, ravel_error *err);
 /* After an error: the state that a checkpoint can be made of. Without an update since the batch began that is the
  * beginning of the batch; with one, the batch counts as done. */
 void train__grpo_step_back(train__grpo *g);
-/* Rollouts that wait, in and out of a checkpoint folder: gather on every rank, write on rank 0, read on every rank. */
+/* Rollouts that wait, in and out of a checkpoint folder: gather on every rank, write on rank 0, read on every rank. A
+ * file whose items or tokens are out of bounds is E_DATA. */
 ravel_status train__grpo_gather_waiting(void *user, ravel_error *err);
 ravel_status train__grpo_write_waiting(void *user, const char *folder, ravel_error *err);
-ravel_status train__grpo_read_waiting(train__grpo *g, const char *folder, ravel_error *err);
+ravel_status train__grpo_read_waiting(train__grpo *g, const char *folder, int64_t vocab, ravel_error *err);
 
 /* ---- grpo_samples.c ---- */
 

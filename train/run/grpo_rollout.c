@@ -406,26 +406,62 @@ static ravel_status take_share(train__grpo *g, const train_rollout *items, int64
     return status;
 }
 
-ravel_status train__grpo_read_waiting(train__grpo *g, const char *folder, ravel_error *err) {
+/* What a file of waiting rollouts holds. */
+typedef struct waiting_file {
+    const ravel_safetensor *items, *tokens, *logprobs;
+    const char *batch;
+    int64_t count;
+} waiting_file;
+
+static int is_array(const ravel_safetensor *t, int32_t dtype, int32_t rank) {
+    return t->dtype == dtype && t->rank == rank && t->aligned;
+}
+
+static ravel_status find_arrays(const ravel_safetensors *file, waiting_file *w, ravel_error *err) {
+    const int64_t words = sizeof(train_rollout) / sizeof(int64_t);
+    ravel_status status = ravel_safetensors_get(file, "items", -1, NULL, &w->items, err);
+    if (!status) status = ravel_safetensors_get(file, "tokens", -1, NULL, &w->tokens, err);
+    if (!status) status = ravel_safetensors_get(file, "logprobs", -1, NULL, &w->logprobs, err);
+    if (status) return status;
+    w->batch = ravel_safetensors_metadata(file, "batch");
+    if (!w->batch || !is_array(w->items, RAVEL_I64, 2) || w->items->dims[1] != words ||
+        !is_array(w->tokens, RAVEL_I32, 1) || !is_array(w->logprobs, RAVEL_F32, 1) ||
+        w->logprobs->count != w->tokens->count)
+        return ravel_error_set(
+            err, RAVEL_E_DATA,
+            "it must hold a batch, items as i64 [n, %lld], tokens as i32 and as many logprobs as f32",
+            (long long)words);
+    w->count = w->items->dims[0];
+    return RAVEL_OK;
+}
+
+static ravel_status check_arrays(const waiting_file *w, int64_t vocab, ravel_error *err) {
+    const int32_t *tokens = w->tokens->data;
+    int64_t bad = train_rollouts_outside(w->items->data, w->count, w->tokens->count);
+    if (bad >= 0)
+        return ravel_error_set(err, RAVEL_E_DATA, "rollout %lld is outside of the %lld tokens of the file",
+                               (long long)bad, (long long)w->tokens->count);
+    for (int64_t i = 0; i < w->tokens->count; i++)
+        if (tokens[i] < 0 || tokens[i] >= vocab)
+            return ravel_error_set(err, RAVEL_E_DATA, "token %lld is %d; it must be from 0 to %lld", (long long)i,
+                                   tokens[i], (long long)vocab - 1);
+    return RAVEL_OK;
+}
+
+ravel_status train__grpo_read_waiting(train__grpo *g, const char *folder, int64_t vocab, ravel_error *err) {
     char path[TRAIN_PATH];
     ravel_safetensors *file = NULL;
-    const ravel_safetensor *items, *tokens, *logprobs;
+    waiting_file w = {0};
     ravel_status status = train_path_join(path, folder, waiting_name, err);
     if (status || !train_path_exists(path)) return status; /* nothing waited */
     status = ravel_safetensors_open(path, NULL, &file, err);
-    if (!status) status = ravel_safetensors_get(file, "items", -1, NULL, &items, err);
-    if (!status) status = ravel_safetensors_get(file, "tokens", -1, NULL, &tokens, err);
-    if (!status) status = ravel_safetensors_get(file, "logprobs", -1, NULL, &logprobs, err);
-    const char *batch = status ? NULL : ravel_safetensors_metadata(file, "batch");
-    if (!batch || items->rank != 2 || items->dims[1] != (int64_t)(sizeof(train_rollout) / sizeof(int64_t)) ||
-        !items->aligned || !tokens->aligned || !logprobs->aligned) {
-        ravel_safetensors_free(file);
-        return status ? status : ravel_error_set(err, RAVEL_E_DATA, "%s is not what a checkpoint holds", path);
-    }
-    status = take_share(g, items->data, items->count * (int64_t)sizeof(int64_t) / (int64_t)sizeof(train_rollout),
-                        tokens->data, logprobs->data, err);
+    if (status) return status;
+    status = find_arrays(file, &w, err);
+    if (!status) status = check_arrays(&w, vocab, err);
+    if (status) ravel_error_prefix(err, "%s", path);
+    if (!status) status = take_share(g, w.items->data, w.count, w.tokens->data, w.logprobs->data, err);
     if (!status) {
-        g->waiting_batch = strtoll(batch, NULL, 10);
+        g->waiting_batch = strtoll(w.batch, NULL, 10);
         g->have_waiting = 1;
     }
     ravel_safetensors_free(file);
