@@ -114,6 +114,7 @@ static void help(train_kind kind) {
 typedef struct texts {
     char *file;
     ravel_json *doc;
+    char *config;          /* all options as JSON, for config.json */
     char path[TRAIN_PATH]; /* of the run's own configuration */
 } texts;
 
@@ -341,22 +342,35 @@ static void show_progress(void *user, const char *what, double done, double tota
     if (!c->run.quiet) cli_progress(what, done, total);
 }
 
+/* As long as the options are; NULL: no memory. */
+static char *config_text(const train_config *config, train_kind kind) {
+    size_t bytes = train_config_text(config, kind, NULL, 0) + 1;
+    char *text = malloc(bytes);
+    if (text) (void)train_config_text(config, kind, text, bytes);
+    return text;
+}
+
+static ravel_status read_options(int argc, char **argv, job *j, texts *t, ravel_error *err) {
+    ravel_status status = read_config(argc, argv, j->kind, j->config, &j->comm, t, err);
+    if (status) return status;
+    t->config = config_text(j->config, j->kind);
+    return t->config ? RAVEL_OK : ravel_error_set(err, RAVEL_E_MEMORY, "out of memory for the configuration");
+}
+
 static int run(int argc, char **argv, train_kind kind) {
     ravel_error err = RAVEL_ERROR_INIT;
     train_config config;
     texts t = {0};
     int first = 0, code = CLI_OK;
-    char text[16384];
     job j = {.kind = kind, .config = &config};
-    if (read_config(argc, argv, kind, &config, &j.comm, &t, &err)) {
+    if (read_options(argc, argv, &j, &t, &err)) {
         code = cli_usage("train", &err);
     } else {
-        train_config_text(&config, kind, text, sizeof text);
         const ravel_logger logger = {write_log, &config};
         j.hooks = (train_hooks){.stop = &stop_requested,
                                 .save = &save_requested,
                                 .logger = &logger,
-                                .config_text = text,
+                                .config_text = t.config,
                                 .progress = {show_progress, &config}};
         catch_signals();
         (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32",
@@ -371,6 +385,7 @@ static int run(int argc, char **argv, train_kind kind) {
     }
     ravel_json_free(t.doc);
     free(t.file);
+    free(t.config);
     return code;
 }
 

@@ -169,6 +169,11 @@ check "flags override the config file" 'grep -q "done after 2 updates" "$dir/out
 check "a run's config.json starts the same run" 'grep -q "done after 2 updates" "$dir/out"'
 "$ravel" train sft --run "$dir/config" --resume --steps 4 >"$dir/out" 2>&1
 check "a run is resumed without its flags" 'grep -q "done after 4 updates" "$dir/out"'
+long=$(printf '{"max_seq_len": 64%30000s}' ' ')
+# shellcheck disable=SC2086
+"$ravel" train sft --mock "$long" --batch 4 $small --steps 1 --run "$dir/long" >"$dir/out" 2>&1
+"$ravel" train sft --run "$dir/long" --resume --steps 2 >"$dir/out" 2>&1
+check "an option of 30,000 bytes is stored whole and read again" 'grep -q "done after 2 updates" "$dir/out" && [ "$(wc -c <"$dir/long/config.json")" -gt 30000 ]'
 printf '%s\n' '{"prompt": "a", "response": "b"}' 'nonsense' '{"text": "c"}' >"$dir/rows.jsonl"
 # shellcheck disable=SC2086
 "$ravel" train sft --data "$dir/rows.jsonl" --epochs 2 --batch 1 $small --bad-rows skip --run "$dir/rows" >"$dir/out" 2>&1

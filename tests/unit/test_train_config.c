@@ -50,6 +50,34 @@ TEST(train_config_goes_through_json) {
     }
 }
 
+/* An option of any length is stored whole, also where most of its bytes are escaped. */
+TEST(train_config_text_is_as_long_as_its_options) {
+    static char command[40000], path[5000], text[300000];
+    train_config c, back;
+    ravel_json *doc = NULL;
+    ravel_error err = RAVEL_ERROR_INIT;
+    train_config_default(&c);
+    memset(command, '\x01', sizeof command - 1);
+    memset(path, '"', sizeof path - 1);
+    c.grpo.reward_command = command;
+    c.run.run = path;
+    size_t bytes = train_config_text(&c, TRAIN_GRPO, NULL, 0);
+    CHECK(bytes > 6 * (sizeof command - 1) + 2 * (sizeof path - 1) && bytes < sizeof text);
+    CHECK_EQ(train_config_text(&c, TRAIN_GRPO, text, bytes + 1), bytes);
+    CHECK_EQ(strlen(text), bytes);
+    CHECK_OK(ravel_json_parse(text, bytes, NULL, &doc, &err), &err);
+    train_config_default(&back);
+    CHECK_OK(train_config_json(&back, TRAIN_GRPO, doc, &err), &err);
+    CHECK_STR(back.grpo.reward_command, command);
+    CHECK_STR(back.run.run, path);
+    memset(text, 'x', sizeof text); /* less room: cut there, and not a byte beyond */
+    for (size_t room = 1; room < bytes; room += 977) {
+        CHECK_EQ(train_config_text(&c, TRAIN_GRPO, text, room), bytes);
+        CHECK(text[room - 1] == '\0' && text[room] == 'x');
+    }
+    ravel_json_free(doc);
+}
+
 /* Each row sets some options and says what the sentence must hold; NULL: it is accepted. */
 TEST(train_config_refuses_what_does_not_go_together) {
     static const struct {

@@ -347,24 +347,32 @@ static void put(out *o, const char *text, size_t bytes) {
         if (o->need + 1 < o->bytes) o->text[o->need] = text[i];
 }
 
+static void put_quoted(out *o, const char *text, size_t bytes) {
+    size_t left = o->need < o->bytes ? o->bytes - o->need : 0;
+    o->need += ravel_json_quote(text, bytes, left ? o->text + o->need : NULL, left);
+}
+
 static void put_row(out *o, const ravel_option *row, const void *options) {
-    char value[4096], quoted[8300];
-    TRAIN_ASSERT(row->name && options);
-    const char *text = value;
-    size_t n = ravel_option_format(row, options, value, sizeof value);
+    char value[128];
     const char *string = NULL;
-    if (row->type == RAVEL_OPTION_STRING) memcpy(&string, (const char *)options + row->offset, sizeof string);
-    if (row->type == RAVEL_OPTION_STRING && !string) {
-        text = "null";
-        n = 4;
-    } else if (row->type == RAVEL_OPTION_STRING || row->type == RAVEL_OPTION_ENUM) {
-        n = ravel_json_quote(value, n < sizeof value ? n : sizeof value - 1, quoted, sizeof quoted);
-        text = quoted;
-    }
+    TRAIN_ASSERT(row->name && options);
     put(o, ",\n  \"", 5);
     put(o, row->name, strlen(row->name));
     put(o, "\": ", 3);
-    put(o, text, n);
+    if (row->type == RAVEL_OPTION_STRING) { /* of any length */
+        memcpy(&string, (const char *)options + row->offset, sizeof string);
+        if (string)
+            put_quoted(o, string, strlen(string));
+        else
+            put(o, "null", 4);
+        return;
+    }
+    size_t n = ravel_option_format(row, options, value, sizeof value);
+    TRAIN_ASSERT(n < sizeof value);
+    if (row->type == RAVEL_OPTION_ENUM)
+        put_quoted(o, value, n);
+    else
+        put(o, value, n);
 }
 
 size_t train_config_text(const train_config *config, train_kind kind, char *text, size_t bytes) {
