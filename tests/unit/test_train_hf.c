@@ -1,6 +1,8 @@
 /* Hugging Face folders: round trips in every dtype, shards, configs that the trainer would get wrong. */
 #include "tests/unit/train_support.h"
 
+#include "base/rng.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -146,6 +148,36 @@ TEST(train_hf_weights_that_are_not_finite) {
     }
     rig_close(&r);
     remove_file(folder, "model.safetensors");
+    remove_file(folder, "config.json");
+    CHECK(rmdir(folder) == 0);
+}
+
+/* Numbers of a config are short, and read back bit for bit. */
+TEST(train_hf_numbers_are_short_and_exact) {
+    char folder[256], path[512], text[4096] = "";
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel__rng r = ravel__rng_seed(check_seed());
+    CHECK(make_folder(folder, sizeof folder));
+    (void)snprintf(path, sizeof path, "%s/config.json", folder);
+    for (int i = 0; i < 200; i++) {
+        ravel_shape shape = small_shape(), back;
+        shape.max_positions = 128;
+        shape.rope = i % 2 ? RAVEL_ROPE_LLAMA3 : RAVEL_ROPE_LINEAR;
+        shape.rope_factor = i ? 1 + 9 * ravel__rng_unit(&r) : 8;
+        shape.norm_eps = i ? 1e-6 + 1e-4 * ravel__rng_unit(&r) : 1e-5;
+        if (i) shape.rope_theta = 1e4 + 1e6 * ravel__rng_unit(&r);
+        shape.rope_low = i % 2, shape.rope_high = 4.0 * (i % 2), shape.rope_positions = 64 * (i % 2);
+        CHECK_OK(train_config_write(path, &shape, RAVEL_F32, 2, &err), &err);
+        CHECK_OK(train_config_read(folder, &back, &err), &err);
+        CHECK(back.norm_eps == shape.norm_eps && back.rope_theta == shape.rope_theta);
+        CHECK(back.rope_factor == shape.rope_factor && back.rope_low == shape.rope_low);
+        CHECK(back.rope_high == shape.rope_high && back.rope_positions == shape.rope_positions);
+        if (i > 0) continue;
+        FILE *f = fopen(path, "r");
+        CHECK(f != NULL && fread(text, 1, sizeof text - 1, f) > 0 && fclose(f) == 0);
+        CHECK_HAS(text, "\"rms_norm_eps\": 1e-05\n");
+        CHECK_HAS(text, "\"factor\": 8}");
+    }
     remove_file(folder, "config.json");
     CHECK(rmdir(folder) == 0);
 }

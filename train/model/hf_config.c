@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -98,14 +99,26 @@ ravel_status train__torch_name(int32_t dtype, const char **name, ravel_error *er
                            ravel_dtype_name(dtype) ? ravel_dtype_name(dtype) : "that");
 }
 
+/* `before`, and then the number in as few digits as read back the same: 1e-05 rather than 1.0000000000000001e-05. */
+static void print_real(FILE *f, const char *before, double x) {
+    char text[40];
+    for (int digits = 15; digits <= 17; digits++) {
+        (void)snprintf(text, sizeof text, "%.*g", digits, x);
+        if (strtod(text, NULL) == x) break;
+    }
+    (void)fprintf(f, "%s%s", before, text);
+}
+
 static void print_rope(FILE *f, const ravel_shape *s) {
-    if (s->rope == RAVEL_ROPE_LINEAR)
-        (void)fprintf(f, "  \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": %.17g},\n", s->rope_factor);
-    if (s->rope == RAVEL_ROPE_LLAMA3)
-        (void)fprintf(f,
-                      "  \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": %.17g, \"low_freq_factor\": %.17g, "
-                      "\"high_freq_factor\": %.17g, \"original_max_position_embeddings\": %lld},\n",
-                      s->rope_factor, s->rope_low, s->rope_high, (long long)s->rope_positions);
+    if (s->rope != RAVEL_ROPE_LINEAR && s->rope != RAVEL_ROPE_LLAMA3) return;
+    (void)fprintf(f, "  \"rope_scaling\": {\"rope_type\": \"%s\"", s->rope == RAVEL_ROPE_LINEAR ? "linear" : "llama3");
+    print_real(f, ", \"factor\": ", s->rope_factor);
+    if (s->rope == RAVEL_ROPE_LLAMA3) {
+        print_real(f, ", \"low_freq_factor\": ", s->rope_low);
+        print_real(f, ", \"high_freq_factor\": ", s->rope_high);
+        (void)fprintf(f, ", \"original_max_position_embeddings\": %lld", (long long)s->rope_positions);
+    }
+    (void)fputs("},\n", f);
 }
 
 static void print_config(FILE *f, const ravel_shape *s, const char *dtype, int32_t eos) {
@@ -128,7 +141,9 @@ static void print_config(FILE *f, const ravel_shape *s, const char *dtype, int32
     print_rope(f, s);
     (void)fprintf(f, "  \"tie_word_embeddings\": %s,\n  \"attention_bias\": %s,\n  \"hidden_act\": \"silu\",\n",
                   s->tied ? "true" : "false", s->attention_bias ? "true" : "false");
-    (void)fprintf(f, "  \"rope_theta\": %.17g,\n  \"rms_norm_eps\": %.17g\n}\n", s->rope_theta, s->norm_eps);
+    print_real(f, "  \"rope_theta\": ", s->rope_theta);
+    print_real(f, ",\n  \"rms_norm_eps\": ", s->norm_eps);
+    (void)fputs("\n}\n", f);
 }
 
 static ravel_status close_file(FILE *f, const char *path, ravel_error *err) {
@@ -169,7 +184,7 @@ static void print_value(FILE *f, const ravel_json *doc, const ravel_json_node *n
     case RAVEL_JSON_FALSE: (void)fputs("false", f); return;
     case RAVEL_JSON_TRUE: (void)fputs("true", f); return;
     case RAVEL_JSON_INTEGER: (void)fprintf(f, "%lld", (long long)node->as.integer); return;
-    case RAVEL_JSON_REAL: (void)fprintf(f, "%.17g", node->as.real); return;
+    case RAVEL_JSON_REAL: print_real(f, "", node->as.real); return;
     case RAVEL_JSON_STRING: print_string(f, node->as.string, node->bytes); return;
     default: break;
     }
