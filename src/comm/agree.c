@@ -129,7 +129,7 @@ static ravel_status count_neighbours(ravel_comm *comm, int32_t end, int32_t *cou
         *count = mine == 0 && ravel_comm_rank(comm) < end;
         for (int32_t r = 0; r < end && mine; r++) *count += all[r] == mine;
     }
-    RAVEL_ASSERT(status || (*count >= 1 && *count <= ranks));
+    RAVEL_ASSERT(status || (*count >= (ravel_comm_rank(comm) < end) && *count <= end));
     ravel__release(NULL, all, bytes);
     return status;
 }

@@ -37,7 +37,7 @@ fault() { # MPIRUN RANKS LINES TEST: every survivor has its say; how the launche
 # rank in that moment, and ends the reader.
 lost() { # MPIRUN
     run "$1" 4 killed; code=$?
-    grep -qiE 'signal [69]|killed|process is gone' "$log" && said=1 || said=0
+    grep -qiE 'signal [69]|exit code: [69]|killed|process is gone' "$log" && said=1 || said=0
     verdict "$1, kill -9 of a rank ends the job" 0 $([ $code != 0 ] && [ $code != 124 ] && [ $said = 1 ] && echo 1 || echo 0)
 }
 mixed() { # MPIRUN OTHER'S-MODULE: a module that does not fit the launcher is said to be that, by every rank
