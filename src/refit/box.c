@@ -6,6 +6,7 @@
 #include <string.h>
 
 ravel__box ravel__box_whole(int32_t ndim, const int64_t *dims) {
+    RAVEL_ASSERT(ndim >= 0 && ndim <= RAVEL_REFIT_DIMS);
     ravel__box box = {.ndim = ndim};
     for (int32_t d = 0; d < ndim; d++) box.extent[d] = dims[d];
     return box;
@@ -14,6 +15,7 @@ ravel__box ravel__box_whole(int32_t ndim, const int64_t *dims) {
 int64_t ravel__box_count(const ravel__box *box) {
     int64_t count = 1;
     for (int32_t d = 0; d < box->ndim; d++) count *= box->extent[d];
+    RAVEL_ASSERT(count >= 0);
     return count;
 }
 

@@ -1,5 +1,6 @@
 #include "refit/carrier.h"
 
+#include "base/assert.h"
 #include "base/memory.h"
 #include "device/slab.h"
 
@@ -59,6 +60,7 @@ static ravel_status check_places(const ravel_refit_tensor *tensors, int64_t coun
 
 ravel_status ravel__carrier_open(const ravel_refit_tensor *tensors, int64_t count, const char *what,
                                  ravel__holding *holding, ravel_error *err) {
+    RAVEL_ASSERT(!holding->carrier);
     ravel_device *device = NULL;
     ravel_status status = check_places(tensors, count, what, &device, err);
     if (status != RAVEL_OK || !device) return status;
@@ -165,6 +167,7 @@ static ravel_status take_lane(ravel__carrier *c, lane **taken, ravel_error *err)
 
 static void give_lane(ravel__carrier *c, lane *l) {
     if (!l) return;
+    RAVEL_ASSERT(l->stream && l != c->idle);
     pthread_mutex_lock(&c->lock);
     l->next = c->idle;
     c->idle = l;
@@ -190,6 +193,7 @@ typedef struct trip {
 } trip;
 
 static ravel_status launch(const trip *t, int unpack, ravel_error *err) {
+    RAVEL_ASSERT(t->list > 0 && t->list <= PIECES && t->used > 0 && t->used <= CHUNK);
     const lane *l = t->lane;
     ravel__cast_job job = {.pieces = l->there->pieces,
                            .first = l->there->first,
@@ -207,6 +211,7 @@ static ravel_status launch(const trip *t, int unpack, ravel_error *err) {
 
 /* Between the caller's bytes and the page-locked buffer. */
 static ravel_status pass(const trip *t, int in, ravel_error *err) {
+    RAVEL_ASSERT(t->used % t->each == 0 && t->bytes);
     int64_t count = t->used / t->each;
     return in ? ravel_dtype_convert(t->wire, t->bytes, t->packed, t->lane->page, count, err)
               : ravel_dtype_convert(t->packed, t->lane->page, t->wire, t->bytes, count, err);
@@ -239,6 +244,7 @@ static ravel_status scatter_chunk(const trip *t, ravel_error *err) {
 }
 
 static ravel_status copy_chunk(const trip *t, ravel_error *err) {
+    RAVEL_ASSERT(t->way == COPY && t->other && !t->bytes);
     const lane *l = t->lane;
     ravel_status status = launch(t, 0, err);
     if (status == RAVEL_OK) status = wait(t, err); /* the list is used again */
@@ -251,6 +257,7 @@ static ravel_status copy_chunk(const trip *t, ravel_error *err) {
 static ravel_status flush(trip *t, ravel_error *err) {
     static ravel_status (*const ways[])(const trip *, ravel_error *) = {gather_chunk, scatter_chunk, copy_chunk};
     if (t->used == 0) return RAVEL_OK;
+    RAVEL_ASSERT(t->way >= GATHER && t->way <= COPY && t->list > 0);
     ravel_status status = ways[t->way](t, err);
     if (t->bytes) t->bytes += t->used / t->each * ravel_dtype_bytes(t->wire);
     t->used = t->list = 0;
@@ -271,6 +278,7 @@ static ravel_status add_piece(trip *t, int64_t at, int64_t count, ravel_error *e
                                                                 .scale = 1,
                                                                 .kind = t->kind};
         t->used += n * t->each;
+        RAVEL_ASSERT(t->used <= CHUNK && t->list <= PIECES);
         at += n;
         count -= n;
     }
@@ -291,9 +299,11 @@ static ravel_status go(trip *t, const ravel__view *view, const ravel__box *piece
     t->dtype = view->dtype;
     t->packed = t->kind == RAVEL__CAST_COPY ? view->dtype : t->wire;
     t->each = ravel_dtype_bytes(t->packed);
+    RAVEL_ASSERT(t->each > 0 && t->each <= CHUNK && !t->lane && t->used == 0);
     ravel_status status = take_lane(t->carrier, &t->lane, err);
     if (status == RAVEL_OK) status = ravel__view_walk(view, piece, first, count, add_run, t, err);
     if (status == RAVEL_OK) status = flush(t, err);
+    RAVEL_ASSERT(status != RAVEL_OK || t->used == 0);
     give_lane(t->carrier, t->lane);
     return status;
 }

@@ -25,11 +25,13 @@ static ravel_status make_parties(ravel__catalog *c, int32_t side, ravel_error *e
         }
         if (twin < 0) {
             twin = c->party_count++;
+            RAVEL_ASSERT(twin < 2 * c->ranks);
             c->parties[twin] = (ravel__party){.side = side};
             c->parties[twin].ranks = ravel__arena_push(&c->arena, (size_t)(c->ranks - r), sizeof(int32_t));
             if (!c->parties[twin].ranks) return ravel__no_memory(err, (size_t)c->ranks * 4, "the list of ranks");
         }
         c->parties[twin].ranks[c->parties[twin].count++] = r;
+        RAVEL_ASSERT(c->parties[twin].side == side && c->parties[twin].count <= c->ranks);
         c->party_of[side][r] = twin;
     }
     return RAVEL_OK;
@@ -37,6 +39,7 @@ static ravel_status make_parties(ravel__catalog *c, int32_t side, ravel_error *e
 
 ravel_status ravel__catalog_init(ravel__catalog *catalog, const ravel__hello *hellos, int32_t ranks,
                                  const ravel_allocator *allocator, ravel_error *err) {
+    RAVEL_ASSERT(ranks > 0);
     ravel__catalog c = {.hellos = hellos, .ranks = ranks};
     ravel__arena_init(&c.arena, allocator, 16384);
     ravel__names_init(&c.names, allocator);
@@ -87,6 +90,7 @@ static int grow(ravel__catalog *c) {
     ravel__release(c->arena.allocator, c->tensors, (size_t)c->room * each);
     c->tensors = tensors;
     c->room = room;
+    RAVEL_ASSERT(c->count < c->room);
     return 1;
 }
 
@@ -115,6 +119,7 @@ static void who(const ravel__tensor *t, int32_t *rank, const char **side) {
 
 /* 1 when the entry contradicts what is known of the tensor. */
 static int contradicts(ravel__tensor *t, const ravel__entry *e, int32_t side, int32_t rank, ravel__differences *list) {
+    RAVEL_ASSERT(t->side_dtype[RAVEL__OF_SOURCE] >= 0 || t->side_dtype[RAVEL__OF_SINK] >= 0); /* somebody has it */
     char here[96], there[96];
     const char *other;
     int32_t other_rank;
@@ -154,6 +159,7 @@ static void add_share(ravel__tensor *t, ravel__share *share, int32_t side, int32
     memcpy(share->coords, box->start, (size_t)t->ndim * sizeof(int64_t));
     memcpy(share->coords + t->ndim, box->extent, (size_t)t->ndim * sizeof(int64_t));
     *t->end[side] = share;
+    RAVEL_ASSERT(party >= 0 && (uintptr_t)share % _Alignof(ravel__share) == 0);
     t->end[side] = &share->next;
 }
 
@@ -171,6 +177,7 @@ ravel_status ravel__catalog_add(ravel__catalog *c, int32_t party, const void *by
      * the share's fixed part. */
     char *room = ravel__arena_push(&c->arena, size + (size_t)reader.count * sizeof(ravel__share), 1);
     if (!room) return ravel__no_memory(err, size, "the catalog of tensors");
+    const char *end = room + size + (size_t)reader.count * sizeof(ravel__share);
     while ((status = ravel__manifest_next(&reader, &entry, err)) == RAVEL_OK) {
         int64_t index = ravel__names_find(&c->names, entry.name);
         status = weigh(c, &entry, c->parties[party].count, err);
@@ -187,6 +194,7 @@ ravel_status ravel__catalog_add(ravel__catalog *c, int32_t party, const void *by
         }
         add_share(t, (ravel__share *)(void *)room, side, party, &entry.box);
         room += share_bytes(t->ndim);
+        RAVEL_ASSERT(room <= end);
     }
     return status == RAVEL_E_END ? RAVEL_OK : status;
 }
@@ -240,6 +248,7 @@ void ravel__catalog_check(ravel__catalog *c, ravel__differences *list) {
 }
 
 ravel__box ravel__share_box(const ravel__tensor *tensor, const ravel__share *share) {
+    RAVEL_ASSERT(tensor->ndim >= 0 && tensor->ndim <= RAVEL_REFIT_DIMS);
     ravel__box box = {.ndim = tensor->ndim};
     memcpy(box.start, share->coords, (size_t)tensor->ndim * sizeof(int64_t));
     memcpy(box.extent, share->coords + tensor->ndim, (size_t)tensor->ndim * sizeof(int64_t));

@@ -24,6 +24,7 @@ static int is_loss(ravel_status status) {
 
 void ravel__refit_leave(ravel_refit *refit, const ravel_error *why, int tell) {
     if (!refit->comm) return;
+    RAVEL_ASSERT(!refit->data || refit->data != refit->comm);
     if (tell) ravel_comm_abort(refit->comm, why);
     ravel_comm_free(refit->data); /* cancels requests: nothing writes the buffers after this */
     ravel_comm_free(refit->comm);
@@ -40,6 +41,7 @@ static ravel_status lost(ravel_refit *refit, ravel_status status, ravel_error *e
 
 /* A difference is found by every rank itself, so each keeps its own sentence. */
 ravel_status ravel__refit_agree(ravel_refit *refit, ravel_status status, ravel_error *err) {
+    RAVEL_ASSERT(refit->comm);
     ravel_error loss = RAVEL_ERROR_INIT, own = err ? *err : loss;
     ravel_status result = ravel__agree_or_lost(refit->comm, status, &loss, err);
     if (loss.status) {
@@ -235,6 +237,7 @@ static ravel_status check_apart(const ravel_refit *refit, ravel_error *err) {
 }
 
 static ravel_status make_payloads(ravel_refit *refit, ravel__pool *pool, ravel_error *err) {
+    RAVEL_ASSERT(refit->data && !pool->device_block);
     ravel_stream *stream = ravel__comm_nccl_stream(refit->data);
     size_t bytes = ravel__round_up((size_t)refit->terms.buffer_bytes, RAVEL__FRAME_ALIGN);
     if (pool->count == 0) return RAVEL_OK;
@@ -248,6 +251,7 @@ static ravel_status make_payloads(ravel_refit *refit, ravel__pool *pool, ravel_e
 static void free_payloads(ravel_refit *refit, ravel__pool *pool) {
     const ravel__carrier *carrier =
         refit->source_holding.carrier ? refit->source_holding.carrier : refit->sink_holding.carrier;
+    RAVEL_ASSERT(!pool->device_block || carrier);
     if (pool->device_block) ravel_device_release(ravel__carrier_device(carrier), pool->device_block, NULL);
     pool->device_block = NULL;
 }
@@ -303,6 +307,8 @@ static void count_sides(ravel_refit *refit, const ravel__hello *hellos, ravel__d
         }
         refit->receivers += (hellos[r].roles & RAVEL__SINK) != 0;
     }
+    RAVEL_ASSERT(refit->senders <= refit->ranks && refit->receivers <= refit->ranks);
+    RAVEL_ASSERT((refit->root >= 0) == (refit->senders > 0));
     if (refit->senders == 0) ravel__differences_add(list, "no rank has a source");
     if (refit->receivers == 0) ravel__differences_add(list, "no rank has a sink");
 }
@@ -319,6 +325,7 @@ static void resolve_doubt(ravel_refit *refit, const ravel__hello *hellos) {
 
 /* Whether all ranks have the same plan: the least and the greatest digest are one. */
 static ravel_status compare_plans(ravel_refit *refit, ravel_error *err) {
+    RAVEL_ASSERT(refit->comm && refit->plan.slice_count >= 0);
     int64_t both[2] = {(int64_t)refit->plan.digest, ~(int64_t)refit->plan.digest};
     ravel_status status = ravel_comm_allreduce(refit->comm, both, both, 2, RAVEL_I64, RAVEL_MIN, err);
     if (status != RAVEL_OK) return lost(refit, status, err);
@@ -386,6 +393,7 @@ static ravel_status meet(ravel_refit *refit, ravel_status status, ravel_error *e
 }
 
 static void drop_streams(ravel_refit *refit) {
+    RAVEL_ASSERT(!refit->comm && !refit->data); /* nothing may still write the buffers */
     const ravel_allocator *allocator = &refit->memory.allocator;
     ravel__packer_free(&refit->packer);
     ravel__loader_free(&refit->loader);
@@ -413,6 +421,7 @@ void ravel__refit_disconnect(ravel_refit *refit) {
 ravel_status ravel__refit_connect(ravel_refit *refit, ravel_comm *comm, ravel_status status, ravel_error *err) {
     ravel_error failure = RAVEL_ERROR_INIT;
     ravel__refit_disconnect(refit);
+    RAVEL_ASSERT(!refit->comm && !refit->in_states && !refit->out_states && !refit->roles);
     ravel_comm *host = ravel_comm_host(comm);
     ravel_status dup = ravel_comm_dup(host, &refit->comm, &failure);
     if (dup == RAVEL_OK && host != comm) dup = ravel_comm_dup(comm, &refit->data, &failure);

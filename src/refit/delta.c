@@ -10,6 +10,7 @@
 #include <string.h>
 
 size_t ravel__frame_capacity(const ravel_refit *refit) {
+    RAVEL_ASSERT(refit->terms.buffer_bytes > RAVEL__FRAME_HEADER + RAVEL__FRAME_ENTRY + RAVEL__FRAME_ALIGN);
     return ((size_t)refit->terms.buffer_bytes - RAVEL__FRAME_HEADER - RAVEL__FRAME_ENTRY) / RAVEL__FRAME_ALIGN *
            RAVEL__FRAME_ALIGN;
 }
@@ -22,6 +23,7 @@ static int64_t block_bytes(const ravel_refit *refit, const ravel__stream *s) {
     if (refit->options.delta_block == 0 && s->bytes / HASHES_MOST > bytes) bytes = s->bytes / HASHES_MOST;
     if (bytes > most) bytes = most;
     bytes -= bytes % RAVEL__FRAME_ALIGN;
+    RAVEL_ASSERT(bytes >= 0 && bytes % RAVEL__FRAME_ALIGN == 0 && bytes <= most);
     return bytes < RAVEL__FRAME_ALIGN ? RAVEL__FRAME_ALIGN : bytes;
 }
 
@@ -47,6 +49,8 @@ static uint64_t signature_of(const ravel_refit *refit, const ravel__stream *s, i
 static void release(const ravel_allocator *allocator, ravel__delta *deltas, int32_t count) {
     for (int32_t i = 0; deltas && i < count; i++) {
         const ravel__delta *d = &deltas[i];
+        RAVEL_ASSERT(!d->sent == !d->sending &&
+                     (!d->sent || d->sent - d->sending == d->blocks || d->sending - d->sent == d->blocks));
         uint64_t *first = d->sent < d->sending ? d->sent : d->sending;
         if (d->sent) ravel__release(allocator, first, (size_t)d->blocks * 2 * sizeof *first);
     }
@@ -83,6 +87,7 @@ static int find_kept(ravel_refit *refit, ravel__delta *d) {
 
 static ravel_status init_one(ravel_refit *refit, int32_t stream, ravel__delta *d, ravel_error *err) {
     const ravel__stream *s = &refit->plan.out[stream];
+    RAVEL_ASSERT(stream >= 0 && stream < refit->plan.out_count && !d->sent && d->blocks == 0);
     d->block_bytes = block_bytes(refit, s);
     for (int64_t i = 0; i < s->slices; i++) {
         const ravel__slice *slice = &refit->plan.slices[s->first + i];

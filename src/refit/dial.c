@@ -1,5 +1,6 @@
 #include "refit/dial.h"
 
+#include "base/assert.h"
 #include "base/clock.h"
 
 #include <stdio.h>
@@ -10,6 +11,7 @@ static const double look_seconds = 0.05; /* how often a wait looks at `stop` */
 static int link_up(void *user, ravel__link *link, const void *hello, int32_t bytes) {
     ravel__dial *d = user;
     (void)link, (void)hello, (void)bytes;
+    RAVEL_ASSERT(d->link == link && !d->is_up);
     d->is_up = 1;
     return 1;
 }
@@ -27,6 +29,7 @@ static void link_message(void *user, ravel__link *link, const ravel__message *he
 }
 
 static void link_down(void *user, ravel__link *link, const char *why) {
+    RAVEL_ASSERT(((ravel__dial *)user)->link == link);
     ravel__dial *d = user;
     (void)link;
     d->link = NULL;
@@ -36,6 +39,7 @@ static void link_down(void *user, ravel__link *link, const char *why) {
 
 /* Polls until *done. `timeout` is for the whole wait where `deadline` is set, else for the time between two messages. */
 static ravel_status wait(ravel__dial *d, const int32_t *done, double timeout, int deadline, ravel_error *err) {
+    RAVEL_ASSERT(d->hub && timeout > 0);
     int64_t since = ravel__clock_ns();
     while (!*done) {
         int64_t events = 0;
@@ -52,6 +56,7 @@ static ravel_status wait(ravel__dial *d, const int32_t *done, double timeout, in
 }
 
 ravel_status ravel__dial_open(ravel__dial *d, const char *address, double timeout, ravel_error *err) {
+    RAVEL_ASSERT(!d->hub && !d->link && d->message);
     ravel__hub_handler handler = {d, link_up, link_place, link_message, NULL, link_down};
     ravel__hub_options o;
     ravel__hub_options_default(&o);
@@ -69,6 +74,7 @@ ravel_status ravel__dial_open(ravel__dial *d, const char *address, double timeou
 
 ravel_status ravel__dial_send(ravel__dial *d, uint32_t kind, uint64_t id, const void *body, int64_t bytes,
                               ravel_error *err) {
+    RAVEL_ASSERT(bytes >= 0 && (bytes == 0 || body));
     ravel__message head = {.kind = kind, .id = id, .bytes = bytes};
     if (!d->link) return ravel_error_set(err, RAVEL_E_IO, "the trainer's link: %s", d->why);
     return ravel__link_send(d->link, &head, body, NULL, err);

@@ -1,5 +1,6 @@
 #include "refit/differences.h"
 
+#include "base/assert.h"
 #include "base/log.h"
 
 #include <stdarg.h>
@@ -24,6 +25,7 @@ void ravel__differences_add(ravel__differences *list, const char *format, ...) {
     list->used += (size_t)snprintf(list->text + list->used, sizeof list->text - list->used, "%s%s",
                                    list->count > 1 ? "; " : "", one);
     list->said++;
+    RAVEL_ASSERT(list->used < sizeof list->text && list->said <= list->count);
 }
 
 ravel_status ravel__differences_end(const ravel__differences *list, ravel_error *err) {

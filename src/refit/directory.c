@@ -22,6 +22,7 @@ static uint64_t hash_node(const ravel__node *n) {
 }
 
 static int same_node(const ravel__node *a, const ravel__node *b) {
+    RAVEL_ASSERT(a->ndim >= 0 && a->ndim <= RAVEL_REFIT_DIMS && b->ndim >= 0 && b->ndim <= RAVEL_REFIT_DIMS);
     return a->parent == b->parent && a->sender == b->sender && a->ndim == b->ndim &&
            memcmp(a->coords, b->coords, 2 * (size_t)a->ndim * sizeof *a->coords) == 0;
 }
@@ -29,6 +30,7 @@ static int same_node(const ravel__node *a, const ravel__node *b) {
 /* Twice as many slots as nodes at least. */
 static int grow_slots(ravel__directory_builder *b) {
     size_t count = b->slot_count ? b->slot_count * 2 : 1024;
+    RAVEL_ASSERT((count & (count - 1)) == 0 && (size_t)b->node_count * 2 < count);
     int32_t *slots = ravel__alloc(b->arena.allocator, count * sizeof *slots);
     if (!slots) return 0;
     memset(slots, 0xff, count * sizeof *slots);
@@ -58,6 +60,7 @@ static int make_room(const ravel_allocator *allocator, void **array, int64_t cou
 static int32_t find_node(ravel__directory_builder *b, const ravel__node *wanted) {
     if ((size_t)b->node_count * 2 >= b->slot_count && !grow_slots(b)) return -1;
     size_t at = hash_node(wanted) & (b->slot_count - 1);
+    RAVEL_ASSERT((size_t)b->node_count * 2 < b->slot_count); /* so every search ends at a free slot */
     for (; b->slots[at] >= 0; at = (at + 1) & (b->slot_count - 1))
         if (same_node(&b->nodes[b->slots[at]], wanted)) return b->slots[at];
     void *nodes = b->nodes;
@@ -113,13 +116,16 @@ static int64_t add_tensor(ravel__directory_builder *b, const ravel__entry *e) {
     if (!name || node < 0 || (b->count == b->room && !grow_tensors(b))) return -1;
     memcpy(name, e->name, bytes);
     if (!ravel__names_add(&b->names, name, b->count)) return -1;
+    RAVEL_ASSERT(b->count < b->room && b->nodes[node].parent < 0);
     b->tensors[b->count] = (ravel__listed){.name = name, .dtype = e->dtype, .cut = node};
     b->last[b->count] = -1;
     return b->count++;
 }
 
 static const ravel__node *root_of(const ravel__directory_builder *b, int32_t node) {
+    RAVEL_ASSERT(node >= 0 && node < b->node_count);
     const ravel__node *n = &b->nodes[node];
+    RAVEL_ASSERT(n->parent < node); /* parents come first, so walks upwards end */
     return n->parent < 0 ? n : &b->nodes[n->root];
 }
 
@@ -165,6 +171,7 @@ ravel_status ravel__directory_add(ravel__directory_builder *b, int32_t sender, c
         b->last[at] = sender;
         if (contradicts(b, t, &e, sender, list)) continue;
         const ravel__node *before = &b->nodes[t->cut];
+        RAVEL_ASSERT(before->ndim == e.ndim && before->holders >= 0);
         ravel__node n = {.parent = t->cut, .sender = sender, .ndim = e.ndim, .cut = -1};
         n.root = before->parent < 0 ? t->cut : before->root;
         n.holders = before->holders + 1;
@@ -195,6 +202,7 @@ static unsigned char *put_cut(unsigned char *p, const ravel__directory_builder *
         p += 4;
         for (int32_t c = 0; c < 2 * n->ndim; c++, p += 8) ravel__put64(p, (uint64_t)n->coords[c]);
     }
+    RAVEL_ASSERT(n == root);
     return p;
 }
 
@@ -209,6 +217,7 @@ static int64_t number_cuts(ravel__directory_builder *b, size_t *bytes) {
         n->cut = (int32_t)count++;
         *bytes += cut_bytes(n->ndim, n->holders);
     }
+    RAVEL_ASSERT(count <= b->count && count <= b->node_count);
     return count;
 }
 
@@ -222,6 +231,7 @@ static uint64_t sum_of(const unsigned char *bytes, size_t size) {
 
 ravel_status ravel__directory_encode(ravel__directory_builder *b, int32_t senders, const char *const *addresses,
                                      const uint64_t *machines, unsigned char **bytes, size_t *size, ravel_error *err) {
+    RAVEL_ASSERT(senders > 0);
     size_t need = RAVEL__DIRECTORY_HEADER;
     for (int32_t s = 0; s < senders; s++) need += 10 + strlen(addresses[s]);
     int64_t cuts = number_cuts(b, &need), next = 0;
@@ -239,6 +249,7 @@ ravel_status ravel__directory_encode(ravel__directory_builder *b, int32_t sender
     p += RAVEL__DIRECTORY_HEADER;
     for (int32_t s = 0; s < senders; s++) {
         size_t length = strlen(addresses[s]);
+        RAVEL_ASSERT(length <= UINT16_MAX);
         ravel__put64(p, machines[s]);
         ravel__put16(p + 8, (uint16_t)length);
         memcpy(p + 10, addresses[s], length);
@@ -429,6 +440,7 @@ void ravel__directory_free(ravel__directory *d) {
 }
 
 ravel__box ravel__cut_box(const ravel__cut *cut, int32_t holder) {
+    RAVEL_ASSERT(holder >= 0 && holder < cut->holders && cut->ndim <= RAVEL_REFIT_DIMS);
     ravel__box box = {.ndim = cut->ndim};
     const int64_t *coords = cut->coords + 2 * (int64_t)holder * cut->ndim;
     memcpy(box.start, coords, (size_t)cut->ndim * sizeof *coords);

@@ -18,6 +18,7 @@ static size_t align(size_t bytes) {
 /* ---- writing -------------------------------------------------------------------------------------------- */
 
 void ravel__frame_begin(ravel__frame_writer *writer, void *buffer, size_t bytes) {
+    RAVEL_ASSERT(buffer && bytes >= RAVEL__FRAME_HEADER);
     *writer = (ravel__frame_writer){.buffer = buffer, .bytes = bytes, .end = RAVEL__FRAME_HEADER};
 }
 
@@ -28,6 +29,7 @@ void ravel__frame_begin_apart(ravel__frame_writer *writer, void *buffer, size_t 
 
 /* Entry i, counted from the first, at the back of the buffer. */
 static unsigned char *entry_place(const ravel__frame_writer *w, size_t i) {
+    RAVEL_ASSERT((i + 1) * RAVEL__FRAME_ENTRY <= w->bytes - RAVEL__FRAME_HEADER);
     return w->buffer + w->bytes - (i + 1) * RAVEL__FRAME_ENTRY;
 }
 
@@ -68,6 +70,7 @@ static void get_entry(const unsigned char *p, ravel__frame_entry *e) {
 }
 
 void ravel__frame_add(ravel__frame_writer *w, const ravel__frame_entry *entry, size_t payload) {
+    RAVEL_ASSERT(entry->kind <= RAVEL__ENTRY_KEEP && (entry->kind == RAVEL__ENTRY_DATA || payload == 0));
     ravel__frame_entry e = *entry;
     e.offset = w->end;
     size_t end = align(w->end + payload);
@@ -92,6 +95,7 @@ void ravel__frame_set_checksum(ravel__frame_writer *w, size_t index, uint64_t ch
 void ravel__frame_keep_more(ravel__frame_writer *w, uint64_t count) {
     RAVEL_ASSERT(w->entries > 0);
     unsigned char *p = entry_place(w, w->entries - 1);
+    RAVEL_ASSERT(ravel__get16(p + 8) == RAVEL__ENTRY_KEEP && count > 0);
     ravel__put64(p + 24, ravel__get64(p + 24) + count);
 }
 
@@ -116,6 +120,7 @@ static void turn_entries(ravel__frame_writer *w) {
 
 /* Over the header (its checksum aside) and the entries. */
 static uint64_t sum_of(const unsigned char *frame, size_t at, size_t size) {
+    RAVEL_ASSERT(at >= RAVEL__FRAME_HEADER && at <= size);
     ravel__xxh3 state;
     ravel__xxh3_begin(&state);
     ravel__xxh3_add(&state, frame, CHECKSUM_AT);
@@ -124,6 +129,7 @@ static uint64_t sum_of(const unsigned char *frame, size_t at, size_t size) {
 }
 
 size_t ravel__frame_end(ravel__frame_writer *w, ravel__frame_head *head) {
+    RAVEL_ASSERT(w->entries <= UINT32_MAX && w->end >= RAVEL__FRAME_HEADER && w->end % RAVEL__FRAME_ALIGN == 0);
     unsigned char *p = w->buffer;
     size_t at = entries_at(w), used = at + w->entries * RAVEL__FRAME_ENTRY;
     turn_entries(w);

@@ -35,6 +35,7 @@ typedef struct note {
 /* An abstract name: it begins with a zero byte and leaves no file behind. */
 static socklen_t name_address(const char *name, struct sockaddr_un *address) {
     size_t bytes = strnlen(name, RAVEL__SHARE_NAME);
+    RAVEL_ASSERT(bytes + 1 <= sizeof address->sun_path);
     *address = (struct sockaddr_un){.sun_family = AF_UNIX};
     memcpy(address->sun_path + 1, name, bytes);
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + bytes);
@@ -52,6 +53,7 @@ static void hand_out(const ravel__handout *s, int socket) {
     const ravel__device_store *store = s->store->on_device;
     for (int32_t k = 0; k < s->store->keep && is_same_user(socket); k++) {
         const ravel_shared *slot = ravel__device_store_slot(store, k);
+        RAVEL_ASSERT(ravel_shared_fd(slot) >= 0 && ravel_shared_bytes(slot) >= (size_t)s->store->bytes);
         note n = {k, s->store->keep, (int64_t)ravel_shared_bytes(slot)};
         if (ravel_fd_send(socket, ravel_shared_fd(slot), &n, sizeof n, send_seconds, NULL) != RAVEL_OK) break;
     }
@@ -83,6 +85,7 @@ static ravel_status listen_at(ravel__handout *s, ravel_error *err) {
 }
 
 ravel_status ravel__handout_open(const ravel__store *store, ravel__handout **handout, ravel_error *err) {
+    RAVEL_ASSERT(store->on_device && store->keep > 0);
     ravel__handout *s = ravel__calloc(store->allocator, 1, sizeof *s);
     if (!s) return ravel__no_memory(err, sizeof *s, "sharing on a device");
     s->store = store;

@@ -2,6 +2,7 @@
 #include "refit/hello.h"
 
 #include "refit/bytes.h"
+#include "base/assert.h"
 #include "base/xxh3.h"
 #include "refit/manifest.h"
 
@@ -51,6 +52,7 @@ static const field fields[] = {
 
 /* Fields are integers of 4 or 8 bytes. */
 static void put_field(unsigned char *p, const void *value, int32_t bytes) {
+    RAVEL_ASSERT(bytes == 4 || bytes == 8);
     uint32_t x32;
     uint64_t x64;
     if (bytes == 4)
@@ -60,6 +62,7 @@ static void put_field(unsigned char *p, const void *value, int32_t bytes) {
 }
 
 static void get_field(const unsigned char *p, void *value, int32_t bytes) {
+    RAVEL_ASSERT(bytes == 4 || bytes == 8);
     uint32_t x32 = ravel__get32(p);
     uint64_t x64 = bytes == 8 ? ravel__get64(p) : 0;
     if (bytes == 4)
@@ -107,6 +110,7 @@ static uint64_t sum_of(const unsigned char *bytes) {
 }
 
 void ravel__hello_encode(const ravel__hello *hello, unsigned char out[RAVEL__HELLO_BYTES]) {
+    RAVEL_ASSERT(hello->status >= 0 && hello->status <= UINT16_MAX);
     unsigned char *p = out + BODY;
     memset(out, 0, RAVEL__HELLO_BYTES);
     memcpy(out, magic, 4);
@@ -115,6 +119,7 @@ void ravel__hello_encode(const ravel__hello *hello, unsigned char out[RAVEL__HEL
     memcpy(out + HEAD, hello->message, RAVEL__HELLO_MESSAGE);
     for (size_t i = 0; i < sizeof fields / sizeof *fields; p += fields[i++].bytes)
         put_field(p, (const char *)hello + fields[i].offset, fields[i].bytes);
+    RAVEL_ASSERT(p <= out + RAVEL__HELLO_BYTES);
     ravel__put64(out + CHECKSUM_AT, sum_of(out));
 }
 
@@ -130,5 +135,6 @@ ravel_status ravel__hello_decode(const unsigned char in[RAVEL__HELLO_BYTES], rav
     hello->message[RAVEL__HELLO_MESSAGE - 1] = '\0';
     for (size_t i = 0; i < sizeof fields / sizeof *fields; p += fields[i++].bytes)
         get_field(p, (char *)hello + fields[i].offset, fields[i].bytes);
+    RAVEL_ASSERT(p <= in + RAVEL__HELLO_BYTES);
     return check(hello, err);
 }

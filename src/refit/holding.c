@@ -12,6 +12,7 @@
 #include "base/assert.h"
 #include "refit/names.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -81,6 +82,7 @@ static size_t fill_in(const char *pattern, size_t bytes, const star *stars, int3
         }
         used += (size_t)n;
     }
+    RAVEL_ASSERT(used < NAME_MOST && next <= star_count);
     out[used] = '\0';
     return used;
 }
@@ -142,6 +144,7 @@ static ravel_status cut_parts(const maker *m, const ravel_refit_tensor *t, cut *
         if (status != RAVEL_OK) return status;
         c->box.start[d] = ravel__part_start(t->dims[d], parts, index);
         c->box.extent[d] = ravel__part_start(t->dims[d], parts, index + 1) - c->box.start[d];
+        RAVEL_ASSERT(c->box.extent[d] >= 0 && c->box.start[d] >= 0 && c->box.start[d] + c->box.extent[d] <= t->dims[d]);
     }
     return RAVEL_OK;
 }
@@ -157,11 +160,13 @@ static ravel_status lay_out(const maker *m, const ravel_refit_tensor *t, int den
                                    (long long)t->strides[d], d);
         c->stride[d] = given && !dense ? t->strides[d] : step;
         step *= c->lies[d];
+        RAVEL_ASSERT(c->lies[d] >= 0 && c->stride[d] >= 0);
     }
     return RAVEL_OK;
 }
 
 static int resize_items(ravel__holding *h, const ravel_allocator *allocator, int64_t room) {
+    RAVEL_ASSERT(room >= 0 && (room == 0 || room >= h->count + h->ties));
     size_t each = sizeof *h->items;
     ravel__item *items = ravel__resize(allocator, h->items, (size_t)h->room * each, (size_t)room * each);
     if (!items && room > 0) return 0;
@@ -180,6 +185,7 @@ void ravel__holding_free(ravel__holding *holding, const ravel_allocator *allocat
 static ravel__item *new_item(maker *m) {
     ravel__holding *h = m->holding;
     if (h->count == h->room && !resize_items(h, m->arena->allocator, h->room + h->room / 2 + 16)) return NULL;
+    RAVEL_ASSERT(h->count < h->room);
     return &h->items[h->count];
 }
 
@@ -258,6 +264,7 @@ static ravel_status join_concat(const maker *m, const ravel_refit_rule *rule, co
         x->start = ravel__part_start(x->size, parts, index);
         x->extent = ravel__part_start(x->size, parts, index + 1) - x->start;
         x->offset = j->rows;
+        RAVEL_ASSERT(x->extent >= 0 && x->start + x->extent <= x->size);
         j->rows += x->extent;
     }
     return RAVEL_OK;
@@ -292,6 +299,7 @@ static ravel_status join_qkv(const maker *m, const ravel_refit_rule *rule, const
         x->size = heads * each;
         x->extent = heads / n * each;
         x->start = i * x->extent;
+        RAVEL_ASSERT(x->extent > 0 || x->size == 0);
         x->offset = j->rows;
         j->rows += x->extent;
     }
@@ -313,6 +321,7 @@ static ravel_status join_grouped(const maker *m, const ravel_refit_rule *rule, c
         x->size = rule->kv_heads * x->block;
         x->extent = groups * x->block;
         x->start = index * x->extent;
+        RAVEL_ASSERT(x->start + x->extent <= x->size);
         x->offset = (p == 0 ? 0 : ratio + p - 1) * each;
     }
     j->rows = groups * (ratio + 2) * each;
@@ -374,6 +383,7 @@ static ravel_status add_joined(maker *m, const ravel_refit_tensor *t, int64_t in
     ravel_status status = split_names(m, rule, &j);
     if (status != RAVEL_OK) return status;
     if (rule->join < 0 || rule->join > RAVEL_REFIT_QKV_GROUPED) return rule_error(m, rule, t, "no such way to join");
+    RAVEL_ASSERT((size_t)rule->join < sizeof joins / sizeof *joins && j.count >= 1);
     if (j.count == 1 && !front && rule->join == RAVEL_REFIT_CONCAT)
         return add_renamed(m, t, index, rule, &j, dense, stars, star_count);
     if (rule->dim < 0 || at >= t->ndim) return rule_error(m, rule, t, "it has no such dimension to join along");
@@ -426,6 +436,7 @@ typedef struct tie {
 } tie;
 
 static ravel_status set_aside(const maker *m, const ravel__item *item, int64_t to, tie **list) {
+    RAVEL_ASSERT(to >= 0 && to < m->holding->count);
     if (!are_tied(m, item, &m->holding->items[to]))
         return ravel_error_set(m->err, RAVEL_E_ARGUMENT, "the %s has \"%s\" twice", m->what, item->name);
     tie *t = ravel__arena_push(m->arena, 1, sizeof *t);
@@ -454,6 +465,7 @@ static ravel_status find_ties(const maker *m) {
     }
     ravel__names_free(&names);
     if (status != RAVEL_OK) return status;
+    RAVEL_ASSERT(kept <= h->count);
     h->count = kept;
     for (; list; list = list->next, h->ties++) {
         h->items[kept + h->ties] = list->item;
@@ -470,6 +482,20 @@ static ravel_status check_rules(const maker *m, const ravel_refit_rule *rules, i
             return ravel_error_set(m->err, RAVEL_E_ARGUMENT,
                                    "%s rule %lld needs a name, parts and a stack of 0 or more", m->what, (long long)r);
     return RAVEL_OK;
+}
+
+/* Items lie inside their tensors and are of tensors that there are; ties lead from an item to those behind all items, and end. */
+static bool holding_ok(const ravel__holding *h, int64_t tensors) {
+    if (h->count < 0 || h->ties < 0 || h->room < h->count + h->ties) return false;
+    for (int64_t i = 0; i < h->count + h->ties; i++) {
+        const ravel__item *item = &h->items[i];
+        const ravel__box *box = &item->view.box;
+        if (item->view.tensor < 0 || item->view.tensor >= tensors || box->ndim != item->ndim) return false;
+        if (item->tied != 0 && (item->tied < h->count || item->tied >= h->count + h->ties)) return false;
+        for (int32_t d = 0; d < item->ndim; d++)
+            if (box->start[d] < 0 || box->extent[d] < 0 || box->start[d] + box->extent[d] > item->dims[d]) return false;
+    }
+    return true;
 }
 
 ravel_status ravel__holding_make(const ravel_refit_tensor *tensors, int64_t count, const ravel_refit_rule *rules,
@@ -495,6 +521,7 @@ ravel_status ravel__holding_make(const ravel_refit_tensor *tensors, int64_t coun
             made.items[made.count].name);
     if (status == RAVEL_OK) {
         (void)resize_items(&made, arena->allocator, made.count + made.ties); /* free the unused end */
+        RAVEL_ASSERT(holding_ok(&made, count));
         *holding = made;
     } else {
         ravel__holding_free(&made, arena->allocator);

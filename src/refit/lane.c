@@ -24,6 +24,7 @@ void ravel__lane_reset(ravel__lane *lane) {
 void ravel__lane_put(ravel__lane *lane, int32_t slot) {
     pthread_mutex_lock(&lane->lock);
     RAVEL_ASSERT(slot >= 0 && lane->tail - lane->head < RAVEL__LANE_MOST);
+    RAVEL_ASSERT(lane->head <= lane->tail);
     lane->slots[lane->tail++ % RAVEL__LANE_MOST] = slot;
     pthread_cond_signal(&lane->bell);
     pthread_mutex_unlock(&lane->lock);
@@ -31,6 +32,7 @@ void ravel__lane_put(ravel__lane *lane, int32_t slot) {
 
 /* Under the lock. */
 static int32_t take_first(ravel__lane *lane) {
+    RAVEL_ASSERT(lane->head <= lane->tail && lane->tail - lane->head <= RAVEL__LANE_MOST);
     return lane->head == lane->tail ? -1 : lane->slots[lane->head++ % RAVEL__LANE_MOST];
 }
 

@@ -36,6 +36,7 @@ void ravel__loader_free(ravel__loader *l) {
 }
 
 void ravel__loader_begin(ravel__loader *l, int64_t version, const char *active) {
+    RAVEL_ASSERT(version > 0);
     l->version = version;
     l->status = RAVEL_OK;
     atomic_store(&l->failed, RAVEL_OK);
@@ -55,6 +56,7 @@ static ravel_status out_of_place(ravel__loader *l, int32_t sender, const char *w
 
 /* The entry must continue where the last one ended; 0, with a sentence in l->why, where it does not. */
 static int expect(ravel__loader *l, int32_t stream, const ravel__frame_entry *e, ravel__taking *t) {
+    RAVEL_ASSERT(stream >= 0 && stream < l->refit->plan.in_count);
     const ravel__refit_plan *plan = &l->refit->plan;
     const ravel__stream *s = &plan->in[stream];
     const ravel__in_cursor *cursor = &l->cursors[stream];
@@ -64,6 +66,8 @@ static int expect(ravel__loader *l, int32_t stream, const ravel__frame_entry *e,
     }
     t->slice = &plan->slices[s->first + cursor->slice];
     t->item = &l->refit->sink_holding.items[t->slice->item];
+    RAVEL_ASSERT(t->slice->item >= 0 && t->slice->item < l->refit->sink_holding.count &&
+                 cursor->first < t->slice->count);
     if (e->tensor != (uint32_t)t->slice->tensor || e->dtype != t->slice->dtype ||
         e->count > (uint64_t)(t->slice->count - cursor->first)) {
         (void)out_of_place(l, s->sender, "has another slice than was planned");
@@ -86,6 +90,7 @@ static ravel_status changed(const ravel__taking *t, ravel_error *err) {
 
 /* A whole entry to its place, hashed on the way. */
 static ravel_status take_at_once(ravel__taking *t, void *place, ravel_error *err) {
+    RAVEL_ASSERT(t->payload && t->entry.kind == RAVEL__ENTRY_DATA);
     int64_t begin = ravel__clock_ns();
     ravel__xxh3 state;
     ravel__xxh3_begin(&state);
@@ -98,6 +103,7 @@ static ravel_status take_at_once(ravel__taking *t, void *place, ravel_error *err
 /* Hash and load step by step while the bytes are in the cache: bytes that fail the check are discarded with the stage. For
  * callbacks the whole entry is hashed first, since they are promised verified bytes. */
 static ravel_status take_data(ravel_refit *refit, ravel__taking *t, ravel_error *err) {
+    RAVEL_ASSERT(t->payload && refit->stage.active);
     const ravel__frame_entry *e = &t->entry;
     int64_t each = ravel_dtype_bytes(e->dtype), count = (int64_t)e->count, step = HASH_STEP / each;
     int careful = refit->sink->load != NULL;
@@ -128,6 +134,7 @@ static ravel_status take_data(ravel_refit *refit, ravel__taking *t, ravel_error 
 }
 
 static ravel_status keep(ravel_refit *refit, ravel__taking *t, ravel_error *err) {
+    RAVEL_ASSERT(t->entry.kind == RAVEL__ENTRY_KEEP && !t->payload);
     int64_t begin = ravel__clock_ns();
     ravel__span span = {t->slice->item, &t->box, (int64_t)t->entry.first, (int64_t)t->entry.count};
     ravel_status status = ravel__stage_keep(&refit->stage, &span, err);
@@ -136,6 +143,7 @@ static ravel_status keep(ravel_refit *refit, ravel__taking *t, ravel_error *err)
 }
 
 static void take_one(void *user, int64_t index) {
+    RAVEL_ASSERT(index >= 0 && index < ((ravel__loader *)user)->taking);
     ravel__loader *l = user;
     ravel__taking *t = &l->takings[index];
     ravel_error why = RAVEL_ERROR_INIT;
@@ -147,9 +155,11 @@ static void take_one(void *user, int64_t index) {
 
 /* Loads the queued entries. Splits the elapsed time into verify and load as the threads spent theirs. */
 static ravel_status take_waiting(ravel__loader *l, int64_t *covered) {
+    RAVEL_ASSERT(l->taking > 0 && l->taking <= RAVEL__BATCH_MOST);
     int64_t begin = ravel__clock_ns(), verify = 0, load = 0;
     ravel__team_run(&l->team, l->taking, take_one, l);
     int64_t passed = ravel__clock_ns() - begin;
+    RAVEL_ASSERT(passed >= 0);
     for (int32_t i = 0; i < l->taking; i++) {
         const ravel__taking *t = &l->takings[i];
         int64_t bytes = (int64_t)t->entry.count * ravel_dtype_bytes(t->entry.dtype);
@@ -167,6 +177,7 @@ static ravel_status take_waiting(ravel__loader *l, int64_t *covered) {
 
 /* The same for payloads in device memory, in two steps: adds the entry to the next kernel, which hashes and scatters. */
 static ravel_status take_apart(ravel__loader *l, const ravel__taking *t) {
+    RAVEL_ASSERT(l->payload && l->refit->stage.now->direct);
     const ravel__stage *stage = &l->refit->stage;
     const ravel__view *view = &t->item->view;
     const ravel__frame_entry *e = &t->entry;

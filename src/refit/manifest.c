@@ -45,6 +45,7 @@ static uint64_t sum_of(const unsigned char *bytes, size_t size) {
 }
 
 void ravel__manifest_encode(const ravel__holding *holding, int32_t side, unsigned char *out) {
+    RAVEL_ASSERT(side == RAVEL__SOURCE || side == RAVEL__SINK);
     unsigned char *p = out + RAVEL__MANIFEST_HEADER;
     for (int64_t i = 0; i < holding->count; i++) p = put_item(p, &holding->items[i]);
     RAVEL_ASSERT((size_t)(p - out) == ravel__manifest_bytes(holding));
@@ -111,6 +112,7 @@ ravel_status ravel__manifest_next(ravel__manifest_reader *r, ravel__entry *entry
         if (status != RAVEL_OK) return status;
     }
     r->at += entry_bytes(length, ndim);
+    RAVEL_ASSERT(r->at <= r->end);
     r->next++;
     return RAVEL_OK;
 }

@@ -54,6 +54,7 @@ void ravel__packer_free(ravel__packer *p) {
 }
 
 void ravel__packer_begin(ravel__packer *p, ravel_refit_identity next, const char *active, const char *has_base) {
+    RAVEL_ASSERT(next.version > 0);
     p->window = p->turn = 0;
     p->tensor = -1;
     p->next = next;
@@ -84,6 +85,7 @@ void ravel__packer_end(ravel__packer *p, int committed) {
 /* ---- one entry ------------------------------------------------------------------------------------------ */
 
 static ravel_status current_data(ravel__packer *p, int64_t tensor, const void **data) {
+    RAVEL_ASSERT(tensor >= 0 && tensor < p->refit->source->count);
     const ravel_refit_source *source = p->refit->source;
     if (!source->iterate) {
         *data = source->tensors[tensor].data;
@@ -110,6 +112,7 @@ static ravel_status current_data(ravel__packer *p, int64_t tensor, const void **
 /* Bytes of a device, and bytes that need no conversion, go straight to the frame; others are assembled in scratch
  * memory first, since the frame is written past the cache. */
 static ravel_status gather(ravel__packing *c, ravel_error *err) {
+    RAVEL_ASSERT(c->place && c->data && c->count > 0 && c->each > 0 && c->each <= RAVEL__PACK_STEP);
     unsigned char scratch[RAVEL__PACK_STEP];
     const ravel__view *view = &c->item->view;
     ravel_status status = RAVEL_OK;
@@ -142,6 +145,7 @@ static void gather_one(void *user, int64_t index) {
 
 /* Packs the payloads of the entries that were added since the last time. */
 static ravel_status settle(ravel__packer *p, ravel__frame_writer *writer, const ravel__refit_buffer *slot) {
+    RAVEL_ASSERT(slot->payload && p->settled <= writer->entries);
     const uint64_t *hashes = NULL;
     int64_t count = 0;
     ravel_status status =
@@ -165,6 +169,7 @@ static int unchanged(ravel__packer *p, int32_t stream, int64_t bytes, uint64_t c
     ravel__delta *d = &p->deltas[stream];
     if (!d->sent) return 0;
     int64_t block = cursor->block++;
+    RAVEL_ASSERT(block >= 0 && bytes > 0 && bytes <= d->block_bytes);
     RAVEL_ASSERT(block < d->blocks);
     int same = cursor->comparing && d->sent[block] == checksum;
     d->sending[block] = checksum;
@@ -190,6 +195,7 @@ static int64_t share_of(const ravel__packer *p) {
 static int64_t choose_count(const ravel__packer *p, int32_t stream, const ravel__packing *c, size_t room, int begun) {
     const ravel__delta *d = &p->deltas[stream];
     int64_t left = (c->slice->count - c->first) * c->each, bytes = (int64_t)room;
+    RAVEL_ASSERT(left > 0 && c->each > 0);
     if (p->payload && bytes > RAVEL__PAYLOAD_BLOCK) bytes = RAVEL__PAYLOAD_BLOCK;
     if (d->sent) {
         int64_t block = d->block_bytes - c->first * c->each % d->block_bytes;
@@ -206,6 +212,7 @@ static ravel__packing cut_at(const ravel__packer *p, int32_t stream, const ravel
     RAVEL_ASSERT(cursor->slice < refit->plan.out[stream].slices);
     ravel__packing c = {.slice = &refit->plan.slices[refit->plan.out[stream].first + cursor->slice]};
     c.item = &refit->source_holding.items[c.slice->item];
+    RAVEL_ASSERT(c.slice->item >= 0 && c.slice->item < refit->source_holding.count && cursor->first < c.slice->count);
     c.box = ravel__slice_box(&refit->plan, c.slice, c.item->ndim);
     c.each = ravel_dtype_bytes(c.slice->dtype);
     c.first = cursor->first;
@@ -214,6 +221,7 @@ static ravel__packing cut_at(const ravel__packer *p, int32_t stream, const ravel
 
 static void advance(ravel__out_cursor *cursor, const ravel__packing *c) {
     cursor->first += c->count;
+    RAVEL_ASSERT(c->count > 0 && cursor->first <= c->slice->count);
     if (cursor->first < c->slice->count) return;
     cursor->slice++;
     cursor->first = 0;
@@ -301,6 +309,7 @@ static int pack_entries(ravel__packer *p, int32_t stream, ravel__frame_writer *w
 /* ---- one frame ------------------------------------------------------------------------------------------ */
 
 static void begin_frame(ravel__packer *p, ravel__frame_writer *writer, ravel__refit_buffer *slot) {
+    RAVEL_ASSERT(slot->buffer && (!p->payload || slot->payload));
     size_t bytes = (size_t)p->refit->terms.buffer_bytes;
     slot->covered = slot->payload_bytes = 0;
     p->settled = 0;
@@ -314,6 +323,7 @@ static void begin_frame(ravel__packer *p, ravel__frame_writer *writer, ravel__re
  * where they expect frames. */
 static int32_t next_stream(ravel__packer *p) {
     int32_t count = p->refit->plan.out_count;
+    RAVEL_ASSERT(p->window >= 0 && p->turn >= 0 && (count == 0 || p->turn < count));
     for (; p->window < p->refit->plan.windows; p->window++, p->turn = 0)
         for (int32_t tried = 0; tried < count; tried++) {
             int32_t stream = (p->turn + tried) % count;
@@ -325,6 +335,7 @@ static int32_t next_stream(ravel__packer *p) {
 }
 
 static void close_frame(ravel__packer *p, int32_t stream, ravel__frame_writer *writer, ravel__refit_buffer *slot) {
+    RAVEL_ASSERT(p->cursors[stream].active && !p->cursors[stream].ended);
     ravel__out_cursor *cursor = &p->cursors[stream];
     ravel__frame_head head = {.window = (uint32_t)p->window,
                               .sequence = cursor->sequence++,
@@ -334,6 +345,7 @@ static void close_frame(ravel__packer *p, int32_t stream, ravel__frame_writer *w
     if (!has_more(p, stream, p->window)) head.flags |= RAVEL__FRAME_LAST_OF_WINDOW;
     if (!has_more(p, stream, -1)) head.flags |= RAVEL__FRAME_LAST;
     cursor->ended = (head.flags & RAVEL__FRAME_LAST) != 0;
+    RAVEL_ASSERT(!cursor->ended || (head.flags & RAVEL__FRAME_LAST_OF_WINDOW));
     slot->notice = (ravel__notice){head.flags, head.window, head.sequence, ravel__frame_end(writer, &head)};
     RAVEL_ASSERT(slot->notice.bytes <= (uint64_t)p->refit->terms.buffer_bytes);
     slot->stream = stream;

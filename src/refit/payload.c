@@ -63,6 +63,7 @@ static ravel_status append(ravel__payload *p, list *l, const void *item, size_t 
         l->items = more;
         l->room = room;
     }
+    RAVEL_ASSERT(l->count < l->room);
     memcpy((char *)l->items + (size_t)l->count++ * each, item, each);
     return RAVEL_OK;
 }
@@ -77,6 +78,7 @@ typedef struct walk {
 
 static ravel_status add_piece(void *user, int64_t at, int64_t count, ravel_error *err) {
     walk *w = user;
+    RAVEL_ASSERT(at >= 0 && count > 0 && w->packed > 0);
     w->next.tensor = w->tensor + at * w->each;
     w->next.bytes = count * w->packed;
     ravel_status status = append(w->payload, &w->payload->pieces, &w->next, sizeof w->next, err);
@@ -129,6 +131,7 @@ static ravel_status grow(ravel__payload *p, int32_t kind, size_t bytes, void **a
 }
 
 static ravel_status make_room(ravel__payload *p, size_t bytes, ravel_error *err) {
+    RAVEL_ASSERT(bytes > 0 && p->room >= 0);
     ravel_status status = RAVEL_OK;
     if ((int64_t)bytes > p->room) {
         p->room = 0;
@@ -148,6 +151,8 @@ static ravel_status make_room(ravel__payload *p, size_t bytes, ravel_error *err)
 
 static ravel_status launch(ravel__payload *p, const layout *l, void *buffer, int64_t bytes, int unpack,
                            ravel_error *err) {
+    RAVEL_ASSERT(p->pieces.count > 0 && p->spans.count > 0 && (int64_t)l->bytes <= p->room &&
+                 p->spans.count <= p->hash_room);
     char *page = p->page, *there = p->there;
     ravel__cast_job job = {.pieces = (const ravel__cast_piece *)(const void *)(there + l->pieces_at),
                            .first = (const int32_t *)(const void *)(there + l->first_at),
@@ -170,6 +175,7 @@ static ravel_status launch(ravel__payload *p, const layout *l, void *buffer, int
 
 ravel_status ravel__payload_run(ravel__payload *p, void *buffer, int64_t bytes, int unpack, const uint64_t **hashes,
                                 int64_t *count, ravel_error *err) {
+    RAVEL_ASSERT((p->spans.count == 0) == (p->pieces.count == 0));
     layout l = lay_out(p);
     *count = p->spans.count;
     ravel_status status = *count > 0 ? make_room(p, l.bytes, err) : RAVEL_OK;

@@ -9,6 +9,7 @@
 #include "base/assert.h"
 #include "base/hash.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 enum { REST_MOST = 256 };
@@ -96,6 +97,7 @@ static ravel_status make_groups(planner *p) {
         for (int32_t r = 0; r < party->count; r++) p->groups[p->group_count++] = (group){i, 1, party->ranks + r};
     }
     p->group_of_party[c->party_count] = p->group_count;
+    RAVEL_ASSERT(p->group_count <= c->ranks);
     return RAVEL_OK;
 }
 
@@ -107,10 +109,12 @@ static ravel_status make_senders(planner *p) {
     memset(p->load, 0, ranks * sizeof(int64_t));
     for (size_t r = 0; r < ranks; r++)
         p->sender_index[r] = p->c->hellos[r].roles & RAVEL__SOURCE ? p->sender_count++ : -1;
+    RAVEL_ASSERT(p->sender_count <= p->c->ranks);
     return RAVEL_OK;
 }
 
 static ravel_status index_items(planner *p, int32_t side, const ravel__holding *holding) {
+    RAVEL_ASSERT((side == RAVEL__OF_SOURCE || side == RAVEL__OF_SINK) && (!holding || holding->count <= INT32_MAX));
     size_t count = (size_t)p->c->count;
     p->item_of[side] = ravel__arena_push(&p->scratch, count, sizeof(int32_t));
     if (!p->item_of[side]) return ravel__no_memory(p->err, count * 4, "the plan's tensors");
@@ -149,6 +153,7 @@ static void collect_holders(planner *p, const ravel__tensor *t) {
             ravel__box other = ravel__share_box(t, o);
             if (!ravel__box_equal(&other, &box)) continue;
             p->holder_parties[used++] = o->party;
+            RAVEL_ASSERT(used <= p->c->ranks && p->c->parties[o->party].side == RAVEL__OF_SOURCE);
             h->parties++;
         }
     }
@@ -172,12 +177,14 @@ static ravel_status find_holders(planner *p, const ravel__tensor *t) {
         l->of = t;
         l->count = p->holder_count;
     }
+    RAVEL_ASSERT(l->of && l->count >= 0 && l->count <= p->c->ranks);
     p->holder_count = l->count;
     return RAVEL_OK;
 }
 
 /* Smaller is better; ties go to the lower rank. */
 static int64_t price(const planner *p, int32_t sender, const group *g) {
+    RAVEL_ASSERT(p->sender_index[sender] >= 0 && g->count > 0);
     const ravel__hello *hellos = p->c->hellos;
     int32_t to = g->ranks[0], policy = hellos[0].replica;
     int64_t far = hellos[sender].host == hellos[to].host ? 0 : INT64_MAX / 2;
@@ -201,6 +208,7 @@ static int32_t choose_sender(const planner *p, const holder *h, const group *g) 
             best_price = its;
         }
     }
+    RAVEL_ASSERT(best >= 0);
     return best;
 }
 
@@ -225,6 +233,7 @@ static int64_t keep_coords(planner *p, const ravel__box *box) {
     memcpy(p->coords + at, box->start, (size_t)box->ndim * 8);
     memcpy(p->coords + at + box->ndim, box->extent, (size_t)box->ndim * 8);
     p->coord_count = need;
+    RAVEL_ASSERT(p->coord_count <= p->coord_room);
     return at;
 }
 
@@ -294,6 +303,7 @@ static ravel_status cover(planner *p, int64_t index, int32_t g, const ravel__box
             next_count += ravel__box_without(&rest[i], &p->holders[h].box, next + next_count);
         }
         memcpy(rest, next, (size_t)next_count * sizeof *rest);
+        RAVEL_ASSERT(next_count <= REST_MOST);
         count = next_count;
     }
     if (count > 0 && !t->reported++) {
@@ -312,6 +322,7 @@ static ravel_status plan_tensor(planner *p, int64_t index) {
     for (const ravel__share *s = t->shares[RAVEL__OF_SINK]; s; s = s->next) {
         ravel__box box = ravel__share_box(t, s);
         int64_t bytes = ravel__box_count(&box) * ravel_dtype_bytes(t->dtype);
+        RAVEL_ASSERT(p->c->parties[s->party].side == RAVEL__OF_SINK);
         for (int32_t g = p->group_of_party[s->party]; g < p->group_of_party[s->party + 1]; g++) {
             p->plan->bytes_needed += bytes * p->groups[g].count;
             ravel_status status = cover(p, index, g, &box);
@@ -340,6 +351,7 @@ static int32_t make_windows(const ravel__catalog *c, int32_t groups, int64_t buf
         inside += bytes;
         t->window = window;
     }
+    RAVEL_ASSERT(window >= 0 && inside >= 0);
     return window + 1;
 }
 
@@ -353,6 +365,7 @@ static ravel_status set_members(planner *p, ravel__stream *s, const group *g, in
         int32_t rank = g->ranks[(i + sender_index) % g->count];
         if (s->local ? rank == s->sender : rank != s->sender) s->members[s->member_count++] = rank;
     }
+    RAVEL_ASSERT(s->member_count <= g->count && (!s->local || s->member_count <= 1));
     return RAVEL_OK;
 }
 
@@ -365,6 +378,7 @@ static ravel_status new_stream(planner *p, ravel__stream *s, int32_t sender, int
 }
 
 static int32_t sender_of_index(const planner *p, int32_t index) {
+    RAVEL_ASSERT(index >= 0 && index < p->sender_count);
     for (int32_t r = 0; r < p->c->ranks; r++)
         if (p->sender_index[r] == index) return r;
     return -1;
@@ -409,6 +423,18 @@ static void mark_used(const planner *p, int32_t kind, int32_t keys, char *used) 
         if (p->drafts[i].kind == kind) used[p->drafts[i].stream] = 1;
 }
 
+/* Streams are in the order of turns, and each has a part of the slices to itself, in the order of windows. */
+static bool streams_ok(const ravel__refit_plan *plan, const ravel__stream *streams, int32_t count) {
+    for (int32_t i = 0; i < count; i++) {
+        const ravel__stream *s = &streams[i], *before = i > 0 ? s - 1 : NULL;
+        if (before && (before->turn > s->turn || (before->turn == s->turn && before->sender > s->sender))) return false;
+        if (s->first < 0 || s->slices < 1 || s->first + s->slices > plan->slice_count || s->bytes < 1) return false;
+        for (int64_t k = 1; k < s->slices; k++)
+            if (plan->slices[s->first + k].window < plan->slices[s->first + k - 1].window) return false;
+    }
+    return true;
+}
+
 static ravel_status make_streams(planner *p) {
     ravel__refit_plan *plan = p->plan;
     int32_t most = p->group_count + p->sender_count + 2, mine = own_group(p);
@@ -437,6 +463,7 @@ static ravel_status make_streams(planner *p) {
     RAVEL_ASSERT(plan->in_count <= p->sender_count + 1);
     sort_by_turn(plan->out, plan->out_count);
     sort_by_turn(plan->in, plan->in_count);
+    RAVEL_ASSERT(streams_ok(plan, plan->out, plan->out_count) && streams_ok(plan, plan->in, plan->in_count));
     return RAVEL_OK;
 }
 

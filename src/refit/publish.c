@@ -120,6 +120,7 @@ static ravel_status take_source(ravel_publisher *p, const ravel_refit_source *so
 /* The default address of other ranks: beside rank 0's. */
 static ravel_status own_address(ravel_publisher *p, const char *given, const char *root, char *text, size_t bytes,
                                 ravel_error *err) {
+    RAVEL_ASSERT(bytes >= ADDRESS_BYTES);
     const char *colon = strrchr(root, ':');
     if (!root[0]) return ravel_error_set(err, RAVEL_E_ARGUMENT, "rank 0 needs an address to publish at");
     if (strlen(root) > 256 || (given && strlen(given) > 256))
@@ -158,6 +159,7 @@ typedef struct card {
 } card;
 
 static ravel_status encode_manifest(ravel_publisher *p, unsigned char **bytes, size_t *size, ravel_error *err) {
+    RAVEL_ASSERT(!*bytes && p->store.items);
     ravel__holding stored = p->holding; /* with the dtypes that are kept */
     ravel__item *items = ravel__alloc(&p->memory.allocator, ((size_t)stored.count + 1) * sizeof *items);
     if (!items) return ravel__no_memory(err, (size_t)stored.count * sizeof *items, "the manifest");
@@ -175,6 +177,7 @@ static ravel_status encode_manifest(ravel_publisher *p, unsigned char **bytes, s
 
 /* Rank 0: reads the manifests one after the other, its own first. */
 static ravel_status build(ravel_publisher *p, const card *cards, const unsigned char *own, ravel_error *err) {
+    RAVEL_ASSERT(p->rank == 0 && !p->directory_bytes);
     ravel__directory_builder b;
     ravel__differences list;
     ravel_status status = RAVEL_OK, lost = RAVEL_OK;
@@ -213,6 +216,7 @@ static ravel_status build(ravel_publisher *p, const card *cards, const unsigned 
 
 /* The directory from rank 0 to all, so that all ranks number tensors alike. */
 static ravel_status share_directory(ravel_publisher *p, ravel_error *err) {
+    RAVEL_ASSERT((p->rank == 0) == (p->directory_bytes != NULL));
     int64_t size = (int64_t)p->directory_size;
     ravel_status status = ravel_comm_broadcast(p->comm, &size, 1, RAVEL_I64, 0, err);
     if (status != RAVEL_OK || p->rank == 0)
@@ -260,6 +264,7 @@ static ravel_status make_directory(ravel_publisher *p, ravel_error *err) {
 }
 
 static ravel_status start(ravel_publisher *p, ravel_error *err) {
+    RAVEL_ASSERT(p->directory_bytes && p->directory_size > 0);
     ravel__directory d;
     ravel_status status = ravel__directory_decode(p->directory_bytes, p->directory_size, &p->memory.allocator, &d, err);
     if (status != RAVEL_OK) return status;
@@ -269,6 +274,7 @@ static ravel_status start(ravel_publisher *p, ravel_error *err) {
 }
 
 static ravel_status join(ravel_publisher *p, ravel_comm *comm, const char *address, char *root, ravel_error *err) {
+    RAVEL_ASSERT(!p->comm);
     ravel_status status = ravel_comm_dup(comm, &p->comm, err);
     if (status != RAVEL_OK) return status;
     ravel_comm_set_name(p->comm, "publication");
@@ -336,6 +342,7 @@ typedef struct share {
 } share;
 
 static ravel_status agree_on(ravel_publisher *p, const share *mine, ravel_refit_identity *identity, ravel_error *err) {
+    RAVEL_ASSERT(mine->nonce != 0);
     size_t bytes = (size_t)p->ranks * sizeof *mine;
     share *all = ravel__alloc(&p->memory.allocator, bytes);
     uint64_t *digests = ravel__alloc(&p->memory.allocator, (size_t)p->ranks * sizeof *digests);
@@ -382,6 +389,7 @@ ravel_status ravel_publisher_publish(ravel_publisher *p, int64_t version, ravel_
                                  (long long)version, (long long)p->last);
     if (status == RAVEL_OK) {
         slot = ravel__store_claim(&p->store);
+        RAVEL_ASSERT(slot >= 0 && slot < p->options.keep);
         int64_t copied = ravel__clock_ns();
         status = ravel__store_fill(&p->store, slot, &p->source_copy, p->threads, &mine.digest, &own);
         p->copy_seconds = (double)(ravel__clock_ns() - copied) * 1e-9;
@@ -390,6 +398,7 @@ ravel_status ravel_publisher_publish(ravel_publisher *p, int64_t version, ravel_
     if (status == RAVEL_OK) status = agree_on(p, &mine, &identity, &own);
     if (status != RAVEL_OK) return ravel_error_set(err, status, "%s", own.message);
     /* Rank 0 announces the version to generators, so it shows it last. */
+    RAVEL_ASSERT(slot >= 0 && identity.version == version);
     if (p->rank > 0) ravel__store_show(&p->store, slot, identity);
     if (p->ranks > 1) status = ravel_comm_barrier(p->comm, err);
     if (status != RAVEL_OK) return status;

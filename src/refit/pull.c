@@ -92,6 +92,7 @@ static ravel_status take_address(ravel_puller *p, const char *address, ravel_err
 }
 
 static ravel_status start_watch(ravel_puller *p, ravel_error *err) {
+    RAVEL_ASSERT(!p->watch.running);
     if (p->rank != 0) return RAVEL_OK;
     p->watch.address = p->address;
     p->watch.token = p->token;
@@ -181,6 +182,7 @@ static int is_newer(ravel_puller *p) {
 /* Drops the staged version; ends the threads first. */
 static void drop(ravel_puller *p, ravel_error *err) {
     ravel__pull_stop(p);
+    RAVEL_ASSERT(atomic_load(&p->progress) == RAVEL__PULL_NONE && !p->coordinating);
     (void)ravel__stage_abort(&p->stage, err);
 }
 
@@ -189,6 +191,7 @@ enum { FAR_BROKEN, FAR_NONE, FAR_RUNNING, FAR_DONE };
 
 static int64_t how_far(const ravel_puller *p) {
     static const int64_t far[] = {FAR_NONE, FAR_RUNNING, FAR_DONE, FAR_BROKEN};
+    RAVEL_ASSERT((size_t)atomic_load(&p->progress) < sizeof far / sizeof *far);
     return far[atomic_load(&p->progress)];
 }
 
@@ -223,6 +226,7 @@ typedef struct order {
 } order;
 
 static ravel_status choose(ravel_puller *p, int64_t version, order *o, ravel_error *err) {
+    RAVEL_ASSERT(p->rank == 0);
     ravel__versions v = ravel__watch_versions(&p->watch);
     o->session = v.session;
     for (int32_t i = 0; i < v.count; i++) {
@@ -251,6 +255,7 @@ ravel_status ravel_puller_stage(ravel_puller *p, int64_t version, ravel_error *e
     if (status == RAVEL_OK && o.identity.version > 0) {
         p->next = o.identity;
         p->next_session = o.session;
+        RAVEL_ASSERT(!p->coordinating && !p->stage.active);
         p->base = p->options.delta ? p->stage.held : (ravel_refit_identity){0};
         if (p->base.nonce == 0) p->base = (ravel_refit_identity){0}; /* nothing that the trainers know of */
         status = ravel__stage_begin(&p->stage, p->next, &own);
@@ -318,6 +323,7 @@ ravel_status ravel_puller_commit(ravel_puller *p, ravel_pull_report *report, rav
     ravel_status status = may_commit(p, &own);
     if (p->ranks > 1) status = ravel_agree(p->comm, status, &own);
     if (status != RAVEL_OK) return ravel_error_set(err, status, "%s", own.message);
+    RAVEL_ASSERT(p->stage.active && ravel__identity_equal(p->stage.next, p->next) && p->done_ns >= p->began_ns);
     status = ravel__stage_commit(&p->stage, err);
     if (status != RAVEL_OK) {
         ravel__pull_stop(p);
@@ -330,6 +336,7 @@ ravel_status ravel_puller_commit(ravel_puller *p, ravel_pull_report *report, rav
     r.bytes_needed = p->plan.bytes;
     r.bytes_pulled = atomic_load(&p->pulled);
     r.bytes_kept = atomic_load(&p->kept);
+    RAVEL_ASSERT(r.bytes_pulled >= 0 && r.bytes_kept >= 0);
     r.prepare_seconds = (double)(p->done_ns - p->began_ns) * 1e-9;
     r.mapped = atomic_load(&p->mapped);
     r.lag = lag_of(p);

@@ -46,6 +46,7 @@ typedef struct reading {
 } reading;
 
 int ravel__pull_may_map(const ravel_puller *p, int32_t sender) {
+    RAVEL_ASSERT(sender >= 0 && sender < p->directory.senders);
     uint64_t here = ravel__machine_number();
     return p->holding.carrier && here != 0 && p->directory.machines[sender] == here &&
            p->stage.now != &ravel__stage_undo;
@@ -77,6 +78,7 @@ static void message(void *user, const ravel__message *head, void *body) {
 static ravel_status ask(reading *r, uint32_t kind) {
     const ravel_puller *p = r->puller;
     unsigned char body[RAVEL__ASK_HEADER];
+    RAVEL_ASSERT(p->session != 0 && p->next.version > 0);
     ravel__ask head = {.session = p->session, .identity = p->next};
     ravel__ask_put_header(body, &head);
     r->came = 0;
@@ -119,6 +121,7 @@ static void put_mapping(ravel_puller *p, ravel__mapping *m) {
 }
 
 static ravel_status new_mapping(const reading *r, ravel__mapping **made) {
+    RAVEL_ASSERT(r->mapped.slots >= 1 && r->mapped.slots <= RAVEL__STORE_KEEP_MOST);
     ravel__mapping *m = calloc(1, sizeof *m);
     if (!m) return ravel__no_memory(r->err, sizeof *m, "a mapping");
     m->sender = r->task->sender;
@@ -136,6 +139,7 @@ static ravel_status new_mapping(const reading *r, ravel__mapping **made) {
 /* Names are never reused: a restarted trainer has another name and other memory. */
 static ravel_status map(reading *r, const void **data) {
     ravel__mapping *m = take_mapping(r->puller, r->task->sender);
+    RAVEL_ASSERT(!m || m->sender == r->task->sender);
     if (m && memcmp(m->name, r->mapped.name, sizeof m->name) != 0) {
         free_mapping(m);
         m = NULL;
@@ -182,6 +186,7 @@ static ravel_status add_stored(void *user, int64_t at, int64_t count, int64_t st
     for (int64_t i = 0; i < count; i += stride == 1 ? count : 1) {
         int64_t n = stride == 1 ? count : 1, from = at + i * stride;
         ravel_status status = r->count == r->room ? more_pieces(r) : RAVEL_OK;
+        RAVEL_ASSERT(from >= 0 && (from + n - 1) / p->item->per_block < r->mapped.blocks - p->item->first_block);
         if (status != RAVEL_OK) return status;
         r->pieces[r->count++] = (ravel__cast_piece){.at = p->item->at + from * p->packed,
                                                     .bytes = n * p->packed,
@@ -212,6 +217,7 @@ static ravel_status add_run(void *user, int64_t at, int64_t count, int64_t strid
 
 /* The sender's box of a tensor, from the directory. */
 static int box_of(const ravel__directory *d, int32_t tensor, int32_t sender, ravel__box *box) {
+    RAVEL_ASSERT(tensor >= 0 && tensor < d->count);
     const ravel__cut *cut = &d->cuts[d->tensors[tensor].cut];
     for (int32_t h = 0; h < cut->holders; h++)
         if (cut->senders[h] == sender) {
@@ -256,6 +262,7 @@ static ravel_status index_items(reading *r) {
 
 /* E_UNSUPPORTED: no kernel casts what is stored to what is wanted. */
 static ravel_status list_want(reading *r, const ravel__want *want) {
+    RAVEL_ASSERT(want->tensor >= 0 && want->tensor < r->puller->directory.count);
     const ravel_puller *p = r->puller;
     const ravel__view *view = &p->holding.items[want->item].view;
     const ravel__piece *piece = ravel__want_piece(&p->plan, want);
@@ -283,6 +290,7 @@ static int by_place(const void *a, const void *b) {
 
 /* Blocks of one item that are touched; 0: they do not come after the ones before. */
 static int add_blocks(reading *r, const ravel__mapped_item *item, int64_t elements, int64_t *n) {
+    RAVEL_ASSERT(elements >= 0 && *n >= 0 && *n <= r->blocks);
     int64_t each = ravel_dtype_bytes(item->dtype);
     for (int64_t done = 0, b = item->first_block; done < elements; done += item->per_block, b++) {
         int64_t left = elements - done, count = left < item->per_block ? left : item->per_block;
@@ -327,6 +335,7 @@ static ravel_status compare(const reading *r, const uint64_t *hashes) {
 }
 
 static ravel_status load(reading *r, const void *data, ravel_stream *stream) {
+    RAVEL_ASSERT(r->count > 0 && r->blocks > 0 && data);
     ravel_puller *p = r->puller;
     ravel_device *device = ravel__carrier_device(p->holding.carrier);
     size_t spans = (size_t)r->blocks * sizeof *r->spans, pieces = (size_t)r->count * sizeof *r->pieces;

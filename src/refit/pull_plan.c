@@ -48,6 +48,7 @@ static ravel_status no_memory(const planner *p) {
 
 /* The dimension with the most different starts among the first holders: along it boxes are told apart best. */
 static int32_t best_axis(const ravel__cut *cut) {
+    RAVEL_ASSERT(cut->holders >= 1);
     int32_t best = 0, most = -1;
     for (int32_t d = 0; d < cut->ndim; d++) {
         int32_t changes = 0;
@@ -151,6 +152,7 @@ static int32_t first_behind(const cut_index *index, int64_t end) {
         else
             high = middle;
     }
+    RAVEL_ASSERT(low == index->count || index->groups[low].box.start[index->axis] >= end);
     return low;
 }
 
@@ -186,6 +188,7 @@ static ravel_status take_group(planner *p, const group *g, cover *c, const char 
     }
     if (next_count > 0) memcpy(c->rest, next, (size_t)next_count * sizeof *next);
     c->rest_count = next_count;
+    RAVEL_ASSERT(next_count >= 0 && next_count <= REST_MOST && c->count <= c->room);
     return RAVEL_OK;
 }
 
@@ -237,6 +240,7 @@ static int grow_patterns(planner *p) {
     p->slots = slots;
     p->slot_count = slot_count;
     p->room = room;
+    RAVEL_ASSERT(count < room && (slot_count & (slot_count - 1)) == 0 && slot_count >= 2 * (size_t)room);
     return 1;
 }
 
@@ -262,6 +266,7 @@ static ravel_status find_pattern(planner *p, int32_t cut, const ravel__box *box,
 
 /* 1 where the tensor of the directory can become the item; *dtype travels. */
 static int check_item(planner *p, const ravel__item *item, const ravel__listed *t, int32_t *dtype) {
+    RAVEL_ASSERT(t->cut >= 0 && t->cut < p->d->cut_count);
     const ravel__cut *cut = &p->d->cuts[t->cut];
     if (cut->ndim != item->ndim || memcmp(cut->dims, item->dims, (size_t)item->ndim * sizeof *item->dims) != 0) {
         ravel__differences_add(p->list, "\"%s\": the trainers have another shape", item->name);

@@ -1,4 +1,6 @@
 #include "refit/dial.h"
+
+#include "base/assert.h"
 #include "refit/pull.h"
 
 #include <string.h>
@@ -79,6 +81,7 @@ static void *run(void *argument) {
 }
 
 ravel_status ravel__watch_start(ravel__watch *w, ravel_error *err) {
+    RAVEL_ASSERT(!w->running && w->address);
     pthread_mutex_init(&w->lock, NULL);
     atomic_init(&w->stop, 0);
     w->running = pthread_create(&w->thread, NULL, run, w) == 0;
@@ -103,6 +106,7 @@ ravel__versions ravel__watch_versions(ravel__watch *w) {
 }
 
 void ravel__watch_report(ravel__watch *w, const ravel__pull_report *report) {
+    RAVEL_ASSERT(w->running && report->ranks > 0);
     pthread_mutex_lock(&w->lock);
     w->report = *report;
     w->report_due = 1;

@@ -170,6 +170,7 @@ void ravel__mapped_put(unsigned char *out, const ravel__mapped *m) {
 }
 
 void ravel__mapped_put_item(unsigned char *out, int64_t index, const ravel__mapped_item *item) {
+    RAVEL_ASSERT(index >= 0);
     unsigned char *p = out + RAVEL__MAPPED_HEADER + index * RAVEL__MAPPED_ITEM;
     ravel__put32(p, (uint32_t)item->tensor);
     ravel__put32(p + 4, (uint32_t)item->dtype);
@@ -201,6 +202,7 @@ ravel_status ravel__mapped_open(const void *bytes, int64_t size, ravel__mapped *
 
 ravel_status ravel__mapped_item_at(const void *bytes, const ravel__mapped *mapped, int64_t index,
                                    ravel__mapped_item *item, ravel_error *err) {
+    RAVEL_ASSERT(index >= 0 && index < mapped->items);
     const unsigned char *p = (const unsigned char *)bytes + RAVEL__MAPPED_HEADER + index * RAVEL__MAPPED_ITEM;
     *item = (ravel__mapped_item){.tensor = (int32_t)ravel__get32(p),
                                  .dtype = (int32_t)ravel__get32(p + 4),
@@ -227,6 +229,7 @@ int ravel__mapped_holds(const ravel__mapped *m, const ravel__mapped_item *item, 
 /* ---- failed --------------------------------------------------------------------------------------------- */
 
 void ravel__failed_encode(ravel_status status, const char *message, unsigned char out[RAVEL__FAILED_BYTES]) {
+    RAVEL_ASSERT(status != RAVEL_OK);
     memset(out, 0, RAVEL__FAILED_BYTES);
     ravel__put32(out, (uint32_t)status);
     (void)snprintf((char *)out + 4, RAVEL_ERROR_MESSAGE_BYTES, "%s", message);

@@ -11,6 +11,7 @@
 #include "refit/dial.h"
 #include "refit/workers.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,6 +46,7 @@ static ravel_status wrong(worker *w, const char *what) {
 }
 
 static const ravel__want *current_want(const worker *w) {
+    RAVEL_ASSERT(w->slice >= 0 && w->slice < w->task->count);
     return &w->puller->plan.wants[w->task->first + w->slice];
 }
 
@@ -61,6 +63,7 @@ static void *room_for(worker *w, unsigned char **bytes, size_t *room, size_t nee
 static int64_t block_count(const worker *w) {
     int64_t left = ravel__want_piece(&w->puller->plan, current_want(w))->count - w->first;
     int64_t most = w->block == 0 ? w->hashes.first : w->hashes.per_block;
+    RAVEL_ASSERT(left > 0 && most > 0 && w->block < w->hashes.blocks);
     return left < most ? left : most;
 }
 
@@ -104,6 +107,7 @@ static ravel_status changed(worker *w, const ravel__span *span) {
 
 static void advance(worker *w, int64_t count) {
     w->first += count;
+    RAVEL_ASSERT(count > 0 && w->first <= ravel__want_piece(&w->puller->plan, current_want(w))->count);
     if (w->first < ravel__want_piece(&w->puller->plan, current_want(w))->count) return;
     w->slice++;
     w->first = w->block = 0;
@@ -128,6 +132,7 @@ static ravel_status take_block(worker *w, const ravel__message *head, const unsi
         status = keep(w, &span, dtype);
     } else {
         uint64_t hash = ravel__get64(w->hash_bytes + RAVEL__HASHES_HEADER + 8 * w->block);
+        RAVEL_ASSERT(w->hash_room >= RAVEL__HASHES_HEADER + 8 * ((size_t)w->block + 1));
         if (ravel__xxh3_of(body, (size_t)head->bytes) != hash) return changed(w, &span);
         status = body == w->scratch ? write_span(w, &span, dtype, body) : RAVEL_OK;
         atomic_fetch_add(&w->puller->pulled, head->bytes);
@@ -173,7 +178,7 @@ static ravel_status take_entry(worker *w, const ravel__frame_entry *e) {
 }
 
 static ravel_status take_frame(worker *w, const ravel__message *head) {
-    ravel__frame_head frame;
+    ravel__frame_head frame = {0};
     ravel__frame_entry entry;
     ravel_status status = ravel__frame_open(w->frame, (size_t)head->bytes, &frame, &w->why);
     if (status == RAVEL_OK &&
@@ -225,6 +230,7 @@ static void message(void *user, const ravel__message *head, void *body) {
 
 /* The k-th of a sender's addresses, one per serving thread: workers spread over them. */
 static void lane_address(const char *list, int32_t number, char *text, size_t bytes) {
+    RAVEL_ASSERT(number >= 0 && bytes > 0);
     int32_t count = 1;
     for (const char *p = list; *p; p++) count += *p == ',';
     for (int32_t skip = number % count; skip > 0; skip--) list = strchr(list, ',') + 1;
@@ -235,6 +241,7 @@ static void lane_address(const char *list, int32_t number, char *text, size_t by
 }
 
 static ravel_status connect(worker *w, int32_t sender) {
+    RAVEL_ASSERT(sender >= 0 && sender < w->puller->directory.senders);
     char address[512];
     if (w->sender == sender && w->dial.link) return RAVEL_OK;
     ravel__dial_close(&w->dial);
@@ -244,6 +251,7 @@ static ravel_status connect(worker *w, int32_t sender) {
 }
 
 static ravel_status ask(worker *w) {
+    RAVEL_ASSERT(w->task->count > 0 && w->task->first + w->task->count <= w->puller->plan.want_count);
     const ravel_puller *p = w->puller;
     const ravel__want *wants = p->plan.wants + w->task->first;
     size_t bytes = RAVEL__ASK_HEADER;
@@ -265,6 +273,7 @@ static ravel_status ask(worker *w) {
 }
 
 static ravel_status run_task(worker *w, const ravel__pull_task *task) {
+    RAVEL_ASSERT(w->status == RAVEL_OK && task->count > 0);
     w->task = task;
     w->slice = w->first = w->block = 0;
     w->frames = 0;
@@ -284,6 +293,7 @@ static ravel_status run_task(worker *w, const ravel__pull_task *task) {
 }
 
 static void fail(ravel_puller *p, ravel_status status, const ravel_error *why) {
+    RAVEL_ASSERT(status != RAVEL_OK);
     pthread_mutex_lock(&p->lock);
     if (p->status == RAVEL_OK || p->status == RAVEL_E_END) {
         p->status = status;
@@ -309,8 +319,22 @@ static void work(void *user, int64_t number) {
     ravel__release(&p->memory.allocator, w.frame, w.frame ? RAVEL__PULL_FRAME_BYTES : 0);
 }
 
+/* The tasks hold every want once. */
+static bool tasks_ok(const ravel_puller *p) {
+    int64_t wants = 0;
+    for (int64_t t = 0; t < p->task_count; t++) {
+        const ravel__pull_task *task = &p->tasks[t];
+        if (task->count < 1 || task->first < p->plan.first_want[task->sender] ||
+            task->first + task->count > p->plan.first_want[task->sender + 1])
+            return false;
+        wants += task->count;
+    }
+    return p->task_count <= p->task_room && wants == p->plan.want_count;
+}
+
 /* Cuts every sender's wants so that all threads have work; each rank starts with another sender. */
 static ravel_status make_tasks(ravel_puller *p, ravel_error *err) {
+    RAVEL_ASSERT(p->threads > 0 && p->session != 0);
     const ravel__pull_plan *plan = &p->plan;
     int64_t share = plan->bytes / p->threads + 1, room = plan->senders + 2 * (int64_t)p->threads;
     if (share < TASK_LEAST) share = TASK_LEAST;
@@ -338,6 +362,7 @@ static ravel_status make_tasks(ravel_puller *p, ravel_error *err) {
             bytes = 0;
         }
     }
+    RAVEL_ASSERT(tasks_ok(p));
     return RAVEL_OK;
 }
 
@@ -416,12 +441,14 @@ ravel_status ravel__pull_meet(ravel_puller *p, ravel_error *err) {
     p->directory = d;
     p->plan = made;
     p->session = d.digest;
+    RAVEL_ASSERT(made.senders == d.senders);
     return RAVEL_OK;
 }
 
 /* ---- the coordinator ------------------------------------------------------------------------------------ */
 
 static void *coordinate(void *argument) {
+    RAVEL_ASSERT(((ravel_puller *)argument)->stage.active);
     ravel_puller *p = argument;
     ravel_error err = RAVEL_ERROR_INIT;
     ravel_status status = p->session == p->next_session ? RAVEL_OK : ravel__pull_meet(p, &err);
@@ -440,6 +467,7 @@ static void *coordinate(void *argument) {
 }
 
 ravel_status ravel__pull_start(ravel_puller *p, ravel_error *err) {
+    RAVEL_ASSERT(atomic_load(&p->progress) == RAVEL__PULL_NONE && p->next.version > 0);
     RAVEL_ASSERT(!p->coordinating && p->stage.active);
     atomic_store(&p->stop, 0);
     atomic_store(&p->next_task, 0);

@@ -28,6 +28,7 @@ static int link_up(void *user, ravel__link *link, const void *hello, int32_t byt
     ravel__client *c = ravel__calloc(lane->server->allocator, 1, sizeof *c);
     (void)hello, (void)bytes;
     if (!c) return 0;
+    RAVEL_ASSERT(!lane->clients || !lane->clients->before);
     c->lane = lane;
     c->link = link;
     c->next = lane->clients;
@@ -38,6 +39,7 @@ static int link_up(void *user, ravel__link *link, const void *hello, int32_t byt
 }
 
 static void forget(ravel__client *c) {
+    RAVEL_ASSERT(c->before ? c->before->next == c : c->lane->clients == c);
     ravel__server *server = c->lane->server;
     ravel__job_end(c);
     ravel__release(server->allocator, c->body, c->body_bytes);
@@ -58,6 +60,7 @@ static void link_down(void *user, ravel__link *link, const char *why) {
 
 /* A body is kept until its message is handled; a link has one at a time. */
 static void *link_place(void *user, ravel__link *link, const ravel__message *head) {
+    RAVEL_ASSERT(ravel__link_owner(link));
     ravel__client *c = ravel__link_owner(link);
     (void)user;
     if (head->bytes > RAVEL__ASK_MOST) return NULL;
@@ -76,6 +79,7 @@ static void send_versions(ravel__client *c) {
     unsigned char body[RAVEL__VERSIONS_HEADER + 24 * RAVEL__STORE_KEEP_MOST];
     ravel__versions v = {.session = server->session};
     v.count = ravel__store_list(server->store, v.list);
+    RAVEL_ASSERT(v.count >= 0 && v.count <= RAVEL__STORE_KEEP_MOST);
     ravel__message head = {.kind = RAVEL__PULL_VERSIONS, .id = c->watch_id};
     head.bytes = (int64_t)ravel__versions_encode(&v, body);
     c->watching = 0;
@@ -104,6 +108,7 @@ static void take_watch(ravel__client *c, const ravel__message *head, const unsig
 /* The place of a generator's report: its own, a free one, or the oldest of those whose links are closed. Under the
  * lock. */
 static ravel__reported *report_place(ravel__server *s, uint64_t generator) {
+    RAVEL_ASSERT(s->report_count <= s->report_room);
     ravel__reported *gone = NULL;
     for (int64_t i = 0; i < s->report_count; i++) {
         ravel__reported *r = &s->reports[i];
@@ -142,6 +147,7 @@ static void send_directory(ravel__client *c, uint64_t id) {
 }
 
 static void link_message(void *user, ravel__link *link, const ravel__message *head, void *body) {
+    RAVEL_ASSERT(ravel__link_owner(link) && head->bytes <= RAVEL__ASK_MOST);
     ravel__client *c = ravel__link_owner(link);
     (void)user;
     if (head->bytes > 0 && !body)
@@ -221,6 +227,7 @@ static void lane_address(const char *first, int32_t lane, char *text, size_t byt
 ravel_status ravel__server_open(ravel__server *s, ravel__store *store, const char *address, int32_t lanes,
                                 const ravel__lane_options *options, const ravel_allocator *allocator,
                                 ravel_error *err) {
+    RAVEL_ASSERT(lanes >= 1 && lanes <= RAVEL__LANES_MOST);
     memset(s, 0, sizeof *s);
     s->allocator = allocator;
     s->store = store;
@@ -267,6 +274,7 @@ ravel_status ravel__server_addresses(const ravel__server *s, const char *host, c
         if (comma) text[used++] = comma;
         memcpy(text + used, one, strlen(one) + 1);
         used += strlen(one);
+        RAVEL_ASSERT(used < bytes);
     }
     return RAVEL_OK;
 }
@@ -282,12 +290,14 @@ static ravel_status map_items(ravel__server *s, const ravel__directory *d, ravel
         if (tensor < 0)
             return ravel_error_set(err, RAVEL_E_INTERNAL, "\"%s\" is not in the directory", holding->items[i].name);
         s->item_of[tensor] = (int32_t)i;
+        RAVEL_ASSERT(tensor < s->tensors && i <= INT32_MAX);
     }
     return RAVEL_OK;
 }
 
 ravel_status ravel__server_start(ravel__server *s, const unsigned char *bytes, size_t size,
                                  const ravel__directory *directory, ravel_error *err) {
+    RAVEL_ASSERT(!s->item_of && !s->handout && size > 0);
     ravel_status status = map_items(s, directory, err);
     if (status == RAVEL_OK && s->store->on_device) status = ravel__handout_open(s->store, &s->handout, err);
     if (status != RAVEL_OK) return status;
@@ -312,6 +322,7 @@ void ravel__server_close(ravel__server *s) {
         if (s->lane[i].running) (void)pthread_join(s->lane[i].thread, NULL);
         s->lane[i].running = 0;
     }
+    for (int32_t i = 0; i < s->lanes; i++) RAVEL_ASSERT(!s->lane[i].clients); /* their threads have let go of them */
     ravel__handout_close(s->handout);
     s->store->wake = NULL;
     for (int32_t i = 0; i < s->lanes; i++) ravel__hub_free(s->lane[i].hub);

@@ -24,6 +24,7 @@ void ravel__job_end(ravel__client *c) {
     ravel__job *j = &c->job;
     ravel__server *s = c->lane->server;
     if (!j->active) return;
+    RAVEL_ASSERT(j->kept && j->slice <= j->count && j->in_flight >= 0);
     ravel__store_release(s->store, j->kept);
     ravel__release(s->allocator, j->asked, ((size_t)j->count + 1) * sizeof *j->asked);
     ravel__release(s->allocator, j->same, (size_t)s->store->blocks + 1);
@@ -57,6 +58,7 @@ typedef struct block {
 } block;
 
 static block block_of(const ravel__store_item *item, const ravel__asked *a, int64_t start, int64_t number) {
+    RAVEL_ASSERT(start >= 0 && number >= 0 && item->per_block > 0);
     int64_t lead = item->per_block - start % item->per_block;
     block b = {.first = number == 0 ? 0 : lead + (number - 1) * item->per_block};
     int64_t most = number == 0 ? lead : item->per_block, left = a->count - b.first;
@@ -70,10 +72,12 @@ static block block_of(const ravel__store_item *item, const ravel__asked *a, int6
 }
 
 static const unsigned char *block_bytes(const ravel__job *j, const ravel__store_item *item, const block *b) {
+    RAVEL_ASSERT(j->kept && b->at >= 0 && b->at + b->count <= item->elements);
     return j->kept->bytes + item->at + b->at * ravel_dtype_bytes(item->view.dtype);
 }
 
 static uint64_t block_hash(const ravel__job *j, const ravel__store_item *item, const block *b) {
+    RAVEL_ASSERT(!b->whole || b->index >= item->first_block);
     if (b->whole) return j->kept->hashes[b->index];
     return ravel__xxh3_of(block_bytes(j, item, b), (size_t)(b->count * ravel_dtype_bytes(item->view.dtype)));
 }
@@ -133,6 +137,7 @@ static int send_block(ravel__client *c, const ravel__asked *a, int64_t start) {
 
 /* Whether elements first .. first+count of the slice lie in blocks that did not change. */
 static int is_same(const ravel__server *s, const ravel__job *j, const ravel__asked *a, int64_t first, int64_t count) {
+    RAVEL_ASSERT(first >= 0 && count > 0 && first + count <= a->count);
     const ravel__store_item *item = &s->store->items[a->item];
     int64_t index[2] = {first, first + count - 1}, at[2];
     if (!j->same) return 0;
@@ -151,6 +156,7 @@ static int is_same(const ravel__server *s, const ravel__job *j, const ravel__ask
 
 /* Packs the next entry of the slice at hand; 0: the frame is full. */
 static int pack_entry(const ravel__server *s, ravel__job *j, ravel__frame_writer *writer) {
+    RAVEL_ASSERT(j->slice < j->count && j->first < j->asked[j->slice].count);
     const ravel__asked *a = &j->asked[j->slice];
     const ravel__store_item *item = &s->store->items[a->item];
     int64_t each = ravel_dtype_bytes(a->dtype), left = a->count - j->first;
@@ -188,6 +194,7 @@ static int pack_entry(const ravel__server *s, ravel__job *j, ravel__frame_writer
 
 /* Slices that lie in the store as they travel, and are long, go by blocks. */
 static int64_t by_blocks(const ravel__server *s, const ravel__job *j) {
+    RAVEL_ASSERT(j->slice < j->count);
     const ravel__asked *a = &j->asked[j->slice];
     if (j->first > 0 || a->count * ravel_dtype_bytes(a->dtype) < BLOCKS_FROM) return -1;
     return place_of(s, a);
@@ -234,6 +241,7 @@ static void skip_empty(ravel__job *j) {
 
 /* Fills and sends a frame; 0: there is no buffer now, or the link is lost. */
 static int send_frame(ravel__client *c) {
+    RAVEL_ASSERT(c->job.active && !c->job.mapped && c->job.slice < c->job.count);
     ravel__job *j = &c->job;
     const ravel__server *s = c->lane->server;
     ravel__job_buffer *buffer = free_buffer(c);
@@ -251,6 +259,7 @@ static int send_frame(ravel__client *c) {
     size_t bytes = ravel__frame_end(&writer, &head);
     ravel__message message = {.kind = RAVEL__PULL_FRAME, .id = j->frames++, .bytes = (int64_t)bytes};
     RAVEL_ASSERT(!buffer->busy && bytes <= RAVEL__PULL_FRAME_BYTES);
+    RAVEL_ASSERT(writer.entries == 0 || head.entries == writer.entries);
     buffer->busy = 1;
     j->in_flight++;
     return ravel__link_send(c->link, &message, buffer->bytes, buffer, NULL) == RAVEL_OK;
@@ -259,6 +268,7 @@ static int send_frame(ravel__client *c) {
 /* ---- a pull --------------------------------------------------------------------------------------------- */
 
 static void send_end(ravel__client *c) {
+    RAVEL_ASSERT(c->job.active && c->job.in_flight == 0);
     ravel__message head = {.kind = RAVEL__PULL_END, .id = c->job.id};
     ravel__job_end(c);
     (void)ravel__link_send(c->link, &head, NULL, NULL, NULL);
@@ -270,6 +280,7 @@ static void serve_more(ravel__client *c) {
     j->serving = 1;
     int going = 1;
     while (going && j->active && j->in_flight < RAVEL__JOB_BLOCKS) {
+        RAVEL_ASSERT(!j->mapped && j->kept && j->in_flight >= 0);
         skip_empty(j);
         if (j->slice == j->count) {
             /* The version may go only when the system has taken all of it. */
@@ -305,6 +316,7 @@ static ravel_status open_map(ravel__client *c, const unsigned char *body, int64_
 
 /* Says where the version lies, with the hashes of its blocks; an empty message: it is not shared. */
 static ravel_status send_mapped(ravel__client *c, ravel_error *err) {
+    RAVEL_ASSERT(c->job.active && c->job.mapped && c->job.kept);
     ravel__server *s = c->lane->server;
     ravel__message head = {.kind = RAVEL__PULL_MAPPED, .id = c->job.id};
     if (!s->handout) {
@@ -350,6 +362,7 @@ void ravel__job_sent(ravel__client *c, void *token) {
 }
 
 static ravel_status open_job(ravel__client *c, const unsigned char *body, int64_t bytes, ravel_error *err) {
+    RAVEL_ASSERT(!c->job.active && !c->job.kept && !c->job.asked);
     ravel__server *s = c->lane->server;
     ravel__job *j = &c->job;
     ravel__ask ask;

@@ -5,6 +5,7 @@
 #include "base/assert.h"
 #include "base/xxh3.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 enum { CHUNK = 64 * 1024, CACHE_BYTES = 32 << 20 };
@@ -85,10 +86,18 @@ void ravel__stage_free(ravel__stage *s) {
     memset(s, 0, sizeof *s);
 }
 
+/* What holds between two calls: a version is staged, in doubt or neither, and a set is live that there is. */
+static bool stage_ok(const ravel__stage *s) {
+    if (s->active && (!s->now || s->next.version <= 0 || s->prepared.version != 0)) return false;
+    if (s->prepared.version != 0 && !s->now->survives) return false;
+    return (s->live == 0 || s->live == 1) && (s->live == 0 || s->kind == &ravel__stage_spare) && s->held.version >= 0;
+}
+
 /* ---- pins ----------------------------------------------------------------------------------------------- */
 
 int32_t ravel__stage_pin(ravel__stage *s) {
     int32_t set = s->live;
+    RAVEL_ASSERT(set == 0 || set == 1);
     atomic_fetch_add(&s->pins[set], 1);
     return set;
 }
@@ -107,6 +116,7 @@ static ravel_status pinned(ravel_error *err, int32_t readers) {
 
 /* The set that staging writes. */
 static int32_t written_set(const ravel__stage *s) {
+    RAVEL_ASSERT(s->now);
     return s->now == &ravel__stage_spare || s->now == &ravel__stage_copy ? !s->live : s->live;
 }
 
@@ -119,6 +129,7 @@ int ravel__stage_blocked(const ravel__stage *s) {
 ravel_status ravel__stage_begin(ravel__stage *s, ravel_refit_identity next, ravel_error *err) {
     if (!s->sink) return RAVEL_OK;
     RAVEL_ASSERT(!s->active && next.version > 0);
+    RAVEL_ASSERT(stage_ok(s));
     int first = s->held.version == 0 && s->kind != &ravel__stage_callbacks;
     s->now = first ? &ravel__stage_in_place : s->kind;
     s->prepared = (ravel_refit_identity){0};
@@ -141,6 +152,7 @@ static int next_tied(const ravel__stage *s, ravel__span *span) {
 
 ravel_status ravel__stage_write(ravel__stage *s, const ravel__span *span, int32_t dtype, const void *data,
                                 ravel_error *err) {
+    RAVEL_ASSERT(span->first >= 0 && span->count > 0 && data);
     RAVEL_ASSERT(s->active && span->item >= 0 && span->item < s->holding->count);
     ravel_status status = s->now->write(s, span, dtype, data, err);
     for (ravel__span tied = *span; status == RAVEL_OK && next_tied(s, &tied);)
@@ -162,6 +174,7 @@ void *ravel__stage_place(const ravel__stage *s, const ravel__span *span, int32_t
 }
 
 void *ravel__stage_address(const ravel__stage *s, const ravel__span *span, int32_t dtype) {
+    RAVEL_ASSERT(s->active && span->item >= 0 && span->item < s->holding->count);
     const ravel__view *view = &s->holding->items[span->item].view;
     if (!s->now->direct || s->holding->items[span->item].tied) return NULL;
     char *target = s->now->target(s, view->tensor);
@@ -184,6 +197,7 @@ static uint64_t hash_item(const ravel__item *item, const void *data) {
 
 void ravel__stage_seal(ravel__stage *s) {
     if (!s->active || !s->hashes) return;
+    RAVEL_ASSERT(s->next_hashes && s->next_hashes != s->hashes);
     for (int64_t i = 0; i < s->holding->count; i++) {
         const ravel__item *item = &s->holding->items[i];
         s->next_hashes[i] = hash_item(item, s->now->target(s, item->view.tensor));
@@ -201,17 +215,20 @@ static ravel_status make_live(ravel__stage *s, ravel_refit_identity identity, ra
         s->next_hashes = swap;
     }
     s->held = identity;
+    RAVEL_ASSERT(stage_ok(s));
     return RAVEL_OK;
 }
 
 ravel_status ravel__stage_commit(ravel__stage *s, ravel_error *err) {
     if (!s->active) return RAVEL_OK;
+    RAVEL_ASSERT(stage_ok(s));
     s->active = 0;
     return make_live(s, s->next, err);
 }
 
 ravel_status ravel__stage_abort(ravel__stage *s, ravel_error *err) {
     if (!s->active) return RAVEL_OK;
+    RAVEL_ASSERT(stage_ok(s));
     s->active = 0;
     ravel_status status = s->now->abort(s, err);
     if (status != RAVEL_OK) s->held = (ravel_refit_identity){0};
@@ -224,10 +241,12 @@ ravel_status ravel__stage_doubt(ravel__stage *s, ravel_error *err) {
     s->active = 0;
     RAVEL_ASSERT(s->prepared.version == 0);
     s->prepared = s->next;
+    RAVEL_ASSERT(stage_ok(s));
     return RAVEL_OK;
 }
 
 void ravel__stage_resolve(ravel__stage *s, int committed) {
+    RAVEL_ASSERT(!s->active && (s->prepared.version == 0 || s->now->survives));
     if (s->prepared.version > 0 && committed) (void)make_live(s, s->prepared, NULL);
     s->prepared = (ravel_refit_identity){0};
 }

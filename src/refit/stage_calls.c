@@ -24,6 +24,7 @@ static ravel_status load_one(void *user, int64_t at, int64_t count, ravel_error 
 }
 
 static ravel_status load(ravel__stage *s, const ravel__span *span, int32_t dtype, const void *data, ravel_error *err) {
+    RAVEL_ASSERT(s->sink->load && span->count > 0);
     const ravel__view *view = &s->holding->items[span->item].view;
     loading l = {.sink = s->sink, .data = data, .each = ravel_dtype_bytes(dtype)};
     l.piece.tensor = view->tensor;
@@ -48,6 +49,7 @@ static void *no_memory_of_ours(const ravel__stage *s, int64_t tensor) {
 }
 
 static ravel_status commit(ravel__stage *s, ravel_error *err) {
+    RAVEL_ASSERT(s->next.version > 0);
     (void)err;
     s->sink->commit(s->sink->user, s->next.version);
     return RAVEL_OK;

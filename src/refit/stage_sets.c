@@ -33,6 +33,7 @@ static void set_free(const ravel__stage *s, void *array, size_t bytes) {
 }
 
 static void free_spares(ravel__stage *s) {
+    RAVEL_ASSERT(!s->spare_bytes || s->sink);
     size_t count = s->sink ? (size_t)s->sink->count : 0;
     for (size_t i = 0; s->spares && s->spare_bytes && i < count; i++) set_free(s, s->spares[i], s->spare_bytes[i]);
     ravel__release(s->allocator, (void *)s->spares, count * sizeof *s->spares);
@@ -45,6 +46,7 @@ static void free_spares(ravel__stage *s) {
 static ravel_status make_spares(ravel__stage *s, ravel_error *err) {
     size_t count = (size_t)s->sink->count;
     if (s->spares || count == 0 || s->sink->tensors[0].spare) return RAVEL_OK;
+    RAVEL_ASSERT(s->live == 0); /* without a second set only the first can be */
     s->spares = ravel__calloc(s->allocator, count, sizeof *s->spares);
     s->spare_bytes = ravel__calloc(s->allocator, count, sizeof *s->spare_bytes);
     int whole = s->spares && s->spare_bytes;
@@ -64,12 +66,14 @@ static ravel_status make_spares(ravel__stage *s, ravel_error *err) {
 }
 
 void *ravel__stage_set(const ravel__stage *s, int64_t tensor, int32_t set) {
+    RAVEL_ASSERT(tensor >= 0 && tensor < s->sink->count && (set == 0 || set == 1));
     const ravel_refit_tensor *t = &s->sink->tensors[tensor];
     if (set == 0) return t->data;
     return t->spare ? t->spare : s->spares ? s->spares[tensor] : NULL;
 }
 
 static ravel_status copy_set(const ravel__stage *s, int32_t from, int32_t to, ravel_error *err) {
+    RAVEL_ASSERT(from != to);
     ravel_status status = RAVEL_OK;
     for (int64_t i = 0; i < s->holding->count + s->holding->ties && status == RAVEL_OK; i++) {
         const ravel__view *view = &s->holding->items[i].view;
@@ -94,6 +98,7 @@ static void *live_set(const ravel__stage *s, int64_t tensor) {
 
 static ravel_status write_set(ravel__stage *s, const ravel__span *span, int32_t dtype, const void *data,
                               ravel_error *err) {
+    RAVEL_ASSERT(s->now->target(s, s->holding->items[span->item].view.tensor));
     const ravel__view *view = &s->holding->items[span->item].view;
     return ravel__view_scatter(view, s->now->target(s, view->tensor), span->box, span->first, span->count, dtype, data,
                                s->far, err);
@@ -143,6 +148,7 @@ static void *other_set(const ravel__stage *s, int64_t tensor) {
 static ravel_status swap_sets(ravel__stage *s, ravel_error *err) {
     (void)err;
     s->live = !s->live;
+    RAVEL_ASSERT(s->live == 0 || s->spares || s->sink->count == 0 || s->sink->tensors[0].spare);
     return RAVEL_OK;
 }
 

@@ -30,6 +30,7 @@ static ravel_status io_error(ravel_error *err, const ravel__stage *s, const char
 }
 
 static ravel_status open_log(ravel__stage *s, ravel_error *err) {
+    RAVEL_ASSERT(!s->log && s->undo_end == 0);
     char path[4096];
     if (!s->undo_dir || s->undo_file >= 0) return RAVEL_OK;
     if (snprintf(path, sizeof path, "%s/ravel-undo-XXXXXX", s->undo_dir) >= (int)sizeof path)
@@ -43,6 +44,7 @@ static ravel_status open_log(ravel__stage *s, ravel_error *err) {
 
 static ravel_status file_write(const ravel__stage *s, const unsigned char *data, size_t bytes, int64_t at,
                                ravel_error *err) {
+    RAVEL_ASSERT(s->undo_file >= 0 && at >= 0);
     while (bytes > 0) {
         ssize_t n = pwrite(s->undo_file, data, bytes, at);
         if (n < 0 && errno == EINTR) continue;
@@ -68,6 +70,7 @@ static ravel_status file_read(const ravel__stage *s, unsigned char *data, size_t
 
 /* Bytes of the span in the file, from or to the live set, in chunks. */
 static ravel_status through_file(const ravel__stage *s, const ravel__undo_block *b, int back, ravel_error *err) {
+    RAVEL_ASSERT(s->undo_file >= 0 && b->at >= 0 && b->span.box == &b->box);
     const ravel__view *view = &s->holding->items[b->span.item].view;
     void *live = ravel__stage_set(s, view->tensor, s->live);
     int64_t each = ravel_dtype_bytes(view->dtype), count = b->span.count;
@@ -121,6 +124,7 @@ static ravel_status save(ravel__stage *s, const ravel__span *span, ravel_error *
 }
 
 static ravel_status restore(const ravel__stage *s, const ravel__undo_block *b, ravel_error *err) {
+    RAVEL_ASSERT(b->span.box == &b->box && b->span.count >= 0);
     const ravel__view *view = &s->holding->items[b->span.item].view;
     void *live = ravel__stage_set(s, view->tensor, s->live);
     if (s->undo_file >= 0) return through_file(s, b, 1, err);
@@ -138,6 +142,7 @@ static ravel_status drop_log(ravel__stage *s, int back, ravel_error *err) {
     }
     if (s->undo_file >= 0 && s->undo_end > 0) (void)!ftruncate(s->undo_file, 0);
     s->undo_end = 0;
+    RAVEL_ASSERT(!s->log);
     return status;
 }
 

@@ -28,6 +28,7 @@ static void lay_out_item(ravel__store *s, int64_t index, int32_t dtype) {
         stride *= from->view.box.extent[d];
     }
     item->per_block = s->block_bytes / ravel_dtype_bytes(stored);
+    RAVEL_ASSERT(item->at % RAVEL__STORE_ALIGN == 0 && item->per_block > 0 && stride == item->elements);
     s->blocks += (item->elements + item->per_block - 1) / item->per_block;
     int64_t bytes = ravel__store_item_bytes(item);
     s->bytes += (bytes + RAVEL__STORE_ALIGN - 1) / RAVEL__STORE_ALIGN * RAVEL__STORE_ALIGN;
@@ -93,6 +94,7 @@ static int32_t oldest(const ravel__store *s) {
     int32_t best = 0;
     for (int32_t k = 1; k < s->keep; k++)
         if (s->kept[k].identity.version < s->kept[best].identity.version) best = k;
+    RAVEL_ASSERT(best >= 0 && best < s->keep);
     return best;
 }
 
@@ -105,6 +107,7 @@ int32_t ravel__store_claim(ravel__store *s) {
     if (k->users > 0) wake(s);
     while (k->users > 0) pthread_cond_wait(&s->changed, &s->lock);
     RAVEL_ASSERT(k->users == 0 && k->identity.version == 0);
+    RAVEL_ASSERT(k->revoked && k->hashes);
     k->revoked = 0;
     pthread_mutex_unlock(&s->lock);
     return slot;
@@ -112,6 +115,7 @@ int32_t ravel__store_claim(ravel__store *s) {
 
 /* Under the lock. Without memory for the hashes, a generator that holds this version gets all blocks next time. */
 static void remember(ravel__store *s, const ravel__kept *k) {
+    RAVEL_ASSERT(s->past_next >= 0 && s->past_next < RAVEL__STORE_PAST && k->identity.version > 0);
     ravel__past *p = &s->past[s->past_next];
     size_t bytes = (size_t)s->blocks * sizeof(uint64_t);
     if (!p->hashes) p->hashes = ravel__alloc(s->allocator, bytes + 8);
@@ -142,6 +146,7 @@ int32_t ravel__store_list(ravel__store *s, ravel_refit_identity list[RAVEL__STOR
         if (x.version == 0) continue;
         for (; i > 0 && list[i - 1].version < x.version; i--) list[i] = list[i - 1];
         list[i] = x;
+        RAVEL_ASSERT((i == 0 || list[i - 1].version >= x.version) && count < s->keep); /* newest first */
         count++;
     }
     pthread_mutex_unlock(&s->lock);
@@ -164,6 +169,7 @@ ravel__kept *ravel__store_use(ravel__store *s, ravel_refit_identity identity) {
 
 void ravel__store_release(ravel__store *s, ravel__kept *kept) {
     if (!kept) return;
+    RAVEL_ASSERT(kept >= s->kept && kept < s->kept + s->keep);
     pthread_mutex_lock(&s->lock);
     RAVEL_ASSERT(kept->users > 0);
     kept->users--;
@@ -178,6 +184,7 @@ ravel_status ravel__store_bring(ravel__store *s, ravel__kept *kept, ravel_error 
 }
 
 ravel_status ravel__store_arrived(ravel__store *s, const ravel__kept *kept, int64_t end, ravel_error *err) {
+    RAVEL_ASSERT(kept >= s->kept && kept < s->kept + s->keep && end >= 0);
     if (!s->on_device) return RAVEL_OK;
     return ravel__device_store_arrived(s->on_device, (int32_t)(kept - s->kept), end, err);
 }
@@ -217,6 +224,7 @@ typedef struct filling {
 
 /* The item that a block belongs to. */
 static int64_t item_of(const ravel__store *s, int64_t block) {
+    RAVEL_ASSERT(block >= 0 && block < s->blocks);
     int64_t low = 0, high = s->holding->count;
     while (high - low > 1) {
         int64_t middle = low + (high - low) / 2;
@@ -225,6 +233,7 @@ static int64_t item_of(const ravel__store *s, int64_t block) {
         else
             high = middle;
     }
+    RAVEL_ASSERT(s->items[low].first_block <= block);
     return low;
 }
 
@@ -254,6 +263,7 @@ static void fill_block(void *user, int64_t index) {
     const void *data = f->source ? f->source->tensors[view->tensor].data : f->data;
     int64_t first = (block - item->first_block) * item->per_block, left = item->elements - first;
     int64_t count = left < item->per_block ? left : item->per_block;
+    RAVEL_ASSERT(first >= 0 && count > 0 && f->k->users == 0); /* nobody reads a slot that is being filled */
     ravel_error err = RAVEL_ERROR_INIT;
     ravel_status status =
         pack_block(view, data, item, first, count, f->k->bytes + item->at + first * ravel_dtype_bytes(item->view.dtype),
@@ -286,6 +296,7 @@ static ravel_status fill_by_tensor(filling *f, const ravel_refit_source *source,
 
 ravel_status ravel__store_fill(ravel__store *s, int32_t slot, const ravel_refit_source *source, int32_t threads,
                                uint64_t *digest, ravel_error *err) {
+    RAVEL_ASSERT(slot >= 0 && slot < s->keep && s->kept[slot].identity.version == 0);
     pthread_mutex_t err_lock = PTHREAD_MUTEX_INITIALIZER;
     ravel_error own = RAVEL_ERROR_INIT;
     filling f = {.s = s, .k = &s->kept[slot], .err = &own, .err_lock = &err_lock};

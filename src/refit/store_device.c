@@ -43,6 +43,7 @@ typedef struct walk {
 } walk;
 
 static ravel_status add_piece(void *user, int64_t at, int64_t count, ravel_error *err) {
+    RAVEL_ASSERT(at >= 0 && count > 0);
     walk *w = user;
     if (w->count == PIECES_MOST) return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "the tensors lie too scattered");
     if (w->list)
@@ -86,6 +87,7 @@ static void list_spans(const ravel__store *s, ravel__cast_span *spans) {
 /* Makes the three lists on the host and sends them to the device. */
 static ravel_status send_lists(ravel__device_store *d, const ravel__store *s, const ravel_refit_source *source,
                                ravel_error *err) {
+    RAVEL_ASSERT(!d->lists && d->blocks > 0 && d->pieces > 0);
     size_t spans_bytes = (size_t)d->blocks * sizeof(ravel__cast_span);
     size_t pieces_bytes = (size_t)d->pieces * sizeof(ravel__cast_piece), first_bytes = (size_t)d->blocks * 4;
     size_t all = spans_bytes + pieces_bytes + first_bytes;
@@ -95,6 +97,7 @@ static ravel_status send_lists(ravel__device_store *d, const ravel__store *s, co
     walk w = {.list = (ravel__cast_piece *)(void *)(lists + spans_bytes)};
     list_spans(s, spans);
     ravel_status status = walk_items(s, source, &w, err);
+    RAVEL_ASSERT(status != RAVEL_OK || w.count == d->pieces); /* the lists are as long as they were counted */
     ravel__slab_first(w.list, d->pieces, spans, d->blocks, 0, (int32_t *)(void *)(lists + spans_bytes + pieces_bytes));
     if (status == RAVEL_OK) status = ravel_device_alloc(d->device, RAVEL_DEVICE, all, d->pack, &d->lists, err);
     if (status == RAVEL_OK) status = ravel_device_copy(d->device, d->lists, lists, all, d->pack, err);
@@ -178,12 +181,14 @@ ravel_device *ravel__device_store_device(const ravel__device_store *d) {
 }
 
 ravel_shared *ravel__device_store_slot(const ravel__device_store *d, int32_t slot) {
+    RAVEL_ASSERT(slot >= 0 && slot < d->keep);
     return d->slots[slot].shared;
 }
 
 /* ---- a version ------------------------------------------------------------------------------------------ */
 
 ravel_status ravel__device_store_fill(ravel__device_store *d, int32_t slot, uint64_t *hashes, ravel_error *err) {
+    RAVEL_ASSERT(slot >= 0 && slot < d->keep && d->slots[slot].shared && d->list && d->first);
     const ravel__cast_job job = {.pieces = d->list,
                                  .first = d->first,
                                  .spans = d->lists,
@@ -220,6 +225,7 @@ static ravel_status make_page(ravel__device_store *d, kept_slot *s, ravel_error 
 }
 
 static ravel_status start_copy(ravel__device_store *d, kept_slot *s, ravel_error *err) {
+    RAVEL_ASSERT(!s->brought && s->shared);
     const char *from = ravel_shared_data(s->shared);
     ravel_status status = make_page(d, s, err);
     for (int64_t c = 0; c < d->chunks && status == RAVEL_OK; c++) {
@@ -232,6 +238,7 @@ static ravel_status start_copy(ravel__device_store *d, kept_slot *s, ravel_error
 }
 
 ravel_status ravel__device_store_bring(ravel__device_store *d, int32_t slot, unsigned char **bytes, ravel_error *err) {
+    RAVEL_ASSERT(slot >= 0 && slot < d->keep);
     pthread_mutex_lock(&d->lock);
     ravel_status status = d->slots[slot].brought ? RAVEL_OK : start_copy(d, &d->slots[slot], err);
     *bytes = d->slots[slot].page;

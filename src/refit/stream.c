@@ -14,6 +14,7 @@
 #include "base/clock.h"
 
 #include <sched.h>
+#include <stdbool.h>
 #include <string.h>
 
 enum {
@@ -60,6 +61,7 @@ void ravel__stream_tell(ravel_refit *refit) {
 
 static ravel_status post_send(ravel_refit *refit, ravel_comm *comm, ravel_request **request, const void *data,
                               int64_t bytes, int32_t peer, int32_t tag, ravel_error *err) {
+    RAVEL_ASSERT(!*request && bytes >= 0 && peer >= 0 && peer < refit->ranks && peer != refit->rank);
     ravel_status status = ravel__isend(refit->transport, comm, data, bytes, peer, tag, request, err);
     refit->wire.open_requests += *request != NULL;
     RAVEL_ASSERT(refit->wire.open_requests <= RAVEL_REQUESTS_MAX);
@@ -77,6 +79,7 @@ static ravel_status send_frame(ravel_refit *refit, ravel__refit_buffer *slot, in
                                const ravel__stream *s, int bad, ravel_error *err) {
     ravel_request **sends = &slot->sends[RAVEL__SENDS * c];
     int64_t bytes = bad ? 0 : (int64_t)slot->notice.bytes, apart = bad ? 0 : slot->payload_bytes;
+    RAVEL_ASSERT(c >= 0 && c < RAVEL__FANOUT_MOST && (apart == 0 || (refit->data && slot->payload)));
     ravel_status status = post_send(refit, refit->comm, &sends[1], slot->data, bytes, peer, frame_tag(s), err);
     if (status == RAVEL_OK && apart > 0)
         status = post_send(refit, refit->data, &sends[2], slot->payload + RAVEL__FRAME_HEADER, apart, peer,
@@ -86,6 +89,7 @@ static ravel_status send_frame(ravel_refit *refit, ravel__refit_buffer *slot, in
 }
 
 ravel_status ravel__stream_ask(ravel_refit *refit, ravel__refit_buffer *slot, ravel_error *err) {
+    RAVEL_ASSERT(slot->state == RAVEL__SLOT_NOTICE && !slot->recv && refit->in_states[slot->stream].awaiting);
     int32_t peer = refit->in_states[slot->stream].parent, tag = notice_tag(&refit->plan.in[slot->stream]);
     ravel_status status =
         ravel_comm_irecv(refit->comm, slot->notice_bytes, RAVEL__NOTICE_BYTES, RAVEL_U8, peer, tag, &slot->recv, err);
@@ -94,6 +98,7 @@ ravel_status ravel__stream_ask(ravel_refit *refit, ravel__refit_buffer *slot, ra
 }
 
 static ravel_status post_frame_recv(ravel_refit *refit, ravel__refit_buffer *slot, ravel_error *err) {
+    RAVEL_ASSERT(slot->state == RAVEL__SLOT_FRAME && !slot->recv && !slot->loan.lender);
     const ravel__transport *t = refit->transport;
     int32_t peer = refit->in_states[slot->stream].parent, tag = frame_tag(&refit->plan.in[slot->stream]);
     int64_t bytes = (int64_t)slot->notice.bytes;
@@ -170,6 +175,7 @@ ravel_status ravel__stream_send(ravel_refit *refit, int32_t index, ravel_error *
 
 static void free_out(ravel_refit *refit, int32_t index) {
     RAVEL_ASSERT(index >= 0 && index < refit->out_pool.count);
+    for (int32_t i = 0; i < RAVEL__SLOT_SENDS; i++) RAVEL_ASSERT(!refit->out_pool.slots[index].sends[i]); /* all over */
     refit->out_pool.slots[index].state = RAVEL__SLOT_PACKING;
     ravel__lane_put(&refit->packer.free, index);
 }
@@ -219,6 +225,7 @@ static int sender_done(ravel_refit *refit) {
 /* ---- receiver ------------------------------------------------------------------------------------------- */
 
 static int in_window(const ravel_refit *refit, int32_t stream, int32_t window) {
+    RAVEL_ASSERT(stream >= 0 && stream < refit->plan.in_count && window >= 0);
     const ravel__stream *s = &refit->plan.in[stream];
     ravel__in_state *in = &refit->in_states[stream];
     while (in->slice < s->slices && refit->plan.slices[s->first + in->slice].window < window) in->slice++;
@@ -229,6 +236,7 @@ static int in_window(const ravel_refit *refit, int32_t stream, int32_t window) {
 int32_t ravel__stream_next_in_turn(ravel_refit *refit) {
     ravel__wire_state *w = &refit->wire;
     int32_t count = refit->plan.in_count;
+    RAVEL_ASSERT(w->next >= 0 && (count == 0 || w->next < count) && w->window >= 0);
     for (;; w->window++, w->next = 0) {
         int open = 0;
         for (int32_t tried = 0; tried < count; tried++) {
@@ -253,6 +261,7 @@ static ravel_status want_frames(ravel_refit *refit, ravel_error *err) {
         if (slot->state != RAVEL__SLOT_FREE || refit->wire.open_requests >= REQUESTS_MOST) continue;
         int32_t stream = ravel__stream_next_in_turn(refit);
         if (stream < 0) return RAVEL_OK;
+        RAVEL_ASSERT(!slot->recv && refit->in_states[stream].active && !refit->in_states[stream].ended);
         slot->state = RAVEL__SLOT_NOTICE;
         slot->stream = stream;
         refit->in_states[stream].awaiting = 1;
@@ -264,6 +273,7 @@ static ravel_status want_frames(ravel_refit *refit, ravel_error *err) {
 
 /* After a wrong notice nothing more can be received: the length of the frame is unknown. */
 static ravel_status check_notice(const ravel_refit *refit, const ravel__refit_buffer *slot, ravel_error *err) {
+    RAVEL_ASSERT(slot->stream >= 0 && slot->stream < refit->plan.in_count);
     const ravel__in_state *in = &refit->in_states[slot->stream];
     int32_t sender = refit->plan.in[slot->stream].sender;
     ravel_error why = RAVEL_ERROR_INIT;
@@ -306,6 +316,7 @@ ravel_status ravel__stream_notice_came(ravel_refit *refit, ravel__refit_buffer *
 
 /* After a wrong header nothing more can be received: the length of the payloads is unknown. */
 ravel_status ravel__stream_take_apart(ravel_refit *refit, ravel__refit_buffer *slot, ravel_error *err) {
+    RAVEL_ASSERT(refit->data && slot->payload && !slot->recv && slot->state == RAVEL__SLOT_FRAME);
     const ravel__stream *s = &refit->plan.in[slot->stream];
     ravel_error why = RAVEL_ERROR_INIT;
     ravel__frame_head head = {0};
@@ -326,6 +337,7 @@ ravel_status ravel__stream_take_apart(ravel_refit *refit, ravel__refit_buffer *s
 /* `bad`: it has another length than was announced. What is then passed on is empty, and so bad there too. */
 ravel_status ravel__stream_frame_came(ravel_refit *refit, int32_t index, int32_t bad, ravel_error *err) {
     ravel__refit_buffer *slot = &refit->in_pool.slots[index];
+    RAVEL_ASSERT(index >= 0 && index < refit->in_pool.count && !slot->recv);
     ravel__in_state *in = &refit->in_states[slot->stream];
     int64_t bytes = (int64_t)slot->notice.bytes + slot->payload_bytes;
     ravel_status status = RAVEL_OK;
@@ -373,6 +385,7 @@ ravel_status ravel__stream_step_slot(ravel_refit *refit, int32_t index, ravel_er
 /* Buffers that the loader has given back, of either pool. */
 void ravel__stream_take_loaded(ravel_refit *refit) {
     for (int32_t index; (index = ravel__lane_look(&refit->loader.loaded)) >= 0; moved(refit)) {
+        RAVEL_ASSERT(index < refit->in_pool.count + refit->out_pool.count);
         if (index < refit->in_pool.count)
             refit->in_pool.slots[index].loaded = 1;
         else
@@ -400,6 +413,7 @@ static int receiver_done(const ravel_refit *refit) {
 
 /* One frame, if a buffer is free; 0: everything is packed. */
 static int pack_one(ravel_refit *refit, int32_t index) {
+    RAVEL_ASSERT(index >= 0 && index < refit->out_pool.count);
     if (!ravel__packer_next(&refit->packer, &refit->out_pool.slots[index], index)) return 0;
     ravel__lane_put(&refit->packer.ready, index);
     return 1;
@@ -533,11 +547,13 @@ static situation look_around(ravel_refit *refit) {
         }
         s.passing += find_sends(slot, &s);
     }
+    RAVEL_ASSERT((s.send != NULL) == (s.sending + s.passing > 0) && (s.receiver != NULL) == (s.receiving > 0));
     return s;
 }
 
 /* Waits for one request, and leaves it as done. */
 ravel_status ravel__stream_wait(ravel_refit *refit, ravel_request **request, int32_t *bad, ravel_error *err) {
+    RAVEL_ASSERT(*request && refit->wire.open_requests > 0);
     ravel_error why = RAVEL_ERROR_INIT;
     ravel_status status = ravel_request_wait(*request, &why);
     *request = NULL;
@@ -600,10 +616,23 @@ static ravel_status loop(ravel_refit *refit, ravel__helper *packer, const ravel_
     return status;
 }
 
+/* Everything was sent, taken and loaded: no request is open, and no frame is borrowed. */
+static bool stream_is_over(const ravel_refit *refit) {
+    for (int32_t i = 0; i < refit->in_pool.count; i++) {
+        const ravel__refit_buffer *slot = &refit->in_pool.slots[i];
+        if (slot->state != RAVEL__SLOT_FREE || slot->recv || slot->loan.lender) return false;
+    }
+    for (int32_t i = 0; i < refit->plan.in_count; i++)
+        if (!refit->in_states[i].ended || refit->in_states[i].awaiting) return false;
+    return refit->wire.open_requests == 0 && refit->wire.wanted == 0 && refit->wire.sending == 0 &&
+           refit->wire.receiving == 0;
+}
+
 /* A rank that is done waits here for the others, as long as they make progress: each of them watches its own deadline and
  * ends the communicator when it passes, so this rank need not count seconds. A stopped process (SIGSTOP) watches no
  * deadline and is not detected as lost; PATIENCE deadlines bound the wait then. */
 static ravel_status wait_for_others(ravel_refit *refit, ravel_error *err) {
+    RAVEL_ASSERT(stream_is_over(refit));
     double limit = ravel_comm_timeout(refit->comm);
     ravel_request *request = NULL;
     ravel_comm_set_timeout(refit->comm, PATIENCE * limit);
@@ -623,6 +652,7 @@ static ravel_status wait_for_others(ravel_refit *refit, ravel_error *err) {
 
 /* Threads for `bytes` of weights: fewer for small ones, unless the caller chose. */
 static int32_t team_of(const ravel_refit *refit, int64_t bytes) {
+    RAVEL_ASSERT(bytes >= 0 && refit->threads >= 1);
     int64_t worth = 1 + bytes / TEAM_SHARE;
     return refit->options.threads > 0 || worth > refit->threads ? refit->threads : (int32_t)worth;
 }

@@ -35,12 +35,14 @@ static ravel_status wait_sends(ravel_refit *refit, ravel__refit_buffer *slot, ra
 }
 
 static ravel_status send_frame(ravel_refit *refit, int32_t index, ravel_error *err) {
+    RAVEL_ASSERT(index >= 0 && index < refit->out_pool.count);
     ravel_status status = ravel__stream_send(refit, index, err);
     return status == RAVEL_OK ? wait_sends(refit, &refit->out_pool.slots[index], err) : status;
 }
 
 static ravel_status receive_frame(ravel_refit *refit, int32_t index, int32_t stream, ravel_error *err) {
     ravel__refit_buffer *slot = &refit->in_pool.slots[index];
+    RAVEL_ASSERT(slot->state == RAVEL__SLOT_FREE && !slot->recv && stream < refit->plan.in_count);
     int32_t bad = 0;
     slot->state = RAVEL__SLOT_NOTICE;
     slot->stream = stream;

@@ -69,6 +69,7 @@ void ravel__team_start(ravel__team *t, int32_t threads) {
     atomic_store(&t->sleepers, 0);
     atomic_store(&t->ending, 0);
     while (t->others + 1 < threads && pthread_create(&t->threads[t->others], NULL, body, t) == 0) t->others++;
+    RAVEL_ASSERT(t->others < threads);
 }
 
 void ravel__team_run(ravel__team *t, int64_t count, void (*task)(void *user, int64_t index), void *user) {
@@ -100,4 +101,5 @@ void ravel__team_stop(ravel__team *t) {
     atomic_fetch_add(&t->bell, 1);
     ravel__futex_wake(&t->bell);
     while (t->others > 0) (void)pthread_join(t->threads[--t->others], NULL);
+    RAVEL_ASSERT((uint32_t)atomic_load(&t->ticket) == 0); /* no task was left behind */
 }

@@ -11,6 +11,7 @@
 #include "base/assert.h"
 
 static int32_t auto_fanout(const ravel_refit *refit, const ravel__stream *s, int32_t members) {
+    RAVEL_ASSERT(refit->terms.buffer_bytes > 0 && members >= 0);
     int64_t frames = s->bytes / refit->terms.buffer_bytes + 1;
     if (refit->options.fanout > 0) return refit->options.fanout;
     return frames >= 2 * (int64_t)members ? 1 : 2; /* a chain fills slower, then moves twice as much */
@@ -18,6 +19,7 @@ static int32_t auto_fanout(const ravel_refit *refit, const ravel__stream *s, int
 
 /* The rank at a node; -1: the tree has fewer nodes. */
 static int32_t node_rank(const ravel__stream *s, const char *skip, int32_t node) {
+    RAVEL_ASSERT(node >= 0);
     if (node == 0) return s->sender;
     for (int32_t i = 0; i < s->member_count; i++)
         if (!skip[s->members[i]] && --node == 0) return s->members[i];
@@ -44,6 +46,7 @@ static int32_t list_children(const ravel_refit *refit, const ravel__stream *s, c
         int32_t child = node * fanout + i;
         if (child <= members) children[count++] = node_rank(s, skip, child);
     }
+    RAVEL_ASSERT(count <= RAVEL__FANOUT_MOST && count <= members);
     return count;
 }
 

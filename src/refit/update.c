@@ -63,10 +63,12 @@ static ravel_status make_room(ravel_refit *refit, plan_of_update *u, ravel_error
     u->active_out = u->skip + ranks;
     u->has_base = u->active_out + out;
     u->active_in = u->has_base + out;
+    RAVEL_ASSERT((size_t)(u->active_in + in - (char *)u->openings) == u->bytes);
     return RAVEL_OK;
 }
 
 static ravel_status step(ravel_refit *refit, int32_t which, ravel_error *err) {
+    RAVEL_ASSERT(refit->comm);
     ravel_status status = ravel__take_step(refit->transport, refit->comm, which, err);
     if (status != RAVEL_OK) ravel__refit_leave(refit, err, 0);
     return status;
@@ -75,6 +77,7 @@ static ravel_status step(ravel_refit *refit, int32_t which, ravel_error *err) {
 /* ---- begin ---------------------------------------------------------------------------------------------- */
 
 static ravel_status check_versions(const ravel_refit *refit, const plan_of_update *u, ravel_error *err) {
+    RAVEL_ASSERT(refit->root >= 0 && (refit->roles[refit->root] & RAVEL__SOURCE));
     for (int32_t r = 0; r < refit->ranks; r++) {
         opening o = get_opening(u->openings + (size_t)r * BEGIN_BYTES);
         int is_sender = refit->roles[r] & RAVEL__SOURCE;
@@ -224,11 +227,13 @@ static double overlap_of(const double *phase, double seconds) {
         if (stages[i] > most) most = stages[i];
     }
     double hidden = sum > most ? (sum - seconds) / (sum - most) : 0;
+    RAVEL_ASSERT(sum >= most);
     return hidden < 0 ? 0 : hidden > 1 ? 1 : hidden;
 }
 
 static void fill_report(const ravel_refit *refit, const plan_of_update *u, const totals *mine, const totals *all,
                         ravel_refit_report *out) {
+    RAVEL_ASSERT(u->served <= refit->receivers);
     ravel_refit_report r = {.size = out->size};
     double seconds = (double)(ravel__clock_ns() - refit->began_ns) * 1e-9;
     r.version = ravel_refit_version(refit);
@@ -291,6 +296,7 @@ static ravel_status vote(ravel_refit *refit, totals *all, ravel_error *err) {
     if (status == RAVEL_OK) return RAVEL_OK;
     /* The vote itself failed: this rank does not know whether other ranks have its result. */
     if (!refit->comm && mine == RAVEL_OK) {
+        RAVEL_ASSERT(status != RAVEL_OK);
         ravel__packer_end(&refit->packer, 0);
         (void)ravel__stage_doubt(&refit->stage, err);
         return status;
@@ -320,6 +326,8 @@ static ravel_status run(ravel_refit *refit, int64_t version, plan_of_update *u, 
     if (status != RAVEL_OK) return give_up(refit, status, err);
     status = vote(refit, all, err);
     if (status != RAVEL_OK) return status;
+    RAVEL_ASSERT(refit->packer.status == RAVEL_OK && refit->loader.status == RAVEL_OK);
+    RAVEL_ASSERT(!refit->stage.active || ravel__identity_equal(refit->stage.next, u->next));
     (void)step(refit, RAVEL__STEP_COMMIT, NULL); /* decided: only a copy on a device can fail now */
     status = ravel__stage_commit(&refit->stage, err);
     ravel__packer_end(&refit->packer, 1);

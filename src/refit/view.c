@@ -19,6 +19,7 @@ typedef struct loops {
 
 /* Outer dimension first. A dimension that continues its outer neighbour in memory is merged into it. */
 static loops make_loops(const ravel__view *view, const ravel__box *piece) {
+    RAVEL_ASSERT(piece->ndim == view->box.ndim && (view->block == 0 || view->block_dim < piece->ndim));
     loops l = {.blocked = -1, .base = view->offset};
     for (int32_t d = 0; d < piece->ndim; d++) {
         int64_t start = piece->start[d] - view->box.start[d], extent = piece->extent[d], stride = view->strides[d];
@@ -40,6 +41,7 @@ static loops make_loops(const ravel__view *view, const ravel__box *piece) {
 }
 
 static int64_t place(const ravel__view *view, const loops *l, int32_t d, int64_t index) {
+    RAVEL_ASSERT(d >= 0 && d < l->n && index >= 0 && index < l->extent[d]);
     if (d != l->blocked) return index * l->stride[d];
     index += l->start[d];
     return index / view->block * view->block_stride + index % view->block * l->stride[d];
@@ -53,6 +55,7 @@ static int64_t run_length(const ravel__view *view, const loops *l, int64_t index
         int64_t block = view->block - (index + l->start[inner]) % view->block;
         if (block < run) run = block;
     }
+    RAVEL_ASSERT(run > 0);
     return run < count ? run : count;
 }
 
@@ -129,6 +132,7 @@ STRIDED(4)
 STRIDED(8)
 
 static void pull(size_t each, char *out, const char *from, int64_t stride, int64_t count) {
+    RAVEL_ASSERT(each == 1 || each == 2 || each == 4 || each == 8);
     stride *= (int64_t)each;
     if (each == 1)
         pull1(out, from, stride, count);
@@ -141,6 +145,7 @@ static void pull(size_t each, char *out, const char *from, int64_t stride, int64
 }
 
 static void push(size_t each, char *to, int64_t stride, const char *in, int64_t count) {
+    RAVEL_ASSERT(each == 1 || each == 2 || each == 4 || each == 8);
     stride *= (int64_t)each;
     if (each == 1)
         push1(to, stride, in, count);
@@ -205,6 +210,7 @@ static transfer make_transfer(const ravel__view *view, const void *memory, int32
     t.packed_each = (size_t)ravel_dtype_bytes(dtype);
     t.dtype = view->dtype;
     t.packed_dtype = dtype;
+    RAVEL_ASSERT(t.each > 0 && t.packed_each > 0 && !view->carrier);
     return t;
 }
 
