@@ -229,7 +229,6 @@ int ravel__mapped_holds(const ravel__mapped *m, const ravel__mapped_item *item, 
 /* ---- failed --------------------------------------------------------------------------------------------- */
 
 void ravel__failed_encode(ravel_status status, const char *message, unsigned char out[RAVEL__FAILED_BYTES]) {
-    RAVEL_ASSERT(status != RAVEL_OK);
     memset(out, 0, RAVEL__FAILED_BYTES);
     ravel__put32(out, (uint32_t)status);
     (void)snprintf((char *)out + 4, RAVEL_ERROR_MESSAGE_BYTES, "%s", message);
