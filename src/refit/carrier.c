@@ -167,7 +167,6 @@ static ravel_status take_lane(ravel__carrier *c, lane **taken, ravel_error *err)
 
 static void give_lane(ravel__carrier *c, lane *l) {
     if (!l) return;
-    RAVEL_ASSERT(l->stream && l != c->idle);
     pthread_mutex_lock(&c->lock);
     l->next = c->idle;
     c->idle = l;

@@ -11,7 +11,6 @@ static const double look_seconds = 0.05; /* how often a wait looks at `stop` */
 static int link_up(void *user, ravel__link *link, const void *hello, int32_t bytes) {
     ravel__dial *d = user;
     (void)link, (void)hello, (void)bytes;
-    RAVEL_ASSERT(d->link == link && !d->is_up);
     d->is_up = 1;
     return 1;
 }
@@ -29,7 +28,6 @@ static void link_message(void *user, ravel__link *link, const ravel__message *he
 }
 
 static void link_down(void *user, ravel__link *link, const char *why) {
-    RAVEL_ASSERT(((ravel__dial *)user)->link == link);
     ravel__dial *d = user;
     (void)link;
     d->link = NULL;
@@ -39,7 +37,7 @@ static void link_down(void *user, ravel__link *link, const char *why) {
 
 /* Polls until *done. `timeout` is for the whole wait where `deadline` is set, else for the time between two messages. */
 static ravel_status wait(ravel__dial *d, const int32_t *done, double timeout, int deadline, ravel_error *err) {
-    RAVEL_ASSERT(d->hub && timeout > 0);
+    RAVEL_ASSERT(d->hub);
     int64_t since = ravel__clock_ns();
     while (!*done) {
         int64_t events = 0;

@@ -175,7 +175,6 @@ static ravel_status launch(ravel__payload *p, const layout *l, void *buffer, int
 
 ravel_status ravel__payload_run(ravel__payload *p, void *buffer, int64_t bytes, int unpack, const uint64_t **hashes,
                                 int64_t *count, ravel_error *err) {
-    RAVEL_ASSERT((p->spans.count == 0) == (p->pieces.count == 0));
     layout l = lay_out(p);
     *count = p->spans.count;
     ravel_status status = *count > 0 ? make_room(p, l.bytes, err) : RAVEL_OK;

@@ -147,7 +147,7 @@ static void send_directory(ravel__client *c, uint64_t id) {
 }
 
 static void link_message(void *user, ravel__link *link, const ravel__message *head, void *body) {
-    RAVEL_ASSERT(ravel__link_owner(link) && head->bytes <= RAVEL__ASK_MOST);
+    RAVEL_ASSERT(ravel__link_owner(link));
     ravel__client *c = ravel__link_owner(link);
     (void)user;
     if (head->bytes > 0 && !body)
@@ -289,8 +289,8 @@ static ravel_status map_items(ravel__server *s, const ravel__directory *d, ravel
         int64_t tensor = ravel__names_find(&d->names, holding->items[i].name);
         if (tensor < 0)
             return ravel_error_set(err, RAVEL_E_INTERNAL, "\"%s\" is not in the directory", holding->items[i].name);
-        s->item_of[tensor] = (int32_t)i;
         RAVEL_ASSERT(tensor < s->tensors && i <= INT32_MAX);
+        s->item_of[tensor] = (int32_t)i;
     }
     return RAVEL_OK;
 }

@@ -77,9 +77,10 @@ static ravel_status send_notice(ravel_refit *refit, ravel__refit_buffer *slot, i
 /* The frame, and its payloads where they are apart. `bad`: it is empty. */
 static ravel_status send_frame(ravel_refit *refit, ravel__refit_buffer *slot, int32_t c, int32_t peer,
                                const ravel__stream *s, int bad, ravel_error *err) {
+    RAVEL_ASSERT(c >= 0 && c < RAVEL__FANOUT_MOST);
     ravel_request **sends = &slot->sends[RAVEL__SENDS * c];
     int64_t bytes = bad ? 0 : (int64_t)slot->notice.bytes, apart = bad ? 0 : slot->payload_bytes;
-    RAVEL_ASSERT(c >= 0 && c < RAVEL__FANOUT_MOST && (apart == 0 || (refit->data && slot->payload)));
+    RAVEL_ASSERT(apart == 0 || (refit->data && slot->payload));
     ravel_status status = post_send(refit, refit->comm, &sends[1], slot->data, bytes, peer, frame_tag(s), err);
     if (status == RAVEL_OK && apart > 0)
         status = post_send(refit, refit->data, &sends[2], slot->payload + RAVEL__FRAME_HEADER, apart, peer,
@@ -336,8 +337,8 @@ ravel_status ravel__stream_take_apart(ravel_refit *refit, ravel__refit_buffer *s
 
 /* `bad`: it has another length than was announced. What is then passed on is empty, and so bad there too. */
 ravel_status ravel__stream_frame_came(ravel_refit *refit, int32_t index, int32_t bad, ravel_error *err) {
+    RAVEL_ASSERT(index >= 0 && index < refit->in_pool.count && !refit->in_pool.slots[index].recv);
     ravel__refit_buffer *slot = &refit->in_pool.slots[index];
-    RAVEL_ASSERT(index >= 0 && index < refit->in_pool.count && !slot->recv);
     ravel__in_state *in = &refit->in_states[slot->stream];
     int64_t bytes = (int64_t)slot->notice.bytes + slot->payload_bytes;
     ravel_status status = RAVEL_OK;
