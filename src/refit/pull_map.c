@@ -78,7 +78,7 @@ static void message(void *user, const ravel__message *head, void *body) {
 static ravel_status ask(reading *r, uint32_t kind) {
     const ravel_puller *p = r->puller;
     unsigned char body[RAVEL__ASK_HEADER];
-    RAVEL_ASSERT(p->session != 0 && p->next.version > 0);
+    RAVEL_ASSERT(p->next.version > 0);
     ravel__ask head = {.session = p->session, .identity = p->next};
     ravel__ask_put_header(body, &head);
     r->came = 0;
@@ -273,6 +273,10 @@ static ravel_status list_want(reading *r, const ravel__want *want) {
                                p->holding.items[want->item].name);
     ravel_status status = item_at(r, r->item_of[want->tensor], &item, &store);
     if (status != RAVEL_OK) return status;
+    ravel__box both;
+    if (!ravel__box_meet(&store.box, &piece->box, &both) || !ravel__box_equal(&both, &piece->box))
+        return ravel_error_set(r->err, RAVEL_E_DATA, "the directory lists trainer rank %d twice for \"%s\"",
+                               r->task->sender, p->holding.items[want->item].name);
     pairing pair = {.r = r, .item = &item, .store = &store, .box = &piece->box};
     pair.kind = ravel__slab_cast(view->dtype, item.dtype);
     if (pair.kind < 0 || pair.kind == RAVEL__CAST_F32_F8_E4M3 || item.dtype != p->plan.dtypes[want->item])
