@@ -35,6 +35,13 @@ void ravel__job_end(ravel__client *c) {
     j->serving = serving;
 }
 
+/* Ends the job with FAILED once the link has sent what it still reads from the buffers and the version. */
+static void fail(ravel__job *j, ravel_status status, const char *message) {
+    RAVEL_ASSERT(j->active && !j->mapped && status != RAVEL_OK);
+    ravel_error_set(&j->why, status, "%s", message);
+    j->slice = j->count;
+}
+
 int ravel__job_is_revoked(const ravel__client *c) {
     return c->job.active && ravel__store_is_revoked(c->lane->server->store, c->job.kept);
 }
@@ -90,7 +97,10 @@ static int send_hashes(ravel__client *c, const ravel__asked *a, int64_t start) {
     int64_t blocks = ravel__hashes_blocks(a->count, item->per_block, first);
     size_t bytes = RAVEL__HASHES_HEADER + 8 * (size_t)blocks;
     unsigned char *body = ravel__alloc(s->allocator, bytes);
-    if (!body) return 0;
+    if (!body) {
+        fail(j, RAVEL_E_MEMORY, "the trainer has no memory for the hashes of a slice");
+        return 1;
+    }
     RAVEL_ASSERT(blocks > 0 && first > 0);
     ravel__put64(body, (uint64_t)item->per_block);
     ravel__put64(body + 8, (uint64_t)first);
@@ -229,9 +239,7 @@ static int wait_for_device(ravel__client *c) {
     ravel__server *s = c->lane->server;
     if (!s->store->on_device || ravel__store_arrived(s->store, c->job.kept, needed(s, &c->job), &err) == RAVEL_OK)
         return 1;
-    uint64_t id = c->job.id;
-    ravel__job_end(c);
-    say_failed(c, id, RAVEL_E_STATE, err.message);
+    fail(&c->job, RAVEL_E_STATE, err.message);
     return 0;
 }
 
@@ -248,10 +256,8 @@ static int send_frame(ravel__client *c) {
     ravel__frame_writer writer;
     if (!buffer) {
         if (j->in_flight > 0) return 0; /* one will be free when the system has taken a frame */
-        uint64_t id = j->id;
-        ravel__job_end(c);
-        say_failed(c, id, RAVEL_E_MEMORY, "the trainer has no memory to pack a frame");
-        return 0;
+        fail(j, RAVEL_E_MEMORY, "the trainer has no memory to pack a frame");
+        return 1;
     }
     ravel__frame_begin(&writer, buffer->bytes, RAVEL__PULL_FRAME_BYTES);
     while (j->slice < j->count && by_blocks(s, j) < 0 && pack_entry(s, j, &writer)) skip_empty(j);
@@ -270,7 +276,9 @@ static int send_frame(ravel__client *c) {
 static void send_end(ravel__client *c) {
     RAVEL_ASSERT(c->job.active && c->job.in_flight == 0);
     ravel__message head = {.kind = RAVEL__PULL_END, .id = c->job.id};
+    ravel_error why = c->job.why;
     ravel__job_end(c);
+    if (why.status != RAVEL_OK) return say_failed(c, head.id, why.status, why.message);
     (void)ravel__link_send(c->link, &head, NULL, NULL, NULL);
 }
 
@@ -287,7 +295,7 @@ static void serve_more(ravel__client *c) {
             if (j->in_flight == 0) send_end(c);
             break;
         }
-        if (!wait_for_device(c)) break;
+        if (!wait_for_device(c)) continue;
         int64_t start = by_blocks(c->lane->server, j);
         going = start >= 0 ? send_block(c, &j->asked[j->slice], start) : send_frame(c);
     }

@@ -15,6 +15,7 @@ typedef struct ravel__job {
     int32_t active;
     int32_t mapped; /* the generator reads the version where it is; nothing is sent */
     uint64_t id;
+    ravel_error why; /* status not RAVEL_OK: it ends with FAILED */
     ravel__kept *kept;
     ravel_refit_identity identity;
     ravel__asked *asked; /* [count] */

@@ -9,6 +9,12 @@
 #include "tests/unit/refit_device_body.h"
 #include "tests/unit/stub_driver.h"
 
+#include <ravel/publish.h>
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <unistd.h>
+
 TEST(device_refit_on_the_host) {
     ravel_device *device = NULL;
     ravel_error err = RAVEL_ERROR_INIT;
@@ -29,6 +35,71 @@ TEST(device_refit_on_the_stub) {
     refit_device_body_collective(device, check_scale(9, 100));
     refit_device_body_restart(device);
     ravel_device_free(device);
+    CHECK_EQ(stub.live, 0);
+}
+
+/* ---- a device that fails while a version is served ------------------------------------------------------- */
+
+enum { SERVED_TENSORS = 48, SERVED_ELEMENTS = 15000 /* each travels in frames, all need three of them */ };
+
+static _Atomic int32_t events_left; /* events that come to pass before one fails; below 0: none fails */
+
+static int failing_event_test(void *inside, void *event) {
+    int code = stub_driver.event_test(inside, event);
+    return code == 0 && atomic_load(&events_left) >= 0 && atomic_fetch_sub(&events_left, 1) == 0 ? STUB_REFUSED : code;
+}
+
+/* Two frames are on their way when the third cannot be had: they arrive, and then the trainer's sentence does. */
+TEST(device_fails_while_frames_are_sent) {
+    static char names[SERVED_TENSORS][8];
+    ravel__driver driver = stub_driver;
+    ravel_device *device = NULL;
+    ravel_stream *stream = NULL;
+    ravel_comm *self = NULL;
+    ravel_publisher *publisher = NULL;
+    ravel_puller *puller = NULL;
+    ravel_refit_tensor from[SERVED_TENSORS], to[SERVED_TENSORS];
+    ravel_error err = RAVEL_ERROR_INIT;
+    char address[64];
+    float *host = calloc(SERVED_TENSORS * SERVED_ELEMENTS, sizeof *host);
+    void *there = NULL;
+    stub_reset();
+    atomic_store(&events_left, -1);
+    driver.event_test = failing_event_test;
+    CHECK_OK(ravel__device_make(&driver, 0, &device, &err), &err);
+    CHECK_OK(ravel_stream_create(device, &stream, &err), &err);
+    size_t bytes = SERVED_TENSORS * SERVED_ELEMENTS * sizeof *host;
+    CHECK_OK(ravel_device_alloc(device, RAVEL_DEVICE, bytes, stream, &there, &err), &err);
+    CHECK_OK(ravel_device_copy(device, there, host, bytes, stream, &err), &err);
+    for (int32_t i = 0; i < SERVED_TENSORS; i++) {
+        (void)snprintf(names[i], sizeof names[i], "w%d", i);
+        from[i] = float_tensor(names[i], (float *)there + (size_t)i * SERVED_ELEMENTS, SERVED_ELEMENTS);
+        from[i].place = (ravel_place){.kind = RAVEL_DEVICE, .stream = stream};
+        to[i] = float_tensor(names[i], host + (size_t)i * SERVED_ELEMENTS, SERVED_ELEMENTS);
+    }
+    (void)snprintf(address, sizeof address, "unix:@ravel-served-%d", (int)getpid());
+    ravel_refit_source source = {.size = sizeof source, .tensors = from, .count = SERVED_TENSORS};
+    ravel_refit_sink sink = {.size = sizeof sink, .tensors = to, .count = SERVED_TENSORS};
+    ravel_pull_options options;
+    ravel_pull_options_default(&options);
+    options.threads = 1;
+    options.timeout = 60;
+    CHECK_OK(ravel_comm_self(NULL, &self, &err), &err);
+    CHECK_OK(ravel_publisher_create(self, address, &source, NULL, &publisher, &err), &err);
+    CHECK_OK(ravel_publisher_publish(publisher, 1, &err), &err);
+    CHECK_OK(ravel_puller_create(self, address, &sink, &options, &puller, &err), &err);
+    atomic_store(&events_left, 2);
+    CHECK_EQ(ravel_puller_wait(puller, 60, &err), RAVEL_E_STATE);
+    CHECK_HAS(err.message, "waiting for an event");
+    CHECK_OK(ravel_puller_wait(puller, 60, &err), &err); /* the device is well again */
+    CHECK_OK(ravel_puller_commit(puller, NULL, &err), &err);
+    ravel_puller_free(puller);
+    ravel_publisher_free(publisher);
+    ravel_comm_free(self);
+    ravel_device_release(device, there, stream);
+    ravel_stream_free(stream);
+    ravel_device_free(device);
+    free(host);
     CHECK_EQ(stub.live, 0);
 }
 
