@@ -122,6 +122,27 @@ void ravel__tcp_adopt(ravel__net *net, ravel__link *link, int32_t peer, int own)
     if (!p->out || p->out == link) use(p, link);
 }
 
+void ravel__tcp_forget(ravel__net *net, int32_t peer, const char *why) {
+    RAVEL_ASSERT(net->state == TCP_MEETS && peer >= 0 && peer < net->ranks && !net->peers[peer].receives);
+    tcp_peer *p = &net->peers[peer];
+    for (int i = 0; i < 2; i++) {
+        if (p->links[i]) ravel__link_close(p->links[i], why);
+        ravel__release(NULL, p->frames[i], TCP_FRAME_MOST);
+    }
+    free_waiting(&p->waiting);
+    for (tcp_waiting **at = &net->early; *at;) {
+        tcp_waiting *w = *at;
+        if (w->peer != peer) {
+            at = &w->next;
+            continue;
+        }
+        *at = w->next;
+        ravel__release(NULL, w, sizeof *w + (size_t)w->bytes);
+    }
+    net->dying -= p->dying_ns != 0;
+    *p = (tcp_peer){.net = net, .rank = peer};
+}
+
 /* The addresses of a peer that this rank can reach: Unix sockets only on the same machine. */
 static const char *reachable(const ravel__net *net, int32_t peer) {
     const char *address = net->hellos[peer].address, *comma = strchr(address, ',');

@@ -89,6 +89,8 @@ int ravel__tcp_read_table(const void *bytes, int64_t count, int32_t ranks, tcp_t
 
 /* The handler of a net's hub. */
 ravel__hub_handler ravel__tcp_handler(ravel__net *net);
+/* The peer of that rank as if nothing had ever come from it: closes its links, and drops its frames. */
+void ravel__tcp_forget(ravel__net *net, int32_t peer, const char *why);
 /* A link belongs to a peer from now on. */
 void ravel__tcp_adopt(ravel__net *net, ravel__link *link, int32_t peer, int own);
 

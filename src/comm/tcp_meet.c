@@ -117,11 +117,9 @@ void ravel__tcp_meet_message(ravel__net *net, uint32_t kind, const void *body, i
         if (!ravel__tcp_read_hello(&net->hellos[r], sizeof one, &one) || one.rank != r) return;
     if (!net->world) return;
     net->met = net->ranks;
-    ravel__tcp_adopt(net, net->root, 0, 1);
     for (int32_t r = 0; r < net->ranks; r++) /* peers that connected before this rank had the table */
-        if (net->peers[r].claim && net->peers[r].claim != net->world && net->peers[r].links[1])
-            ravel__link_close(net->peers[r].links[1], "another world"),
-                net->peers[r] = (tcp_peer){.net = net, .rank = r};
+        if (net->peers[r].claim != net->world) ravel__tcp_forget(net, r, "another world");
+    ravel__tcp_adopt(net, net->root, 0, 1);
 }
 
 int ravel__tcp_meet_up(ravel__net *net, ravel__link *link, const void *hello, int32_t bytes) {

@@ -351,6 +351,59 @@ TEST(comm_tcp_more_ranks_without_numbers_than_there_are) {
     free(net);
 }
 
+/* Ranks of another world, and one that names none, connect before the table is here: one stays, having sent a frame, one
+ * has left again, one takes itself for rank 0. When the table comes, nothing of them is left. */
+TEST(comm_tcp_peers_of_another_world_leave_nothing) {
+    enum { RANKS = 5, ME = 1, OTHERS = 3 };
+    static const int32_t who[OTHERS] = {0, 2, 3};
+    static const uint64_t worlds[OTHERS] = {77, 77, 0};
+    char place[64], frame[100] = "of another world";
+    ravel_error err = RAVEL_ERROR_INIT;
+    tcp_peer peers[RANKS] = {{0}};
+    tcp_hello hellos[RANKS];
+    ravel__link *links[OTHERS], *gone;
+    ravel__net *net = calloc(1, sizeof *net);
+    other_end other;
+    net->state = TCP_MEETS, net->rank = ME, net->ranks = RANKS, net->peers = peers, net->hellos = hellos;
+    for (int32_t r = 0; r < RANKS; r++) {
+        peers[r].net = net, peers[r].rank = r;
+        hellos[r] = (tcp_hello){TCP_MAGIC, TCP_VERSION, r, RANKS, 0, 0, "x:1"};
+    }
+    CHECK_OK(open_net(net, fresh_place(place, sizeof place), &err), &err);
+    CHECK_OK(open_other(&other, NULL, &err), &err);
+    for (int i = 0; i < OTHERS; i++) {
+        tcp_hello hello = {TCP_MAGIC, TCP_VERSION, who[i], RANKS, worlds[i], 0, "x:1"};
+        CHECK_OK(ravel__hub_connect(other.hub, place, &hello, sizeof hello, 60, NULL, &links[i], &err), &err);
+    }
+    const tcp_hello leaver = {TCP_MAGIC, TCP_VERSION, 4, RANKS, 77, 0, "x:1"};
+    CHECK_OK(ravel__hub_connect(other.hub, place, &leaver, sizeof leaver, 60, NULL, &gone, &err), &err);
+    POLL_BOTH(net, &other, other.ups == OTHERS + 1 && peers[4].links[1]);
+    ravel__link_close(gone, "left");
+    const ravel__message head = {TCP_FRAME, 0, sizeof frame};
+    for (int i = 0; i < OTHERS; i++) CHECK_OK(ravel__link_send(links[i], &head, frame, NULL, &err), &err);
+    POLL_BOTH(net, &other, peers[0].frames[1] && peers[2].frames[1] && peers[3].frames[1] && peers[4].lost);
+    CHECK(net->early && peers[4].lost);
+    other_end root;
+    char root_place[64];
+    CHECK_OK(open_other(&root, fresh_place(root_place, sizeof root_place), &err), &err);
+    CHECK_OK(ravel__hub_connect(net->hub, root_place, "0", 1, 60, NULL, &net->root, &err), &err);
+    POLL_BOTH(net, &root, root.ups == 1 && net->root->state == LINK_UP);
+    const tcp_table table = {TCP_MAGIC, RANKS, ME, 0, 55};
+    ravel__tcp_meet_message(net, TCP_TABLE, &table, sizeof table);
+    ravel__tcp_meet_message(net, TCP_HELLOS, hellos, sizeof hellos);
+    CHECK_EQ(net->met, RANKS);
+    CHECK(!net->early);
+    CHECK(peers[0].out == net->root && peers[0].links[0] == net->root && peers[0].out_is_up);
+    for (int32_t r = 0; r < RANKS; r++)
+        CHECK(!peers[r].lost && !peers[r].links[1] && !peers[r].frames[0] && !peers[r].frames[1]);
+    POLL_BOTH(net, &other, other.downs == OTHERS);
+    CHECK_HAS(other.why, "another world");
+    ravel__hub_free(root.hub);
+    ravel__hub_free(other.hub);
+    ravel__hub_free(net->hub);
+    free(net);
+}
+
 static void no_frame(void *user, int32_t peer, const void *data, int32_t bytes) {
     (void)user, (void)peer, (void)data, (void)bytes;
 }
