@@ -309,6 +309,8 @@ int ravel__match_done(remote_parcel *p) {
 
 int ravel__match_is_hopeless(const remote_parcel *p) {
     if (p->state == PARCEL_DONE || p->state == PARCEL_IDLE || p->state == PARCEL_SENT) return 0;
+    if (p->state == PARCEL_MOVES && p->transfer.state == RAVEL__TRANSFER_DONE)
+        return 0; /* its peer may leave after it */
     RAVEL_ASSERT(p->port && p->peer < p->port->world->size);
     return p->port->world->lost[p->peer] || (p->state != PARCEL_MOVES && p->port->left[p->member]);
 }
