@@ -231,12 +231,14 @@ static int64_t in_kernel(const ravel__link *link) {
 }
 
 int ravel__hub_drain(ravel__hub *hub, double seconds) {
-    int64_t end = ravel__clock_ns() + (int64_t)(seconds * SECOND);
+    int64_t end = 0, before = INT64_MAX;
     for (;;) {
         int64_t left = 0;
         for (const ravel__link *l = hub->links; l; l = l->next)
             if (l->state == LINK_UP && !l->mute) left += l->unsent + in_kernel(l);
         if (left == 0) return 1;
+        if (left < before) end = ravel__clock_ns() + (int64_t)(seconds * SECOND);
+        before = left;
         if (ravel__clock_ns() > end) return 0;
         (void)ravel__hub_poll(hub, 0.001, NULL, NULL);
     }

@@ -112,8 +112,8 @@ int ravel__hub_sleep(const ravel__hub *hub, int64_t ns);
 int ravel__link_lend(ravel__link *link);
 void ravel__hub_await(ravel__hub *hub);
 enum { RAVEL__AWAIT_NS = 2000000 };
-/* Polls until everything that was sent is with the peers' kernels, `seconds` at most; then most links can be closed without
- * losing what they carry. 1: it is. */
+/* Polls until everything that was sent is with the peers' kernels, or no byte has moved for `seconds`; then most links can
+ * be closed without losing what they carry. 1: it is. */
 int ravel__hub_drain(ravel__hub *hub, double seconds);
 /* Ends a poll that waits; from any thread. */
 void ravel__hub_wake(ravel__hub *hub);

@@ -24,7 +24,7 @@
 
 static const char farewell[] = "left";
 enum { DYING_NS = 500000000 };
-#define CLOSE_NS 5000000000
+#define CLOSE_SECONDS 30.0 /* without a byte that moves; peers on busy processors are slow */
 
 /* ---- lost peers ----------------------------------------------------------------------------------------- */
 
@@ -43,9 +43,13 @@ static bool peer_ok(const tcp_peer *p) {
     return (!p->from || p->from == p->links[0] || p->from == p->links[1]) && (p->out || !p->out_is_up);
 }
 
-static void report_lost(tcp_peer *p, const char *why) {
+static int has_left(const char *why) {
     char words[sizeof farewell + 32];
     (void)snprintf(words, sizeof words, "closed the link: %s", farewell);
+    return strstr(why, words) != NULL;
+}
+
+static void report_lost(tcp_peer *p, const char *why) {
     if (p->lost) return;
     p->lost = 1;
     p->net->dying -= p->dying_ns != 0;
@@ -58,7 +62,7 @@ static void report_lost(tcp_peer *p, const char *why) {
     for (int i = 0; i < 2; i++)
         if (p->links[i]) ravel__link_close(p->links[i], NULL), p->links[i] = NULL;
     RAVEL_ASSERT(peer_ok(p));
-    if (p->net->state == TCP_RUNS) p->net->sink.lost(p->net->sink.user, p->rank, strstr(why, words) ? NULL : why);
+    if (p->net->state == TCP_RUNS) p->net->sink.lost(p->net->sink.user, p->rank, has_left(why) ? NULL : why);
 }
 
 static void on_down(void *user, ravel__link *link, const char *why) {
@@ -74,6 +78,7 @@ static void on_down(void *user, ravel__link *link, const char *why) {
         report_lost(p, why);
     } else if (!p->dying_ns) { /* what the other link still holds is read first */
         p->dying_ns = ravel__clock_ns();
+        p->left = has_left(why);
         net->dying++;
     }
     if (p->out == link) p->out_is_up = 0;
@@ -349,11 +354,15 @@ static void flush_early(ravel__net *net) {
     }
 }
 
+/* A peer that left has closed both links, so that the other one ends by itself, behind what it carries. */
 static void end_dying(ravel__net *net) {
     RAVEL_ASSERT(net->dying > 0);
     int64_t now = ravel__clock_ns();
-    for (int32_t r = 0; r < net->ranks; r++)
-        if (net->peers[r].dying_ns && now - net->peers[r].dying_ns > DYING_NS) report_lost(&net->peers[r], net->why);
+    for (int32_t r = 0; r < net->ranks; r++) {
+        tcp_peer *p = &net->peers[r];
+        int64_t most = p->left ? (int64_t)(CLOSE_SECONDS * 1e9) : DYING_NS;
+        if (p->dying_ns && now - p->dying_ns > most) report_lost(p, net->why);
+    }
 }
 
 static int poll_all(ravel__net *net, char *why) {
@@ -414,10 +423,11 @@ static int has_waiting(const ravel__net *net) {
 /* Sends all queued bytes before the sockets are closed. This waits only where a peer has not answered its first
  * connection yet, or does not read. */
 static void wire_close(ravel__net *net, int32_t broken) {
-    int64_t end = ravel__clock_ns() + (broken ? 200000000 : CLOSE_NS);
+    double patience = broken ? 0.2 : CLOSE_SECONDS;
+    int64_t end = ravel__clock_ns() + (int64_t)(patience * 1e9);
     net->state = TCP_CLOSES;
     while (has_waiting(net) && ravel__clock_ns() < end) (void)ravel__hub_poll(net->hub, 0.002, NULL, NULL);
-    (void)ravel__hub_drain(net->hub, broken ? 0.2 : 2);
+    (void)ravel__hub_drain(net->hub, patience);
     for (int32_t r = 0; r < net->ranks; r++)
         for (int i = 0; i < 2; i++)
             if (net->peers[r].links[i]) ravel__link_close(net->peers[r].links[i], farewell);

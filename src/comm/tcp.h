@@ -25,7 +25,8 @@ typedef struct tcp_peer {
     ravel__link *links[2]; /* [0]: made by this rank; [1]: by the peer */
     int32_t out_is_up, lost;
     uint64_t claim;   /* the world that its link named, before this rank knew it */
-    int64_t dying_ns; /* one of two links is down; what the other holds is read first. 0: no */
+    int64_t dying_ns; /* when one of two links went down; what the other holds is read first. 0: both are up */
+    int32_t left;     /* it was closed by a peer that left, which closes the other one too */
     tcp_waiting *waiting;
     int64_t given, waiting_count; /* frames and pieces so far; in the list */
     ravel__transfer *receives;    /* linked through `inside`; `moved`: the bytes that have come */

@@ -10,6 +10,7 @@
 #include "comm/tcp.h"
 
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 /* ---- ranks as threads ----------------------------------------------------------------------------------- */
@@ -117,6 +118,20 @@ TEST(comm_tcp_frames_of_many_ranks_come_in_pieces) {
         ravel_status status = run_ranks(5, &o, flood, NULL, &err);
         if (status) check_fail(__FILE__, __LINE__, "%s: %s", ravel_status_name(status), err.message);
     }
+}
+
+/* Rank 0 begins to read when the others have long left. */
+static ravel_status flood_late(ravel_comm *comm, void *user, ravel_error *err) {
+    if (ravel_comm_rank(comm) == 0) (void)nanosleep(&(struct timespec){2, 600000000}, NULL);
+    return flood(comm, user, err);
+}
+
+TEST(comm_tcp_what_a_rank_sent_before_it_left_arrives) {
+    char place[64];
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_comm_options o = options_at(fresh_place(place, sizeof place), 60);
+    ravel_status status = run_ranks(3, &o, flood_late, NULL, &err);
+    if (status) check_fail(__FILE__, __LINE__, "%s: %s", ravel_status_name(status), err.message);
 }
 
 /* ---- the meeting ---------------------------------------------------------------------------------------- */
