@@ -273,18 +273,30 @@ static int steady(int argc, char **argv) {
     return 0;
 }
 
-/* kill -9 in the middle of the work. */
+/* A process that sends kill -9 to this one, 0.1 s after a byte comes through the pipe whose end is returned. It is made
+ * before MPI starts, since a fork of a process with MPI's threads may hang. */
+static int make_killer(void) {
+    int ends[2];
+    char byte;
+    pid_t victim = getpid();
+    if (pipe(ends)) return -1;
+    if (fork() == 0) {
+        (void)close(ends[1]);
+        if (read(ends[0], &byte, 1) == 1) sleep_ms(100), (void)kill(victim, SIGKILL);
+        _exit(0);
+    }
+    (void)close(ends[0]);
+    return ends[1];
+}
+
+/* kill -9 in the middle of the work, at no particular point. */
 static int is_killed(int argc, char **argv) {
+    int killer = make_killer();
     ravel_comm *comm = open_with(PATIENCE);
     ravel_error err = RAVEL_ERROR_INIT;
     (void)argc, (void)argv;
     ravel_status status = ravel_comm_barrier(comm, &err);
-    pid_t victim = getpid();
-    if (is_victim(comm) && fork() == 0) { /* from outside, at no particular point */
-        sleep_ms(100);
-        (void)kill(victim, SIGKILL);
-        _exit(0);
-    }
+    if (is_victim(comm) && write(killer, "", 1) != 1) return failed("the killer", world_rank, status, &err);
     if (!status) status = work_on(comm, &err);
     return expect(comm, status, RAVEL_E_PEER_LOST, &err, " is lost: ");
 }
