@@ -84,7 +84,7 @@ ravel_status ravel_device_open(const char *name, ravel_device **device, ravel_er
 ravel_status ravel__device_make(const ravel__driver *driver, int32_t index, ravel_device **device, ravel_error *err) {
     char text[256];
     RAVEL_ASSERT(driver && index >= 0);
-    RAVEL_ASSERT(driver->open && driver->close && driver->describe && driver->alloc && driver->release && driver->kind);
+    RAVEL_ASSERT(driver->open && driver->close && driver->describe && driver->kind);
     ravel_device *d = ravel__calloc(NULL, 1, sizeof *d);
     if (!d) return ravel__no_memory(err, sizeof *d, "a device");
     d->driver = driver;
