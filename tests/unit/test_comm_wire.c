@@ -4,6 +4,8 @@
 #include "tests/unit/comm_ranks.h"
 #include "tests/unit/fake_wire.h"
 
+#include "comm/remote.h"
+
 #include <stdlib.h>
 
 /* ---- ranks as threads ----------------------------------------------------------------------------------- */
@@ -204,4 +206,16 @@ TEST(comm_wire_lets_two_threads_split_two_communicators_at_once) {
     fake_world_init(&world, 3);
     CHECK_OK(run_ranks(&world, 60, split_in_two_threads, NULL, &err), &err);
     fake_world_free(&world);
+}
+
+/* A peer may leave after its last byte has come and before the receive is collected. */
+TEST(comm_wire_a_complete_transfer_outlives_its_peer) {
+    uint8_t lost[] = {0, 2}, left[] = {0, 1};
+    remote_world world = {.size = 2, .lost = lost};
+    remote_rank me = {.world = &world, .left = left};
+    remote_parcel parcel = {.port = &me, .peer = 1, .member = 1, .state = PARCEL_MOVES};
+    parcel.transfer.state = RAVEL__TRANSFER_RUNS;
+    CHECK(ravel__match_is_hopeless(&parcel));
+    parcel.transfer.state = RAVEL__TRANSFER_DONE;
+    CHECK(!ravel__match_is_hopeless(&parcel));
 }
