@@ -10,7 +10,7 @@ static void tell_seconds(train_device *device, double *seconds) {
 
 static void tell_state(train_device *device, train_gpu_state *state) {
     (void)device;
-    *state = (train_gpu_state){"NVIDIA H200", 1 << 30, 700, 500, 600, 50};
+    *state = (train_gpu_state){"NVIDIA H200", 1 << 30, 700, 500, 600, 50, 0};
 }
 
 static ravel_metrics *make_metrics(ravel_comm *self) {

@@ -370,6 +370,7 @@ typedef struct train_gpu_state {
     int64_t block_bytes;   /* in blocks of this device now */
     int64_t peak_bytes;    /* the most that was in blocks since open */
     int64_t scratch_bytes; /* of the blocks: what `reserve` holds */
+    int64_t graph_bytes;   /* in recorded graphs now, beside the blocks */
 } train_gpu_state;
 
 /* ---- the table ------------------------------------------------------------------------------------------ */
@@ -501,6 +502,9 @@ typedef struct train_kernels {
     /* 0: memory of the device that its kernels use has moved (reserve): record it again. */
     int (*graph_valid)(const train_device *device, const train_graph *graph);
     void (*graph_free)(train_device *device, train_graph *graph); /* NULL does nothing */
+    /* With graphs: a number that says how attention over these samples is cut into kernels. Calls that differ in
+     * host_lengths and longest alone, with equal numbers, can be recorded as one. */
+    uint64_t (*attention_shape)(const train_device *device, const train_attention *attention);
 } train_kernels;
 
 enum { TRAIN_STAGES = 64 };

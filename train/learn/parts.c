@@ -31,6 +31,7 @@ static void model_options(const train_parts_options *from, const ravel_shape *sh
     options->cp_ranks = train_parts_widest(from->plan, layout);
     options->longest = from->budget * options->cp_ranks;
     options->recompute = from->model->recompute;
+    options->graphs = from->model->graphs;
     options->inference = from->inference;
     options->first_layer = part.first_layer;
     options->last_layer = part.last_layer;

@@ -182,7 +182,8 @@ static int blocks_of(train_model *m, block *list) {
 }
 
 static int64_t host_bytes(const train_model *m) {
-    return m->sizes.tokens * 4 * (3 + m->options.in_flight) +
+    int64_t graphs = m->graphs.kernels ? TRAIN__GRAPH_PLACES * (int64_t)sizeof *m->graphs.places : 0;
+    return graphs + m->sizes.tokens * 4 * (3 + m->options.in_flight) +
            train__max(m->net.hidden, m->net.shape.head_dim) * (int64_t)sizeof(train_real);
 }
 
@@ -234,6 +235,20 @@ static void prepare_exchange(train_model *m, const train_kernels *kernels, train
     TRAIN_ASSERT(m->exchange.ranks >= m->tp.ranks && m->exchange.ranks >= m->cp_most);
 }
 
+/* What ranks exchange is not recorded. */
+static int can_record(const train_model *m) {
+    return m->net.kernels->capture_begin && m->tp.ranks == 1 && m->cp_most <= 1 && !train__model_sharded(m) &&
+           !m->options.progress && !m->options.inference;
+}
+
+static ravel_status check_graphs(const train_model *m, ravel_error *err) {
+    if (m->options.graphs != TRAIN_RECORD_ON || can_record(m)) return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "--graphs on: %s; use --graphs auto",
+                           m->net.kernels->capture_begin
+                               ? "ranks that share layers, samples or weights cannot record their kernels"
+                               : "this kernel set has no graphs");
+}
+
 /* Everything but the blocks. */
 static ravel_status prepare(train_model *m, const train_kernels *kernels, train_device *device,
                             const ravel_shape *shape, const train_model_options *options, ravel_error *err) {
@@ -263,7 +278,9 @@ static ravel_status prepare(train_model *m, const train_kernels *kernels, train_
     sizes_of(m);
     prepare_exchange(m, kernels, device);
     TRAIN_ASSERT(m->staging.count <= TRAIN__MOST_STAGES && m->net.hidden > 0);
-    return RAVEL_OK;
+    m->graphs = (train__graphs){.kernels = can_record(m) && m->options.graphs != TRAIN_RECORD_OFF ? kernels : NULL,
+                                .device = device};
+    return check_graphs(m, err);
 }
 
 static void close_parts(train_model *m) {
@@ -299,6 +316,7 @@ static ravel_status take_memory(train_model *m, ravel_error *err) {
     train_limits limits = limits_of(m);
     block list[BLOCKS];
     for (int i = 0; i < m->options.in_flight; i++) TRAIN__TAKE(&m->arena, m->flights[i].places, m->sizes.tokens);
+    if (m->graphs.kernels) TRAIN__TAKE(&m->arena, m->graphs.places, TRAIN__GRAPH_PLACES);
     TRAIN__TAKE(&m->arena, m->numbers, m->sizes.tokens);
     TRAIN__TAKE(&m->arena, m->by_place, 2 * m->sizes.tokens);
     TRAIN__TAKE(&m->arena, m->row, train__max(m->net.hidden, m->net.shape.head_dim));
@@ -384,6 +402,7 @@ void train_model_free(train_model *m) {
     const ravel_allocator *allocator = m->arena.allocator;
     block list[BLOCKS];
     train__units_wait(&m->units);
+    train__graphs_drop(&m->graphs);
     for (int i = 0, count = m->params ? blocks_of(m, list) : 0; i < count; i++)
         (list[i].kind == STAGED ? k->release_host : k->release)(m->net.device, *list[i].place, list[i].bytes);
     if (m->kv_comm) ravel_comm_free(m->kv_comm);
@@ -456,6 +475,11 @@ void *train__model_grad(const train_model *m, int64_t offset) {
     TRAIN_ASSERT(offset < m->params->elements && !m->options.inference);
     return train__model_sharded(m) ? train__units_grad(&m->units, offset)
                                    : train__at(m->grads, m->net.types.grad, offset);
+}
+
+train_graph_figures train_model_graphs(const train_model *m) {
+    const train__graphs *g = &m->graphs;
+    return (train_graph_figures){g->called, g->recorded, g->launched, g->dropped};
 }
 
 double train_model_waited(const train_model *m) {

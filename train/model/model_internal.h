@@ -5,6 +5,7 @@
  *   model_layers.c   the layers, forward and backward
  *   model_head.c     from the last hidden rows to log-probs, and back, a chunk of logits at a time
  *   model_run.c      score, learn, forward, backward
+ *   graphs.c         runs of kernels recorded and launched as graphs
  *
  * Memory, in blocks of the device (T: budget, C: hidden). With sequence parallelism, arrays of [T, C] other than d_rows are
  * [T / ranks, C], rounded up, there are no head rows, and a working array `whole` has the rows of all ranks:
@@ -20,6 +21,7 @@
 #ifndef TRAIN_MODEL_INTERNAL_H
 #define TRAIN_MODEL_INTERNAL_H
 
+#include "train/model/graphs.h"
 #include "train/model/model.h"
 #include "train/model/net.h"
 #include "train/model/staging.h"
@@ -117,6 +119,7 @@ struct train_model {
     train__units units;    /* with shares; units.shares is NULL where this rank has everything */
     void *kept_block[TRAIN__FLIGHTS], *working_block, *logits, *table_block;
     train__staging staging;
+    train__graphs graphs;
     train_real *row; /* [max(hidden, head_dim)] on the host: upload buffer */
     float *numbers;  /* [T] on the host: download buffer */
     float *by_place; /* [2, T] on the host: log-probs and coefficients of a loss that couples samples */
@@ -164,6 +167,8 @@ void *train__model_x(const train_model *m, int32_t flight, int64_t layer);
 /* The layers of this stage, from the embedding or from the input of the first one. On the last stage the hidden rows of
  * scored tokens go to head_x and, normalised, to head_xn. */
 void train__model_layers(train_model *m);
+/* How the kernel set cuts the attention of the current micro-batch (train_kernels.attention_shape). */
+uint64_t train__model_attention_shape(const train_model *m);
 /* From the gradient of the output (d_x in the working block on the last stage) to all gradients below it. */
 void train__model_layers_backward(train_model *m);
 

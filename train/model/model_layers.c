@@ -81,6 +81,17 @@ void train__model_copy_scored(const train_model *m, void *to, const void *from, 
     n->kernels->copy_rows(n->device, &rows);
 }
 
+/* A set that does not say looks at each length. */
+uint64_t train__model_attention_shape(const train_model *m) {
+    train__acts a = acts_of(m, m->params->part.first_layer);
+    train_attention x = attention_of(m, &a);
+    uint64_t hash = 0;
+    if (m->net.kernels->attention_shape) return m->net.kernels->attention_shape(m->net.device, &x);
+    for (int32_t i = 0; i < x.samples; i++)
+        hash = (hash ^ (uint64_t)(uint32_t)x.queries.host_lengths[i]) * 0x9e3779b97f4a7c15u;
+    return hash;
+}
+
 /* ---- forward -------------------------------------------------------------------------------------------- */
 
 static void attend(void *user, int64_t layer, const train__acts *a) {

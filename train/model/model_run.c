@@ -129,15 +129,65 @@ static ravel_status learn_coupled(train_model *m, const train_loss *loss, ravel_
     return RAVEL_OK;
 }
 
+/* ---- runs of kernels, which may be graphs --------------------------------------------------------------- */
+
+typedef struct run_of {
+    train_model *m;
+    int32_t entropy; /* is asked for */
+} run_of;
+
+/* All that the kernels of a run depend on, beside the contents of device memory. */
+static train__graph_key key_of(const run_of *run, int32_t phase) {
+    const train_model *m = run->m;
+    const train__flight *now = &m->now;
+    const train__staged *s = &now->staged;
+    const void *arrays[] = {s->tokens,    s->positions,  s->starts,     s->lengths,  s->order,        s->rows,
+                            s->targets,   s->samples_of, s->weights,    s->coef,     s->entropy_coef, s->old,
+                            s->generator, s->reference,  s->advantages, now->kept.x, m->net.weights,  m->grads};
+    const int64_t sizes[] = {phase,
+                             run->entropy,
+                             now->ragged.tokens,
+                             now->batch.samples,
+                             now->scored,
+                             now->ordered,
+                             now->gaps,
+                             now->loss ? 1 + now->loss->entropy : 0,
+                             (int64_t)train__model_attention_shape(m)};
+    double scale = (double)now->logit_scale;
+    train__graph_key key = {.count = 0};
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) train__key_add_pointer(&key, arrays[i]);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) train__key_add(&key, sizes[i]);
+    train__key_add_struct(&key, &scale, sizeof scale);
+    if (now->loss) train__key_add_struct(&key, &now->loss->policy, sizeof now->loss->policy);
+    return key;
+}
+
+static void run_kernels(run_of *run, int32_t phase, void (*kernels)(void *user)) {
+    if (!run->m->graphs.kernels) {
+        kernels(run);
+        return;
+    }
+    train__graph_key key = key_of(run, phase);
+    train__graphs_run(&run->m->graphs, &key, phase, kernels, run);
+}
+
+static void forward_kernels(void *user) {
+    train__model_layers(((run_of *)user)->m);
+}
+
+static void backward_kernels(void *user) {
+    train__model_layers_backward(((run_of *)user)->m);
+}
+
 /* The head with its gradient; d_x of the last layer is left in the working block. */
-static ravel_status learn_head(train_model *m, int entropy, ravel_error *err) {
+static void head_kernels(void *user) {
+    train_model *m = ((run_of *)user)->m;
     TRAIN_ASSERT(is_last(m) && !m->options.inference);
     const train_loss *loss = m->now.loss;
     train__head head = {.mode = TRAIN__HEAD_LEARN,
-                        .entropy = entropy,
+                        .entropy = ((run_of *)user)->entropy,
                         .coef = m->now.kept.coef,
                         .entropy_coefs = m->now.kept.entropy_coef};
-    if (loss && loss->couple) return learn_coupled(m, loss, err);
     if (loss) {
         head.policy = &loss->policy;
         head.entropy_coef = loss->policy.entropy != 0;
@@ -147,6 +197,13 @@ static ravel_status learn_head(train_model *m, int entropy, ravel_error *err) {
         learn_by_sequence(m, &head);
     else
         train__model_head(m, &head);
+}
+
+/* Where samples are coupled, the host waits inside. */
+static ravel_status learn_head(run_of *run, ravel_error *err) {
+    const train_loss *loss = run->m->now.loss;
+    if (loss && loss->couple) return learn_coupled(run->m, loss, err);
+    run_kernels(run, TRAIN_PHASE_HEAD, head_kernels);
     return RAVEL_OK;
 }
 
@@ -163,7 +220,7 @@ ravel_status train_model_stage_forward(train_model *m, int32_t flight, const tra
     m->now.loss = loss;
     m->now.learn_begun = 1;
     TRAIN_ASSERT(!m->now.forward_kept && m->grads);
-    if (runs(m)) train__model_layers(m);
+    if (runs(m)) run_kernels(&(run_of){.m = m}, TRAIN_PHASE_FORWARD, forward_kernels);
     return links_status(m, err);
 }
 
@@ -177,8 +234,9 @@ static ravel_status stage_backward(train_model *m, int32_t flight, int entropy, 
             "train_model_stage_backward needs the forward call of its batch before it, once for each");
     m->now.learn_begun = 0;
     if (runs(m)) {
-        if (is_last(m)) status = learn_head(m, entropy, err);
-        if (!status) train__model_layers_backward(m);
+        run_of run = {m, entropy};
+        if (is_last(m)) status = learn_head(&run, err);
+        if (!status) run_kernels(&run, TRAIN_PHASE_BACKWARD, backward_kernels);
     }
     ravel_status finished = done(m, err);
     return status ? status : finished;

@@ -67,6 +67,10 @@ static const ravel_option model_table[] = {
           "threads per rank; 0: the machine's processors divided among its ranks, where the model is large enough"),
     MODEL("recompute", ENUM, recompute, "light", 0, 0, TRAIN_RECOMPUTE_CHOICES,
           "how much of the activations the backward pass recomputes"),
+    MODEL(
+        "graphs", ENUM, graphs, "auto", 0, 0, TRAIN_RECORD_CHOICES,
+        "micro-batches whose shape comes again as recorded graphs, with --kernels cuda and one rank per model; on: an "
+        "error where that cannot be"),
     MODEL("sequence-parallel", BOOL, sequence, "true", 0, 0, NULL,
           "with --tp above 1, norms and residuals of a share of the tokens on each rank"),
     {0}};

@@ -381,3 +381,27 @@ void cuda_attention_backward(train_device *d, const train_attention *x) {
     cuda_attention_args own = own_args(x);
     cuda_attention_own_backward(d->stream, &own, (float *)(void *)(d->scratch + room_of(&d->limits).row_sums));
 }
+
+/* FNV-1a over 64-bit words. */
+static uint64_t mixed(uint64_t hash, int64_t word) {
+    for (int i = 0; i < 8; i++) hash = (hash ^ ((uint64_t)word >> 8 * i & 255)) * 0x100000001b3u;
+    return hash;
+}
+
+static uint64_t mixed_extent(uint64_t hash, extent e) {
+    extent r = rounded(e);
+    return mixed(mixed(mixed(mixed(hash, e.samples), r.samples), r.queries), r.keys);
+}
+
+/* The plan of the forward pass, and the runs of the backward pass with their plans; our own kernels see the tokens alone. */
+uint64_t cuda_attention_shape(const train_device *d, const train_attention *x) {
+    cuda_plan_mask mask = PLAN_CAUSAL;
+    uint64_t hash = mixed(0xcbf29ce484222325u, has_graph(x, 0, &mask));
+    hash = mixed_extent(mixed(hash, mask), (extent){x->samples, x->queries.longest, x->keys.longest});
+    for (int32_t first = 0; first < x->samples;) {
+        extent e = next_run(d, x, first);
+        hash = mixed_extent(hash, e);
+        first += (int32_t)e.samples;
+    }
+    return hash;
+}

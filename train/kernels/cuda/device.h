@@ -43,6 +43,7 @@ struct train_device {
     int64_t block_bytes, peak_bytes;                                   /* in blocks: now, and the most so far */
     ravel_status (*look)(void *user, double waited, ravel_error *err); /* while a call waits; NULL: nobody asked */
     void *look_user;
+    int64_t graph_bytes; /* in recorded graphs now */
     ravel_status failed;
     ravel_error error;
 };
@@ -65,6 +66,7 @@ void cuda_attention_close(train_device *device);
 size_t cuda_attention_scratch(const train_limits *limits);
 void cuda_attention_forward(train_device *device, const train_attention *attention);
 void cuda_attention_backward(train_device *device, const train_attention *attention);
+uint64_t cuda_attention_shape(const train_device *device, const train_attention *attention);
 
 /* ---- memory.c: the slots of memory, staging, phases and graphs ---- */
 /* Until `event` has happened, or the kernels' stream is empty where it is NULL. */

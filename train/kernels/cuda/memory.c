@@ -91,6 +91,7 @@ void cuda_gpu_state(train_device *d, train_gpu_state *state) {
     state->block_bytes = d->block_bytes;
     state->peak_bytes = d->peak_bytes;
     state->scratch_bytes = (int64_t)d->scratch_bytes;
+    state->graph_bytes = d->graph_bytes;
 }
 
 void cuda_upload(train_device *d, void *block, const void *host, size_t bytes) {
@@ -236,7 +237,23 @@ ravel_status cuda_capture_begin(train_device *d, ravel_error *err) {
 struct train_graph {
     cudaGraphExec_t ready;
     const char *scratch; /* of the device when it was recorded */
+    int64_t bytes;       /* of the card's memory */
 };
+
+static int64_t unused_bytes(void) {
+    size_t unused = 0, all = 0;
+    return cudaMemGetInfo(&unused, &all) == cudaSuccess ? (int64_t)unused : 0;
+}
+
+/* Also puts it on the card, which its first launch would do. */
+static void make_ready(train_device *d, train_graph *g, cudaGraph_t recorded) {
+    int64_t before = unused_bytes();
+    cuda_ok(d, cudaGraphInstantiate(&g->ready, recorded, 0), "making a graph ready");
+    if (!d->failed) cuda_ok(d, cudaGraphUpload(g->ready, d->stream), "making a graph ready");
+    g->bytes = before - unused_bytes();
+    if (g->bytes < 0) g->bytes = 0; /* others of the card released some */
+    d->graph_bytes += g->bytes;
+}
 
 ravel_status cuda_capture_end(train_device *d, train_graph **graph, ravel_error *err) {
     cudaGraph_t recorded = NULL;
@@ -245,7 +262,7 @@ ravel_status cuda_capture_end(train_device *d, train_graph **graph, ravel_error 
     d->capturing = 0;
     cuda_ok(d, cudaStreamEndCapture(d->stream, &recorded), "recording a graph");
     if (!g) cuda_fail(d, RAVEL_E_MEMORY, "no memory for a graph");
-    if (!d->failed) cuda_ok(d, cudaGraphInstantiate(&g->ready, recorded, 0), "making a graph ready");
+    if (!d->failed) make_ready(d, g, recorded);
     if (recorded) cudaGraphDestroy(recorded);
     if (d->failed) {
         free(g);
@@ -269,5 +286,6 @@ void cuda_graph_free(train_device *d, train_graph *graph) {
     if (!graph) return;
     cuda_ok(d, cudaStreamSynchronize(d->stream), "ending a graph");
     cudaGraphExecDestroy(graph->ready);
+    d->graph_bytes -= graph->bytes;
     free(graph);
 }

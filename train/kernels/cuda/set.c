@@ -557,6 +557,7 @@ static const train_kernels table = {
     .graph_valid = cuda_graph_valid,
     .graph_run = cuda_graph_run,
     .graph_free = cuda_graph_free,
+    .attention_shape = cuda_attention_shape,
 };
 
 __attribute__((visibility("default"))) const train_kernels *train_cuda_set(void);
