@@ -22,21 +22,36 @@ __global__ static void __launch_bounds__(WARPS * 32) norm_rows(bf16 *y, bf16 *su
     int64_t row = (int64_t)blockIdx.x * per_block + threadIdx.x / THREADS;
     if (row >= rows) return; /* whole warps, or the whole block */
     int lane = threadIdx.x % THREADS;
-    vec8 v[GROUPS];
+    uint4 kept[GROUPS], more[GROUPS] = {}; /* as in memory. All reads come first: `sum` may be x or add, so the compiler
+                                              moves no read before a write */
+#pragma unroll
+    for (int g = 0; g < GROUPS; g++) {
+        int column = (g * THREADS + lane) * 8;
+        if (column < width) kept[g] = raw8(x + row * width + column);
+    }
+    if (add) {
+#pragma unroll
+        for (int g = 0; g < GROUPS; g++) {
+            int column = (g * THREADS + lane) * 8;
+            if (column < width) more[g] = raw8(add + row * width + column);
+        }
+    }
     float squares = 0;
 #pragma unroll
     for (int g = 0; g < GROUPS; g++) {
         int column = (g * THREADS + lane) * 8;
         if (column >= width) continue;
-        v[g] = load8(x + row * width + column);
+        vec8 v = wide8(kept[g]);
         if (add) {
-            vec8 a = load8(add + row * width + column);
+            vec8 a = wide8(more[g]);
 #pragma unroll
-            for (int i = 0; i < 8; i++) v[g].x[i] = rounded(v[g].x[i] + a.x[i]);
-            store8(sum + row * width + column, v[g]);
+            for (int i = 0; i < 8; i++) v.x[i] += a.x[i];
+            kept[g] = narrow8(v); /* the sum as it is rounded */
+            *reinterpret_cast<uint4 *>(sum + row * width + column) = kept[g];
+            v = wide8(kept[g]);
         }
 #pragma unroll
-        for (int i = 0; i < 8; i++) squares += v[g].x[i] * v[g].x[i];
+        for (int i = 0; i < 8; i++) squares += v.x[i] * v.x[i];
     }
     if (!y) return; /* only the sum is wanted: the end of a pipeline stage, gradients of a ring */
     float scale = rsqrtf(row_sum<THREADS>(squares, slots) / (float)width + eps);
@@ -44,10 +59,10 @@ __global__ static void __launch_bounds__(WARPS * 32) norm_rows(bf16 *y, bf16 *su
     for (int g = 0; g < GROUPS; g++) {
         int column = (g * THREADS + lane) * 8;
         if (column >= width) continue;
-        vec8 w = load8(weight + column);
+        vec8 v = wide8(kept[g]), w = load8(weight + column);
 #pragma unroll
-        for (int i = 0; i < 8; i++) v[g].x[i] *= scale * w.x[i];
-        store8(y + row * width + column, v[g]);
+        for (int i = 0; i < 8; i++) v.x[i] *= scale * w.x[i];
+        store8(y + row * width + column, v);
     }
 }
 

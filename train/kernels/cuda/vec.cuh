@@ -31,17 +31,20 @@ __device__ static inline vec8 load8(const bf16 *p) {
     return wide8(*reinterpret_cast<const uint4 *>(p));
 }
 
-__device__ static inline void store8(bf16 *p, const vec8 &v) {
+__device__ static inline uint4 raw8(const bf16 *p) {
+    return *reinterpret_cast<const uint4 *>(p);
+}
+
+__device__ static inline uint4 narrow8(const vec8 &v) {
     uint4 raw;
     __nv_bfloat162 *pair = reinterpret_cast<__nv_bfloat162 *>(&raw);
 #pragma unroll
     for (int i = 0; i < 4; i++) pair[i] = __floats2bfloat162_rn(v.x[2 * i], v.x[2 * i + 1]);
-    *reinterpret_cast<uint4 *>(p) = raw;
+    return raw;
 }
 
-/* A value as the next kernel will read it back. */
-__device__ static inline float rounded(float x) {
-    return __bfloat162float(__float2bfloat16(x));
+__device__ static inline void store8(bf16 *p, const vec8 &v) {
+    *reinterpret_cast<uint4 *>(p) = narrow8(v);
 }
 
 /* Every lane gets the sum over its group of LANES lanes (a power of two). */
