@@ -103,7 +103,7 @@ extern "C" void cuda_bias_backward(cudaStream_t stream, float *d_bias, const voi
     int64_t count = cuda_norm_parts(rows), each = (rows + count - 1) / count;
     dim3 grid(blocks_for(width), (unsigned)count);
     bias_parts<<<grid, THREADS, 0, stream>>>(parts, (const bf16 *)d_x, rows, (int)width, ld, each);
-    cuda_add_parts(stream, d_bias, parts, count, width, width);
+    cuda_add_parts(stream, d_bias, NULL, parts, count, width, width);
 }
 
 /* ---- rows ------------------------------------------------------------------------------------------------ */

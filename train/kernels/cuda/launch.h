@@ -24,8 +24,10 @@ void cuda_rmsnorm(cudaStream_t stream, void *y, void *sum, const void *x, const 
 void cuda_rmsnorm_backward(cudaStream_t stream, void *d_x, float *d_weight, const void *d_y, const void *x,
                            const void *weight, float eps, int64_t rows, int64_t width, float *parts);
 int64_t cuda_norm_parts(int64_t rows);
-/* to[width] += parts[count, width], rows `ld` apart, first to last. */
-void cuda_add_parts(cudaStream_t stream, float *to, const float *parts, int64_t count, int64_t width, int64_t ld);
+/* to[width] += the sum of parts[count, width], rows `ld` apart, in an order that depends on the sizes alone. Where `second` is
+ * not NULL: second[width] += the next `width` columns. */
+void cuda_add_parts(cudaStream_t stream, float *to, float *second, const float *parts, int64_t count, int64_t width,
+                    int64_t ld);
 
 /* ---- rope.cu ---- */
 typedef struct cuda_rope_args {

@@ -4,7 +4,7 @@
  * the groups of eight columns t, t + threads, ... so every access is 16 bytes wide and a row is read once.
  *
  * The weight's gradient is a sum over rows. Each of `cuda_norm_parts` blocks adds its own rows in order, per column,
- * into one row of partial sums; a second kernel adds the partial rows in order. Both orders depend on sizes alone. */
+ * into one row of partial sums; a second kernel adds the partial rows. Both orders depend on sizes alone. */
 #include "train/kernels/cuda/launch.h"
 #include "train/kernels/cuda/vec.cuh"
 
@@ -141,23 +141,29 @@ __global__ static void __launch_bounds__(WARPS * 32)
     }
 }
 
-/* to[column] += the column's partial sums, first to last. A block has 32 columns and eight runs of parts. */
-__global__ static void add_parts(float *to, const float *parts, int count, int width, int ld) {
-    __shared__ float runs[8][33];
-    int column = blockIdx.x * 32 + threadIdx.x % 32, run = threadIdx.x / 32, each = (count + 7) / 8;
+/* to[column] += the column's partial sums; blockIdx.y 1: `second` += those of `width` columns further on. A block has 32
+ * columns and 32 runs of parts, so a thread waits for memory about once. Runs are added by a tree. */
+__global__ static void __launch_bounds__(1024)
+    add_parts(float *to, float *second, const float *parts, int count, int width, int ld) {
+    __shared__ float runs[32][33];
+    int lane = threadIdx.x % 32, run = threadIdx.x / 32, each = (count + 31) / 32, first = blockIdx.x * 32;
+    int last = min(count, (run + 1) * each);
+    const float *from = parts + (blockIdx.y ? width : 0) + first + lane;
     float total = 0;
-    if (column < width)
-        for (int p = run * each; p < min(count, (run + 1) * each); p++) total += parts[(int64_t)p * ld + column];
-    runs[run][threadIdx.x % 32] = total;
+    if (first + lane < width) {
+#pragma unroll 8
+        for (int p = run * each; p < last; p++) total += from[(int64_t)p * ld];
+    }
+    runs[run][lane] = total;
     __syncthreads();
-    if (run > 0 || column >= width) return;
-    for (int r = 1; r < 8; r++) total += runs[r][threadIdx.x];
-    to[column] += total;
+    total = lane_sum<32>(runs[lane][run]); /* of column first + run */
+    if (lane == 0 && first + run < width) (blockIdx.y ? second : to)[first + run] += total;
 }
 
-extern "C" void cuda_add_parts(cudaStream_t stream, float *to, const float *parts, int64_t count, int64_t width,
-                               int64_t ld) {
-    add_parts<<<(unsigned)((width + 31) / 32), 256, 0, stream>>>(to, parts, (int)count, (int)width, (int)ld);
+extern "C" void cuda_add_parts(cudaStream_t stream, float *to, float *second, const float *parts, int64_t count,
+                               int64_t width, int64_t ld) {
+    dim3 grid((unsigned)((width + 31) / 32), second ? 2 : 1);
+    add_parts<<<grid, 1024, 0, stream>>>(to, second, parts, (int)count, (int)width, (int)ld);
 }
 
 /* Blocks of the backward pass: two per multiprocessor of the largest part, and never more than there are rows for. A
@@ -210,5 +216,5 @@ extern "C" void cuda_rmsnorm_backward(cudaStream_t stream, void *d_x, float *d_w
     }
     EACH_WIDTH(LAUNCH)
 #undef LAUNCH
-    cuda_add_parts(stream, d_weight, parts, blocks, width, width);
+    cuda_add_parts(stream, d_weight, NULL, parts, blocks, width, width);
 }

@@ -181,6 +181,5 @@ extern "C" void cuda_rope_backward(cudaStream_t stream, const cuda_rope_args *a,
 #undef LAUNCH
     if (!a->q_weight) return;
     /* The partial rows hold the queries' sums, then the keys'. */
-    cuda_add_parts(stream, a->d_q_weight, parts, blocks, a->head_dim, 2 * a->head_dim);
-    cuda_add_parts(stream, a->d_k_weight, parts + a->head_dim, blocks, a->head_dim, 2 * a->head_dim);
+    cuda_add_parts(stream, a->d_q_weight, a->d_k_weight, parts, blocks, a->head_dim, 2 * a->head_dim);
 }
