@@ -2,22 +2,18 @@
  *
  * A head is a group of head_dim / 8 lanes. Lane j holds elements 4j .. 4j+3 of the first half and their partners, half
  * a head further on, so a pair is rotated inside one thread and the sum of squares is a shuffle over the group. Queries
- * and keys are done by one launch: heads 0 .. heads-1 are queries, the rest keys. */
+ * and keys are done by one launch: heads 0 .. heads-1 are queries, the rest keys.
+ *
+ * A warp has one token and a chunk of its heads at a time, HEADS per group: it reads the token's angles once for all of
+ * them, and has all their reads under way before it waits for the first. */
 #include "train/kernels/cuda/launch.h"
 #include "train/kernels/cuda/vec.cuh"
 
-enum { THREADS = 256 };
+enum { THREADS = 256, WARPS = THREADS / 32, HEADS = 4 };
 
 struct quad {
     float x[4];
 };
-
-__device__ static inline quad load4(const bf16 *p) {
-    uint2 raw = *reinterpret_cast<const uint2 *>(p);
-    const __nv_bfloat162 *pair = reinterpret_cast<const __nv_bfloat162 *>(&raw);
-    float2 a = __bfloat1622float2(pair[0]), b = __bfloat1622float2(pair[1]);
-    return {{a.x, a.y, b.x, b.y}};
-}
 
 __device__ static inline void store4(bf16 *p, const quad &v) {
     uint2 raw;
@@ -32,104 +28,157 @@ __device__ static inline quad load4(const float *p) {
     return {{f.x, f.y, f.z, f.w}};
 }
 
+/* A lane's eight elements of a head, as they are in memory. */
+struct raw_head {
+    uint2 lo, hi;
+};
+struct head {
+    quad lo, hi;
+};
+
+template <int LANES> __device__ static inline raw_head raw_of(const bf16 *head, int lane) {
+    const bf16 *lo = head + lane * 4;
+    return {*reinterpret_cast<const uint2 *>(lo), *reinterpret_cast<const uint2 *>(lo + LANES * 4)};
+}
+
+__device__ static inline quad wide4(const uint2 &raw) {
+    const __nv_bfloat162 *pair = reinterpret_cast<const __nv_bfloat162 *>(&raw);
+    float2 a = __bfloat1622float2(pair[0]), b = __bfloat1622float2(pair[1]);
+    return {{a.x, a.y, b.x, b.y}};
+}
+
+__device__ static inline head wide_head(const raw_head &raw) {
+    return {wide4(raw.lo), wide4(raw.hi)};
+}
+
+template <int LANES> __device__ static inline void store_head(bf16 *to, int lane, const head &h) {
+    store4(to + lane * 4, h.lo);
+    store4(to + LANES * 4 + lane * 4, h.hi);
+}
+
+/* What a warp does at a time: heads first, first + stride, ... of a token. */
+template <int LANES> struct chunk {
+    static constexpr unsigned stride = 32 / LANES, heads = stride * HEADS;
+    int64_t token;
+    unsigned first;
+};
+
+template <int LANES> __device__ static inline unsigned chunks_of(const cuda_rope_args &a) {
+    return ((unsigned)(a.heads + a.kv_heads) + chunk<LANES>::heads - 1) / chunk<LANES>::heads;
+}
+
+/* 32 bits: a division of 64 takes longer than the memory. */
+template <int LANES> __device__ static inline chunk<LANES> chunk_at(unsigned place, unsigned chunks) {
+    unsigned token = place / chunks, group = threadIdx.x % 32 / LANES;
+    return {token, (place - token * chunks) * chunk<LANES>::heads + group};
+}
+
+/* A head of the queries or, after them, of the keys; [tokens, heads] of each kind. */
+__device__ static inline int64_t place_of(const cuda_rope_args &a, int64_t token, unsigned h, bool query) {
+    return query ? token * a.heads + h : token * a.kv_heads + h - a.heads;
+}
+
 template <int LANES> __global__ static void __launch_bounds__(THREADS) rotate(cuda_rope_args a) {
     constexpr int half = LANES * 4, dim = 2 * half;
-    unsigned all = (unsigned)(a.heads + a.kv_heads); /* 32 bits: a division of 64 takes longer than the memory */
-    unsigned place = blockIdx.x * (THREADS / LANES) + threadIdx.x / LANES;
+    unsigned all = (unsigned)(a.heads + a.kv_heads), chunks = chunks_of<LANES>(a);
+    chunk<LANES> at = chunk_at<LANES>(blockIdx.x * WARPS + threadIdx.x / 32, chunks);
+    if (at.token >= a.tokens) return; /* whole warps: shuffles need every lane */
     int lane = threadIdx.x % LANES;
-    int64_t token = place / all;
-    if (token >= a.tokens) return;
-    int head = (int)(place % all);
-    bool query = head < a.heads;
-    const bf16 *from =
-        (const bf16 *)a.qkv + token * (int64_t)(a.heads + 2 * a.kv_heads) * dim + (int64_t)head * dim + lane * 4;
-    quad lo = load4(from), hi = load4(from + half);
-    const bf16 *weight = (const bf16 *)(query ? a.q_weight : a.k_weight);
-    if (weight) {
-        float squares = 0;
+    const bf16 *row = (const bf16 *)a.qkv + at.token * (int64_t)(a.heads + 2 * a.kv_heads) * dim;
+    raw_head raw[HEADS] = {};
 #pragma unroll
-        for (int i = 0; i < 4; i++) squares += lo.x[i] * lo.x[i] + hi.x[i] * hi.x[i];
-        unsigned mask = __activemask();
+    for (int u = 0; u < HEADS; u++)
+        if (at.first + u * at.stride < all) raw[u] = raw_of<LANES>(row + (at.first + u * at.stride) * dim, lane);
+    int64_t angle = (int64_t)a.positions[at.token] * half + lane * 4;
+    quad c = load4(a.cosine + angle), s = load4(a.sine + angle);
 #pragma unroll
-        for (int step = LANES / 2; step > 0; step /= 2) squares += __shfl_xor_sync(mask, squares, step);
-        float scale = rsqrtf(squares / dim + a.eps);
-        quad w_lo = load4(weight + lane * 4), w_hi = load4(weight + half + lane * 4);
+    for (int u = 0; u < HEADS; u++) {
+        unsigned h = at.first + u * at.stride;
+        bool query = h < (unsigned)a.heads;
+        head x = wide_head(raw[u]), y;
+        const bf16 *weight = (const bf16 *)(query ? a.q_weight : a.k_weight);
+        if (weight) {
+            float squares = 0;
+#pragma unroll
+            for (int i = 0; i < 4; i++) squares += x.lo.x[i] * x.lo.x[i] + x.hi.x[i] * x.hi.x[i];
+            float scale = rsqrtf(lane_sum<LANES>(squares) / dim + a.eps);
+            head w = wide_head(raw_of<LANES>(weight, lane));
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                x.lo.x[i] *= scale * w.lo.x[i];
+                x.hi.x[i] *= scale * w.hi.x[i];
+            }
+        }
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            lo.x[i] *= scale * w_lo.x[i];
-            hi.x[i] *= scale * w_hi.x[i];
+            y.lo.x[i] = x.lo.x[i] * c.x[i] - x.hi.x[i] * s.x[i];
+            y.hi.x[i] = x.hi.x[i] * c.x[i] + x.lo.x[i] * s.x[i];
         }
+        if (h < all) store_head<LANES>((bf16 *)(query ? a.q : a.k) + place_of(a, at.token, h, query) * dim, lane, y);
     }
-    int64_t at = (int64_t)a.positions[token] * half + lane * 4;
-    quad c = load4(a.cosine + at), s = load4(a.sine + at), out_lo, out_hi;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        out_lo.x[i] = lo.x[i] * c.x[i] - hi.x[i] * s.x[i];
-        out_hi.x[i] = hi.x[i] * c.x[i] + lo.x[i] * s.x[i];
-    }
-    bf16 *to = query ? (bf16 *)a.q + (token * a.heads + head) * dim
-                     : (bf16 *)a.k + (token * a.kv_heads + head - a.heads) * dim;
-    store4(to + lane * 4, out_lo);
-    store4(to + half + lane * 4, out_hi);
 }
 
 /* Turns a gradient back by the same angle, then through the norm: with r = 1 / rms, n = x r,
- * d_x = r (w d - n mean(n w d)) and d_w += n d. A group walks over every token of its head's stride, so that the
- * weight's gradient stays in registers; blocks leave one row of partial sums per kind (queries first, then keys). */
-template <int LANES> __global__ static void __launch_bounds__(THREADS) rotate_back(cuda_rope_args a, float *parts) {
+ * d_x = r (w d - n mean(n w d)) and d_w += n d. A warp walks over chunks, so that the weight's gradient stays in registers;
+ * blocks leave one row of partial sums per kind (queries first, then keys). */
+template <int LANES> __global__ static void __launch_bounds__(THREADS, 2) rotate_back(cuda_rope_args a, float *parts) {
     constexpr int half = LANES * 4, dim = 2 * half, groups = THREADS / LANES;
     extern __shared__ float all_w[]; /* [groups, 2, dim] */
     int lane = threadIdx.x % LANES, group = threadIdx.x / LANES;
-    unsigned all = (unsigned)(a.heads + a.kv_heads), places = (unsigned)(a.tokens * all), stride = gridDim.x * groups;
+    unsigned all = (unsigned)(a.heads + a.kv_heads), chunks = chunks_of<LANES>(a), places = (unsigned)a.tokens * chunks;
+    int64_t row = (int64_t)(a.heads + 2 * a.kv_heads) * dim;
     float sum_lo[2][4] = {}, sum_hi[2][4] = {};
-    /* Every lane of a warp takes part in each round, because shuffles need them. */
-    for (unsigned first = blockIdx.x * groups; first < places; first += stride) {
-        unsigned place = first + group;
-        bool active = place < places;
-        int64_t token = active ? place / all : 0;
-        int head = active ? (int)(place % all) : 0;
-        bool query = head < a.heads;
-        int64_t row = (int64_t)(a.heads + 2 * a.kv_heads) * dim;
-        const bf16 *from = query ? (const bf16 *)a.d_q + (token * a.heads + head) * dim
-                                 : (const bf16 *)a.d_k + (token * a.kv_heads + head - a.heads) * dim;
-        quad g_lo = load4(from + lane * 4), g_hi = load4(from + half + lane * 4);
-        int64_t at = (int64_t)a.positions[token] * half + lane * 4;
-        quad c = load4(a.cosine + at), s = load4(a.sine + at), lo, hi;
+    for (unsigned place = blockIdx.x * WARPS + threadIdx.x / 32; place < places; place += gridDim.x * WARPS) {
+        chunk<LANES> at = chunk_at<LANES>(place, chunks);
+        raw_head g_raw[HEADS] = {}, x_raw[HEADS] = {};
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            lo.x[i] = g_lo.x[i] * c.x[i] + g_hi.x[i] * s.x[i];
-            hi.x[i] = g_hi.x[i] * c.x[i] - g_lo.x[i] * s.x[i];
+        for (int u = 0; u < HEADS; u++) {
+            unsigned h = at.first + u * at.stride;
+            bool query = h < (unsigned)a.heads;
+            if (h >= all) continue;
+            g_raw[u] =
+                raw_of<LANES>((const bf16 *)(query ? a.d_q : a.d_k) + place_of(a, at.token, h, query) * dim, lane);
+            if (a.q_weight) x_raw[u] = raw_of<LANES>((const bf16 *)a.qkv + at.token * row + h * dim, lane);
         }
-        const bf16 *weight = (const bf16 *)(query ? a.q_weight : a.k_weight);
-        if (a.q_weight) {
-            const bf16 *x = (const bf16 *)a.qkv + token * row + (int64_t)head * dim + lane * 4;
-            quad x_lo = load4(x), x_hi = load4(x + half), w_lo = load4(weight + lane * 4),
-                 w_hi = load4(weight + half + lane * 4);
-            float squares = 0, product = 0;
+        int64_t angle = (int64_t)a.positions[at.token] * half + lane * 4;
+        quad c = load4(a.cosine + angle), s = load4(a.sine + angle);
+#pragma unroll
+        for (int u = 0; u < HEADS; u++) {
+            unsigned h = at.first + u * at.stride;
+            bool query = h < (unsigned)a.heads, here = h < all;
+            head g = wide_head(g_raw[u]), d;
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                squares += x_lo.x[i] * x_lo.x[i] + x_hi.x[i] * x_hi.x[i];
-                product += x_lo.x[i] * w_lo.x[i] * lo.x[i] + x_hi.x[i] * w_hi.x[i] * hi.x[i];
+                d.lo.x[i] = g.lo.x[i] * c.x[i] + g.hi.x[i] * s.x[i];
+                d.hi.x[i] = g.hi.x[i] * c.x[i] - g.lo.x[i] * s.x[i];
             }
-            squares = lane_sum<LANES>(squares);
-            product = lane_sum<LANES>(product);
-            float scale = rsqrtf(squares / dim + a.eps), mean = product * scale / dim;
+            if (a.q_weight) {
+                head x = wide_head(x_raw[u]);
+                head w = wide_head(raw_of<LANES>((const bf16 *)(query ? a.q_weight : a.k_weight), lane));
+                float squares = 0, product = 0;
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                float n_lo = x_lo.x[i] * scale, n_hi = x_hi.x[i] * scale;
-                float add_lo = active ? n_lo * lo.x[i] : 0, add_hi = active ? n_hi * hi.x[i] : 0;
-                sum_lo[0][i] += query ? add_lo : 0; /* no index that is known only at run time: sums are in registers */
-                sum_hi[0][i] += query ? add_hi : 0;
-                sum_lo[1][i] += query ? 0 : add_lo;
-                sum_hi[1][i] += query ? 0 : add_hi;
-                lo.x[i] = scale * (w_lo.x[i] * lo.x[i] - n_lo * mean);
-                hi.x[i] = scale * (w_hi.x[i] * hi.x[i] - n_hi * mean);
+                for (int i = 0; i < 4; i++) {
+                    squares += x.lo.x[i] * x.lo.x[i] + x.hi.x[i] * x.hi.x[i];
+                    product += x.lo.x[i] * w.lo.x[i] * d.lo.x[i] + x.hi.x[i] * w.hi.x[i] * d.hi.x[i];
+                }
+                squares = lane_sum<LANES>(squares);
+                product = lane_sum<LANES>(product);
+                float scale = rsqrtf(squares / dim + a.eps), mean = product * scale / dim;
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    float n_lo = x.lo.x[i] * scale, n_hi = x.hi.x[i] * scale;
+                    float add_lo = here ? n_lo * d.lo.x[i] : 0, add_hi = here ? n_hi * d.hi.x[i] : 0;
+                    sum_lo[0][i] +=
+                        query ? add_lo : 0; /* no index that is known only at run time: sums are in registers */
+                    sum_hi[0][i] += query ? add_hi : 0;
+                    sum_lo[1][i] += query ? 0 : add_lo;
+                    sum_hi[1][i] += query ? 0 : add_hi;
+                    d.lo.x[i] = scale * (w.lo.x[i] * d.lo.x[i] - n_lo * mean);
+                    d.hi.x[i] = scale * (w.hi.x[i] * d.hi.x[i] - n_hi * mean);
+                }
             }
+            if (here) store_head<LANES>((bf16 *)a.d_qkv + at.token * row + h * dim, lane, d);
         }
-        if (!active) continue;
-        bf16 *to = (bf16 *)a.d_qkv + token * row + (int64_t)head * dim + lane * 4;
-        store4(to, lo);
-        store4(to + half, hi);
     }
     if (!a.q_weight) return;
 #pragma unroll
@@ -147,9 +196,9 @@ template <int LANES> __global__ static void __launch_bounds__(THREADS) rotate_ba
     }
 }
 
-/* Blocks of the backward pass; a function of the tokens alone. */
+/* Blocks of the backward pass, two per multiprocessor; a function of the tokens alone. */
 extern "C" int64_t cuda_rope_parts(int64_t tokens) {
-    return tokens < 528 ? tokens : 528;
+    return tokens < 264 ? tokens : 264;
 }
 
 #define EACH_DIM(X)        \
@@ -164,10 +213,11 @@ extern "C" int64_t cuda_rope_parts(int64_t tokens) {
 
 extern "C" void cuda_rope(cudaStream_t stream, const cuda_rope_args *a) {
     if (a->tokens <= 0) return;
-#define LAUNCH(LANES)                                                                                                 \
-    rotate<LANES>                                                                                                     \
-        <<<(unsigned)((a->tokens * (a->heads + a->kv_heads) * LANES + THREADS - 1) / THREADS), THREADS, 0, stream>>>( \
-            *a);
+#define LAUNCH(LANES)                                                                                    \
+    {                                                                                                    \
+        int64_t heads = 32 / LANES * HEADS, chunks = (a->heads + a->kv_heads + heads - 1) / heads;       \
+        rotate<LANES><<<(unsigned)((a->tokens * chunks + WARPS - 1) / WARPS), THREADS, 0, stream>>>(*a); \
+    }
     EACH_DIM(LAUNCH)
 #undef LAUNCH
 }
