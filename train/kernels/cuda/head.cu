@@ -1,13 +1,16 @@
 /* The end of the model: softmax statistics over a row of logits, their combination over ranks, the gradient in place,
  * and the losses.
  *
- * One block of 1024 threads reads a row of logits, 16 bytes per thread and step, keeping a running maximum and sums
- * scaled to it. A row of a large vocabulary (300 KB) does not fit a multiprocessor, so the gradient reads it again; the
- * fused form does so at once, one row per multiprocessor, while the row is still in the second-level cache. */
+ * One block of 1024 threads reads a row of logits, AHEAD times 16 bytes per thread and step, keeping a running maximum and
+ * sums scaled to it. A row of a large vocabulary (300 KB) does not fit a multiprocessor, so the gradient reads it again; the
+ * fused form does so at once, one row per multiprocessor, while the row is still in the second-level cache: from the end,
+ * which was read last, to the beginning, and with writes that do not stay in the cache.
+ *
+ * The exponentials are of base 2: exp(s x - m) = 2^(x s log2 e - m log2 e), a multiply-add and one special function. */
 #include "train/kernels/cuda/launch.h"
 #include "train/kernels/cuda/vec.cuh"
 
-enum { THREADS = 1024, WARPS = THREADS / 32 };
+enum { THREADS = 1024, WARPS = THREADS / 32, AHEAD = 4, STEP = THREADS * 8 };
 
 /* Of s x over some columns: the largest, the sum of exp(s x - most), and that of exp(s x - most) (s x - most). */
 struct part {
@@ -47,21 +50,42 @@ __device__ static inline part block_part(part p, part *slots) {
     return p;
 }
 
-/* VECTOR: the row begins at a multiple of 16 bytes and has a multiple of eight columns. */
-template <bool VECTOR> __device__ static part row_part(const bf16 *row, int columns, float scale, part *slots) {
+/* Columns i, i + STEP, ... i + 7 of each; minus infinity past the end. */
+__device__ static inline void read_ahead(uint4 *raw, const bf16 *row, int i, int columns) {
+    constexpr unsigned none = 0xff80ff80u;
+#pragma unroll
+    for (int k = 0; k < AHEAD; k++)
+        raw[k] = i + k * STEP < columns ? raw8(row + i + k * STEP) : make_uint4(none, none, none, none);
+}
+
+/* VECTOR: the row begins at a multiple of 16 bytes and has a multiple of eight columns. Without MEAN, p.mean is not made; the
+ * other two have the same bits. `scale` is above 0. */
+template <bool VECTOR, bool MEAN>
+__device__ static part row_part(const bf16 *row, int columns, float scale, part *slots) {
     part p = empty_part();
     if constexpr (VECTOR) {
-        for (int i = threadIdx.x * 8; i < columns; i += THREADS * 8) {
-            vec8 v = load8(row + i);
-            float most = p.most;
+        float unit = scale * LOG2_E;
+        for (int i = threadIdx.x * 8; i < columns; i += STEP * AHEAD) {
+            uint4 raw[AHEAD];
+            read_ahead(raw, row, i, columns);
+            float largest = -INFINITY;
 #pragma unroll
-            for (int j = 0; j < 8; j++) most = fmaxf(most, v.x[j] *= scale);
+            for (int k = 0; k < AHEAD; k++) {
+                vec8 v = wide8(raw[k]);
+#pragma unroll
+                for (int j = 0; j < 8; j++) largest = fmaxf(largest, v.x[j]);
+            }
+            float most = fmaxf(p.most, largest * scale), shift = most * LOG2_E;
             p = shifted(p, most);
 #pragma unroll
-            for (int j = 0; j < 8; j++) {
-                float d = v.x[j] - most, e = __expf(d);
-                p.sum += e;
-                p.mean += e > 0 ? e * d : 0;
+            for (int k = 0; k < AHEAD; k++) {
+                vec8 v = wide8(raw[k]);
+#pragma unroll
+                for (int j = 0; j < 8; j++) {
+                    float d = fmaf(v.x[j], unit, -shift), e = exp2_of(d);
+                    p.sum += e;
+                    if (MEAN) p.mean += e > 0 ? e * (d * LN_2) : 0;
+                }
             }
         }
     } else
@@ -73,7 +97,7 @@ template <bool VECTOR> __global__ static void __launch_bounds__(THREADS) softmax
     __shared__ part slots[WARPS];
     int64_t row = blockIdx.x;
     const bf16 *x = (const bf16 *)a.logits + row * a.columns;
-    part p = row_part<VECTOR>(x, (int)a.columns, a.scale, slots);
+    part p = row_part<VECTOR, true>(x, (int)a.columns, a.scale, slots);
     if (threadIdx.x > 0) return;
     int64_t target = a.targets[row] - a.first;
     a.parts[row] = p.most;
@@ -105,16 +129,27 @@ __device__ static void row_gradient(bf16 *row, int columns, float scale, int64_t
                                     float entropy_coef, float entropy) {
     float bonus = scale * entropy_coef, plain = scale * coef;
     if constexpr (VECTOR) {
-        for (int i = threadIdx.x * 8; i < columns; i += THREADS * 8) {
-            vec8 v = load8(row + i);
+        float unit = scale * LOG2_E, shift = lse * LOG2_E;
+        for (int i = (columns - 1) / (STEP * AHEAD) * (STEP * AHEAD) + threadIdx.x * 8; i >= 0; i -= STEP * AHEAD) {
+            uint4 raw[AHEAD];
+            read_ahead(raw, row, i, columns);
 #pragma unroll
-            for (int j = 0; j < 8; j++) {
-                float log_p = scale * v.x[j] - lse, p = __expf(log_p);
-                float g = -plain * p;
-                if (bonus != 0) g -= bonus * p * (log_p + entropy);
-                v.x[j] = i + j == target ? g + plain : g;
+            for (int k = AHEAD - 1; k >= 0; k--) {
+                int first = i + k * STEP;
+                if (first >= columns) continue;
+                vec8 v = wide8(raw[k]);
+#pragma unroll
+                for (int j = 0; j < 8; j++) {
+                    float d = fmaf(v.x[j], unit, -shift), p = exp2_of(d);
+                    v.x[j] = -plain * p;
+                    if (bonus != 0) v.x[j] -= bonus * p * (d * LN_2 + entropy);
+                }
+                if (target >= first && target < first + 8) {
+#pragma unroll
+                    for (int j = 0; j < 8; j++) v.x[j] += first + j == target ? plain : 0;
+                }
+                __stcs(reinterpret_cast<uint4 *>(row + first), narrow8(v));
             }
-            store8(row + i, v);
         }
     } else {
         for (int i = threadIdx.x; i < columns; i += THREADS) {
@@ -139,7 +174,7 @@ template <bool VECTOR> __global__ static void __launch_bounds__(THREADS) softmax
     __shared__ part slots[WARPS];
     for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
         bf16 *x = (bf16 *)a.logits + row * a.columns;
-        part p = row_part<VECTOR>(x, (int)a.columns, a.scale, slots);
+        part p = row_part<VECTOR, false>(x, (int)a.columns, a.scale, slots);
         float log_sum = logf(p.sum), lse = p.most + log_sum;
         int64_t target = a.targets[row];
         if (threadIdx.x == 0) {

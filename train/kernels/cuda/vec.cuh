@@ -47,6 +47,15 @@ __device__ static inline void store8(bf16 *p, const vec8 &v) {
     *reinterpret_cast<uint4 *>(p) = narrow8(v);
 }
 
+/* 2^x, one instruction; numbers below 2^-126 are 0. */
+__device__ static inline float exp2_of(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+#define LOG2_E 1.4426950408889634f
+#define LN_2   0.6931471805599453f
+
 /* Every lane gets the sum over its group of LANES lanes (a power of two). */
 template <int LANES> __device__ static inline float lane_sum(float x) {
 #pragma unroll
