@@ -22,6 +22,11 @@ __device__ static inline group_at group_of(unsigned i, int ffn) {
 
 /* ---- swiglu ---------------------------------------------------------------------------------------------- */
 
+/* By the approximate reciprocal: within two units in the last place of f32. Where exp(-x) overflows it is 0. */
+__device__ static inline float sigmoid(float x) {
+    return __fdividef(1, 1 + __expf(-x));
+}
+
 __global__ static void swiglu(bf16 *h, const bf16 *gate_up, unsigned groups, int ffn) {
     unsigned i = blockIdx.x * THREADS + threadIdx.x;
     if (i >= groups) return;
@@ -29,7 +34,7 @@ __global__ static void swiglu(bf16 *h, const bf16 *gate_up, unsigned groups, int
     int64_t row = at.row, column = at.column;
     vec8 gate = load8(gate_up + row * 2 * ffn + column), up = load8(gate_up + row * 2 * ffn + ffn + column);
 #pragma unroll
-    for (int j = 0; j < 8; j++) gate.x[j] = gate.x[j] * (1 / (1 + __expf(-gate.x[j]))) * up.x[j];
+    for (int j = 0; j < 8; j++) gate.x[j] = gate.x[j] * sigmoid(gate.x[j]) * up.x[j];
     store8(h + row * ffn + column, gate);
 }
 
@@ -44,7 +49,7 @@ __global__ static void swiglu_backward(bf16 *d_gate_up, bf16 *h, const bf16 *d_h
          out;
 #pragma unroll
     for (int j = 0; j < 8; j++) {
-        float s = 1 / (1 + __expf(-gate.x[j])), silu = gate.x[j] * s;
+        float s = sigmoid(gate.x[j]), silu = gate.x[j] * s;
         out.x[j] = silu * up.x[j];
         d_up.x[j] = d.x[j] * silu;
         d_gate.x[j] = d.x[j] * up.x[j] * s * (1 + gate.x[j] * (1 - s));
