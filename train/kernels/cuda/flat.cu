@@ -256,46 +256,101 @@ extern "C" void cuda_clip_norm(cudaStream_t stream, cuda_clip *clip, const doubl
     clip_norm<<<1, 1024, 0, stream>>>(clip, sums, count, most);
 }
 
-/* One element of AdamW; `moments` in float or bf16. */
-template <typename M> __device__ static inline float from_moment(M x);
-template <> __device__ inline float from_moment(float x) {
-    return x;
+/* ---- AdamW ----------------------------------------------------------------------------------------------- */
+
+struct four {
+    float x[4];
+};
+
+__device__ static inline four load_four(const float *p) {
+    float4 v = *reinterpret_cast<const float4 *>(p);
+    return {{v.x, v.y, v.z, v.w}};
 }
-template <> __device__ inline float from_moment(bf16 x) {
-    return __bfloat162float(x);
+__device__ static inline four load_four(const bf16 *p) {
+    uint2 raw = *reinterpret_cast<const uint2 *>(p);
+    const __nv_bfloat162 *pair = reinterpret_cast<const __nv_bfloat162 *>(&raw);
+    float2 a = __bfloat1622float2(pair[0]), b = __bfloat1622float2(pair[1]);
+    return {{a.x, a.y, b.x, b.y}};
 }
-template <typename M> __device__ static inline M to_moment(float x);
-template <> __device__ inline float to_moment(float x) {
-    return x;
+__device__ static inline void store_four(float *p, const four &v) {
+    *reinterpret_cast<float4 *>(p) = make_float4(v.x[0], v.x[1], v.x[2], v.x[3]);
 }
-template <> __device__ inline bf16 to_moment(float x) {
-    return __float2bfloat16(x);
+__device__ static inline void store_four(bf16 *p, const four &v) {
+    uint2 raw;
+    __nv_bfloat162 *pair = reinterpret_cast<__nv_bfloat162 *>(&raw);
+    pair[0] = __floats2bfloat162_rn(v.x[0], v.x[1]);
+    pair[1] = __floats2bfloat162_rn(v.x[2], v.x[3]);
+    *reinterpret_cast<uint2 *>(p) = raw;
 }
 
-template <typename M> __global__ static void __launch_bounds__(THREADS) adamw(cuda_adamw_args a) {
+__device__ static inline float wide(float x) {
+    return x;
+}
+__device__ static inline float wide(bf16 x) {
+    return __bfloat162float(x);
+}
+__device__ static inline void put(float *to, float x) {
+    *to = x;
+}
+__device__ static inline void put(bf16 *to, float x) {
+    *to = __float2bfloat16(x);
+}
+
+__device__ static inline void adamw_element(const cuda_adamw_args &a, float scale, float grad, float &w, float &m,
+                                            float &v) {
+    float g = scale * grad;
+    m = a.beta1 * m + (1 - a.beta1) * g;
+    v = a.beta2 * v + (1 - a.beta2) * g * g;
+    w -= a.lr * (m / a.correct1 / (sqrtf(v / a.correct2) + a.eps) + a.decay * w);
+}
+
+/* Moments of type M. VECTOR: every array is aligned for four elements at a time; what is left at the end goes one by one. */
+template <typename M, bool VECTOR> __global__ static void __launch_bounds__(THREADS) adamw(cuda_adamw_args a) {
     if (a.clip && a.clip->finite == 0) return; /* this update is skipped on every rank */
     float scale = a.clip ? (float)a.clip->scale : 1.0f;
-    float *w = (float *)a.master, *grad = (float *)a.grad;
+    float *w = a.master;
     M *m = (M *)a.m, *v = (M *)a.v;
     bf16 *copy = (bf16 *)a.weight;
-    int64_t stride = (int64_t)gridDim.x * THREADS;
-    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < a.n; i += stride) {
-        float g = scale * grad[i], x = w[i];
-        float m1 = a.beta1 * from_moment(m[i]) + (1 - a.beta1) * g;
-        float v1 = a.beta2 * from_moment(v[i]) + (1 - a.beta2) * g * g;
-        x -= a.lr * (m1 / a.correct1 / (sqrtf(v1 / a.correct2) + a.eps) + a.decay * x);
-        w[i] = x;
-        m[i] = to_moment<M>(m1);
-        v[i] = to_moment<M>(v1);
-        if (copy) copy[i] = __float2bfloat16(x);
+    int64_t stride = (int64_t)gridDim.x * THREADS, thread = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    int64_t whole = VECTOR ? a.n / 4 * 4 : 0;
+    for (int64_t i = thread * 4; i < whole; i += stride * 4) {
+        four g = load_four(a.grad + i), x = load_four(w + i), m1 = load_four(m + i), v1 = load_four(v + i);
+#pragma unroll
+        for (int j = 0; j < 4; j++) adamw_element(a, scale, g.x[j], x.x[j], m1.x[j], v1.x[j]);
+        store_four(w + i, x);
+        store_four(m + i, m1);
+        store_four(v + i, v1);
+        if (copy) store_four(copy + i, x);
     }
+    for (int64_t i = whole + thread; i < a.n; i += stride) {
+        float x = w[i], m1 = wide(m[i]), v1 = wide(v[i]);
+        adamw_element(a, scale, a.grad[i], x, m1, v1);
+        w[i] = x;
+        put(m + i, m1);
+        put(v + i, v1);
+        if (copy) put(copy + i, x);
+    }
+}
+
+static bool aligned_for_four(const cuda_adamw_args *a) {
+    uintptr_t moment = a->bf16_moments ? 8 : 16;
+    return (uintptr_t)a->master % 16 == 0 && (uintptr_t)a->grad % 16 == 0 && (uintptr_t)a->weight % 8 == 0 &&
+           (uintptr_t)a->m % moment == 0 && (uintptr_t)a->v % moment == 0;
+}
+
+template <typename M> static void launch_adamw(cudaStream_t stream, const cuda_adamw_args *a) {
+    bool vector = aligned_for_four(a);
+    unsigned wanted = blocks_for(vector ? (a->n + 3) / 4 : a->n), blocks = wanted < 132 * 16 ? wanted : 132 * 16;
+    if (vector)
+        adamw<M, true><<<blocks, THREADS, 0, stream>>>(*a);
+    else
+        adamw<M, false><<<blocks, THREADS, 0, stream>>>(*a);
 }
 
 extern "C" void cuda_adamw(cudaStream_t stream, const cuda_adamw_args *a) {
     if (a->n <= 0) return;
-    unsigned blocks = blocks_for(a->n) < 132 * 16 ? blocks_for(a->n) : 132 * 16;
     if (a->bf16_moments)
-        adamw<bf16><<<blocks, THREADS, 0, stream>>>(*a);
+        launch_adamw<bf16>(stream, a);
     else
-        adamw<float><<<blocks, THREADS, 0, stream>>>(*a);
+        launch_adamw<float>(stream, a);
 }
