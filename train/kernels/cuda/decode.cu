@@ -5,7 +5,7 @@
  * query heads of the group, which share the loads:
  *
  *     keys   | split 0 ............ | split 1 ............ | split 2 ...|
- *     block          (r, h, 0)              (r, h, 1)         (r, h, 2)     -> combined, in order, by a second kernel
+ *     block          (r, h, 0)              (r, h, 1)         (r, h, 2)     -> joined, in order, by the last to finish
  *
  * The split is a fixed number of tokens, not a share of the row, so a row's bits depend on its own keys alone. A token
  * is read by a team of head_dim / 8 lanes, 16 bytes each; teams walk over the split's tokens and keep their own running
@@ -138,21 +138,46 @@ __device__ static void join_teams(joint<LANES, GROUP> &shared, const running<GRO
     }
 }
 
-/* Joins the splits of a row's head, first to last, by `threads` threads of which this is number `thread`. */
-__device__ static inline void join_splits(const cuda_decode_args &a, int row, int head, int length, int thread,
-                                          int threads) {
-    int dim = a.head_dim, first = a.window > 0 ? max(0, length - a.window) / SPLIT : 0;
-    int last = (length + SPLIT - 1) / SPLIT;
+/* The row's first split that has keys, and the one after the last. */
+struct span {
+    int first, last;
+};
+__device__ static inline span splits_of(const cuda_decode_args &a, int length) {
+    return {a.window > 0 ? max(0, length - a.window) / SPLIT : 0, min((length + SPLIT - 1) / SPLIT, (int)gridDim.z)};
+}
+
+/* Joins the splits of a row's head, first to last. Other blocks wrote them while this one ran, so they are read past the
+ * first-level cache. */
+__device__ static inline void join_splits(const cuda_decode_args &a, int row, int head, span splits) {
+    int dim = a.head_dim;
     const float *from = partial_of(a, row, head, 0);
     float most = -INFINITY, total = 0;
-    for (int s = first; s < last; s++) most = fmaxf(most, from[s * (dim + 2) + dim]);
-    for (int s = first; s < last; s++)
-        total += from[s * (dim + 2) + dim + 1] * __expf(from[s * (dim + 2) + dim] - most);
-    for (int i = thread; i < dim; i += threads) {
+    for (int s = splits.first; s < splits.last; s++) most = fmaxf(most, __ldcg(from + s * (dim + 2) + dim));
+    for (int s = splits.first; s < splits.last; s++)
+        total += __ldcg(from + s * (dim + 2) + dim + 1) * __expf(__ldcg(from + s * (dim + 2) + dim) - most);
+    for (int i = threadIdx.x; i < dim; i += THREADS) {
         float value = 0;
-        for (int s = first; s < last; s++) value += from[s * (dim + 2) + i] * __expf(from[s * (dim + 2) + dim] - most);
+        for (int s = splits.first; s < splits.last; s++)
+            value += __ldcg(from + s * (dim + 2) + i) * __expf(__ldcg(from + s * (dim + 2) + dim) - most);
         ((bf16 *)a.o)[((int64_t)row * a.heads + head) * dim + i] = __float2bfloat16(total > 0 ? value / total : 0);
     }
+}
+
+/* Called by every block of a row and key head with more than SPLIT keys, after its partial results. The last of them joins
+ * the splits, whichever it is, and leaves the ticket at 0 for the next launch. */
+__device__ static void join_if_last(const cuda_decode_args &a, int row, int kv, int length) {
+    __shared__ bool last;
+    span splits = splits_of(a, length);
+    unsigned *ticket = a.tickets + (int64_t)row * a.kv_heads + kv;
+    __threadfence(); /* each thread's own partial results, before the block's ticket */
+    __syncthreads();
+    if (threadIdx.x == 0) last = atomicAdd(ticket, 1u) == (unsigned)(splits.last - splits.first) - 1;
+    __syncthreads();
+    if (!last) return;
+    __threadfence();
+    int group = a.heads / a.kv_heads;
+    for (int g = 0; g < group; g++) join_splits(a, row, kv * group + g, splits);
+    if (threadIdx.x == 0) *ticket = 0;
 }
 
 /* LANES lanes per token (head_dim = 8 LANES), GROUP query heads per key head at most. The split's page numbers are read
@@ -165,7 +190,7 @@ template <int LANES, int GROUP> __global__ static void __launch_bounds__(THREADS
     int team = threadIdx.x / LANES, lane = threadIdx.x % LANES;
     int length = a.lengths[row], first = a.window > 0 ? max(0, length - a.window) : 0;
     int begin = max(first, split * SPLIT), end = min(length, (split + 1) * SPLIT);
-    if (begin >= end && !(split == 0 && length == 0)) return; /* the combining kernel skips empty splits */
+    if (begin >= end && !(split == 0 && length == 0)) return; /* splits_of leaves empty splits out */
     const int32_t *table = a.table + (int64_t)a.slots[row] * a.pages_per_slot;
     const int first_page = begin / PAGE;
     if (begin < end && (int)threadIdx.x <= (end - 1) / PAGE - first_page)
@@ -186,14 +211,7 @@ template <int LANES, int GROUP> __global__ static void __launch_bounds__(THREADS
         add_tokens<LANES>(r, k, v, base + team, teams, end);
     }
     join_teams<LANES>(shared, r, a, row, kv, split, length);
-}
-
-/* One warp per row and head with more than one split. */
-__global__ static void combine(cuda_decode_args a) {
-    int64_t place = ((int64_t)blockIdx.x * 128 + threadIdx.x) / 32, row = place / a.heads;
-    if (row >= a.rows) return;
-    int length = a.lengths[row];
-    if (length > SPLIT) join_splits(a, (int)row, (int)(place % a.heads), length, threadIdx.x % 32, 32);
+    if (length > SPLIT) join_if_last(a, row, kv, length);
 }
 
 template <int LANES> static void launch(cudaStream_t stream, const cuda_decode_args *a) {
@@ -219,7 +237,6 @@ extern "C" void cuda_decode(cudaStream_t stream, const cuda_decode_args *a) {
     case 128: launch<16>(stream, a); break;
     case 256: launch<32>(stream, a); break;
     }
-    if (a->longest > SPLIT) combine<<<(unsigned)(((int64_t)a->rows * a->heads + 3) / 4), 128, 0, stream>>>(*a);
 }
 
 /* ---- writing --------------------------------------------------------------------------------------------- */

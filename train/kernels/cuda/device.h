@@ -38,7 +38,8 @@ struct train_device {
     cuda_products *products;
     cuda_attention *attention;
     train_limits limits; /* of the last reserve */
-    char *scratch;       /* one block of scratch, reused by every call in turn */
+    char *scratch; /* one block of scratch, reused by every call in turn; at its end the tickets of decode.cu, which
+                            no other kernel touches */
     size_t scratch_bytes;
     int64_t block_bytes, peak_bytes;                                   /* in blocks: now, and the most so far */
     ravel_status (*look)(void *user, double waited, ravel_error *err); /* while a call waits; NULL: nobody asked */

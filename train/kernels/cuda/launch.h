@@ -172,7 +172,8 @@ typedef struct cuda_decode_args {
     int64_t ld_q;
     const int32_t *slots, *lengths;
     void *o;
-    float *partial; /* cuda_decode_scratch bytes */
+    float *partial;    /* cuda_decode_scratch bytes */
+    unsigned *tickets; /* [rows, kv_heads] all 0, and 0 again after the launch */
 } cuda_decode_args;
 void cuda_decode(cudaStream_t stream, const cuda_decode_args *args);
 int64_t cuda_decode_splits(int64_t longest);

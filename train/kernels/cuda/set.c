@@ -130,7 +130,11 @@ static size_t larger(size_t a, size_t b) {
     return a > b ? a : b;
 }
 
-/* One block serves every kernel in turn, so it is as large as the largest need. */
+static size_t ticket_bytes(const train_limits *l) {
+    return l->cached > 0 ? (size_t)(l->tokens * l->kv_heads) * sizeof(unsigned) : 0;
+}
+
+/* One block serves every kernel in turn, so it is as large as the largest need; and the tickets. */
 static size_t scratch_bytes(const train_limits *l, int32_t threads) {
     (void)threads;
     size_t bytes = cuda_products_scratch();
@@ -138,7 +142,7 @@ static size_t scratch_bytes(const train_limits *l, int32_t threads) {
     bytes = larger(bytes, (size_t)(cuda_rope_parts(l->tokens) * 2 * l->head_dim) * sizeof(float));
     bytes = larger(bytes, cuda_attention_scratch(l));
     if (l->cached > 0) bytes = larger(bytes, cuda_decode_scratch(l->tokens, l->heads, l->head_dim, l->cached));
-    return bytes;
+    return (bytes + 255) / 256 * 256 + ticket_bytes(l);
 }
 
 static ravel_status check_limits(const train_limits *l, ravel_error *err) {
@@ -192,6 +196,7 @@ static ravel_status reserve(train_device *d, const train_limits *limits, ravel_e
         cuda_release(d, d->scratch, d->scratch_bytes);
         d->scratch = block;
         d->scratch_bytes = bytes;
+        cuda_zero(d, d->scratch + bytes - ticket_bytes(&all), ticket_bytes(&all));
     }
     d->limits = all;
     TRAIN_ASSERT(bytes == d->scratch_bytes); /* limits only grow, so the bytes do too */
@@ -348,7 +353,8 @@ static void attention_cached(train_device *d, const train_cached *c) {
                           .slots = c->slots,
                           .lengths = c->lengths,
                           .o = c->o,
-                          .partial = parts(d)};
+                          .partial = parts(d),
+                          .tickets = (unsigned *)(void *)(d->scratch + d->scratch_bytes - ticket_bytes(&d->limits))};
     TRAIN_ASSERT(c->rows <= d->limits.tokens && c->longest <= d->limits.cached); /* what scratch was made for */
     if (d->failed) return;
     cuda_decode(d->stream, &a);
