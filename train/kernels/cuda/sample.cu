@@ -6,11 +6,14 @@
  * N-th token without sorting.
  *
  * Weights are added as integers, in units of 2^-48 of the row's whole. So sums do not depend on the order of the
- * additions, and the token that is drawn depends on the row alone. */
+ * additions, and the token that is drawn depends on the row alone.
+ *
+ * To draw, the row is cut into at most RUNS runs of whole rounds of ROUND tokens (eight per lane of a warp). Warps sum the
+ * weights of runs; a scan of the sums finds the run in which the token lies, and one warp walks over that run alone. */
 #include "train/kernels/cuda/launch.h"
-#include "train/kernels/cuda/vec.cuh"
+#include "train/kernels/cuda/part.cuh"
 
-enum { THREADS = 1024, WARPS = THREADS / 32 };
+enum { THREADS = ROW_THREADS, WARPS = THREADS / 32, ROUND = 256, RUNS = THREADS };
 typedef unsigned long long units;
 
 __device__ static inline unsigned key_of(bf16 x) {
@@ -44,9 +47,10 @@ __device__ static inline void eight_keys(const bf16 *row, int first, int end, bo
 struct row_state {
     units weights[256]; /* of tokens by high byte, then by low byte */
     unsigned counts[256];
-    float slots[WARPS];
+    part slots[WARPS];
     units warp_units[WARPS];
-    unsigned warp_ties[WARPS];
+    units run_units[RUNS]; /* what stays of each run */
+    units run_ties[RUNS];  /* tokens at the cut's key, through each run */
     /* the cut: tokens above `key` stay, and the first `ties` of those at it */
     unsigned key, ties;
     units total;
@@ -122,29 +126,6 @@ __device__ static int64_t largest(row_state *s, const bf16 *row, int vocab) {
     return place;
 }
 
-/* In one reading: every thread keeps a running maximum and a sum scaled to it. */
-__device__ static float row_lse(row_state *s, const bf16 *row, int vocab, bool aligned, float scale) {
-    float most = -INFINITY, sum = 0;
-    for (int i = threadIdx.x * 8; i < vocab; i += THREADS * 8) {
-        unsigned keys[8];
-        float x[8], now = most;
-        eight_keys(row, i, vocab, aligned, keys);
-#pragma unroll
-        for (int j = 0; j < 8; j++) {
-            x[j] = keys[j] ? scale * value_of(keys[j]) : -INFINITY;
-            now = fmaxf(now, x[j]);
-        }
-        if (now == -INFINITY) continue;
-        sum *= __expf(most - now);
-#pragma unroll
-        for (int j = 0; j < 8; j++) sum += __expf(x[j] - now);
-        most = now;
-    }
-    float all = block_max<THREADS>(most, s->slots);
-    sum = block_sum<THREADS>(most > -INFINITY ? sum * __expf(most - all) : 0, s->slots);
-    return all + logf(sum);
-}
-
 /* Number of tokens of a warp's run at the cut's key. */
 __device__ static unsigned count_ties(const row_state *s, const bf16 *row, int begin, int end, bool aligned) {
     unsigned ties = 0;
@@ -212,38 +193,82 @@ __device__ static units walk(const row_state *s, const bf16 *row, int begin, int
     return sum;
 }
 
+/* Weight that stays of a run in which all ties stay, or none: no order within the run matters. */
+__device__ static units run_sum(const row_state *s, const bf16 *row, int begin, int end, bool aligned, bool ties_stay,
+                                float scale, float lse) {
+    units sum = 0;
+    for (int base = begin; base < end; base += ROUND) {
+        unsigned keys[8];
+        eight_keys(row, base + (threadIdx.x % 32) * 8, end, aligned, keys);
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            if (keys[j] > s->key || (keys[j] == s->key && keys[j] && ties_stay)) sum += weight_of(keys[j], scale, lse);
+    }
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    return sum;
+}
+
+/* The sum of x over the threads up to and with this one. */
+__device__ static units scan(units x, units *slots) {
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        units other = __shfl_up_sync(0xffffffffu, x, step);
+        if (lane >= step) x += other;
+    }
+    __syncthreads();
+    if (lane == 31) slots[warp] = x;
+    __syncthreads();
+    for (int w = 0; w < warp; w++) x += slots[w];
+    return x;
+}
+
 __device__ static int draw(row_state *s, const bf16 *row, int vocab, bool aligned, bool all, float scale, float lse,
                            float uniform) {
-    __shared__ int token;
-    int warp = threadIdx.x / 32, each = ((vocab + WARPS - 1) / WARPS + 7) / 8 * 8;
-    int begin = min(vocab, warp * each), end = min(vocab, begin + each);
-    unsigned ties = 0;
-    if (!all) { /* how many ties come before each run */
-        unsigned own = count_ties(s, row, begin, end, aligned);
-        if (threadIdx.x % 32 == 0) s->warp_ties[warp] = own;
+    __shared__ int token, chosen, last;
+    __shared__ units total_units, before_chosen;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, run = threadIdx.x;
+    int each = ((vocab + RUNS - 1) / RUNS + ROUND - 1) / ROUND * ROUND, count = (vocab + each - 1) / each;
+    if (!all) {
+        for (int r = warp; r < count; r += WARPS) {
+            unsigned own = count_ties(s, row, r * each, min(vocab, (r + 1) * each), aligned);
+            if (lane == 0) s->run_ties[r] = own;
+        }
         __syncthreads();
-        for (int w = 0; w < warp; w++) ties += s->warp_ties[w];
-    }
-    units sum = walk(s, row, begin, end, aligned, ties, scale, lse, 0, NULL);
-    if (threadIdx.x % 32 == 0) s->warp_units[warp] = sum;
-    if (threadIdx.x == 0) token = -1;
+        units through = scan(run < count ? s->run_ties[run] : 0, s->warp_units);
+        s->run_ties[run] = through; /* its own place: nobody else reads it before the barrier */
+    } else
+        s->run_ties[run] = 0;
+    if (run == 0) chosen = RUNS, last = -1;
     __syncthreads();
-    units total = 0, before = 0;
-    for (int w = 0; w < WARPS; w++) total += s->warp_units[w];
-    units stop = (units)((double)uniform * (double)total);
-    int chosen = 0;
-    for (int w = 0; w < WARPS; w++) { /* the run in which the sum passes, else the last that has anything */
-        if (s->warp_units[w] == 0) continue;
-        chosen = w;
-        if (before + s->warp_units[w] > stop) break;
-        before += s->warp_units[w];
+    for (int r = warp; r < count; r += WARPS) {
+        int begin = r * each, end = min(vocab, begin + each);
+        units before = r ? s->run_ties[r - 1] : 0, through = s->run_ties[r];
+        units sum = before < s->ties && through > s->ties
+                        ? walk(s, row, begin, end, aligned, (unsigned)before, scale, lse, 0, NULL)
+                        : run_sum(s, row, begin, end, aligned, through <= s->ties, scale, lse);
+        if (lane == 0) s->run_units[r] = sum;
     }
-    if (warp == chosen) {
-        int found = begin;
-        walk(s, row, begin, end, aligned, ties, scale, lse, stop > before ? stop - before : 0, &found);
-        if (threadIdx.x % 32 == 0) token = found;
+    __syncthreads();
+    units own = run < count ? s->run_units[run] : 0, through = scan(own, s->warp_units);
+    if (run == RUNS - 1) total_units = through;
+    __syncthreads();
+    units total = total_units, stop = (units)((double)uniform * (double)total);
+    if (own > 0 && through > stop) atomicMin(&chosen, run); /* the run in which the sum passes, */
+    if (own > 0) atomicMax(&last, run);                     /* else the last that has anything */
+    __syncthreads();
+    int found_run = chosen < RUNS ? chosen : max(last, 0);
+    if (run == found_run) before_chosen = through - own;
+    if (run == 0) s->total = total;
+    __syncthreads();
+    if (warp == 0) {
+        int begin = found_run * each, end = min(vocab, begin + each), found = begin;
+        units ties = found_run ? s->run_ties[found_run - 1] : 0;
+        walk(s, row, begin, end, aligned, (unsigned)ties, scale, lse, stop > before_chosen ? stop - before_chosen : 0,
+             &found);
+        if (lane == 0) token = found;
     }
-    if (threadIdx.x == 0) s->total = total;
     __syncthreads();
     return token;
 }
@@ -255,13 +280,16 @@ __global__ static void __launch_bounds__(THREADS) sample_rows(cuda_sample_args a
     int vocab = (int)a.vocab;
     cuda_choice choice = a.choices[r];
     bool greedy = !(choice.temperature > 0), aligned = vocab % 8 == 0;
-    float scale = greedy ? 1 : 1 / choice.temperature, lse = row_lse(&s, row, vocab, aligned, scale);
+    float scale = greedy ? 1 : 1 / choice.temperature;
+    part p = aligned ? row_part<true, false>(row, vocab, scale, s.slots)
+                     : row_part<false, false>(row, vocab, scale, s.slots);
+    float log_sum = logf(p.sum), lse = p.most + log_sum;
     if (greedy) {
         int64_t token = largest(&s, row, vocab);
         if (threadIdx.x > 0) return;
         a.tokens[r] = (int32_t)token;
         if (a.last) a.last[a.places[r]] = (int32_t)token;
-        a.logprob[r] = __bfloat162float(row[token]) - lse;
+        a.logprob[r] = (__bfloat162float(row[token]) - p.most) - log_sum;
         a.kept_logprob[r] = 0;
         return;
     }
@@ -296,7 +324,7 @@ __global__ static void __launch_bounds__(THREADS) sample_rows(cuda_sample_args a
     }
     int token = draw(&s, row, vocab, aligned, all, scale, lse, choice.uniform);
     if (threadIdx.x > 0) return;
-    float logprob = scale * __bfloat162float(row[token]) - lse;
+    float logprob = (scale * __bfloat162float(row[token]) - p.most) - log_sum; /* as the head has it */
     a.tokens[r] = token;
     if (a.last) a.last[a.places[r]] = token;
     a.logprob[r] = logprob;
