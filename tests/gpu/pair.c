@@ -154,10 +154,13 @@ double pair_difference(pair *p, const pair_array *a) {
     for (int64_t i = 0; i < a->n; i++) {
         if (isfinite(ref[i]) != isfinite(cuda[i]) || (!isfinite(ref[i]) && (ref[i] > 0) != (cuda[i] > 0))) worst = 1e9;
         if (!isfinite(ref[i]) || !isfinite(cuda[i])) continue;
-        worst = fmax(worst, fabs((double)cuda[i] - ref[i]));
         squares += (double)ref[i] * ref[i];
     }
+    double size = sqrt(squares / (double)(a->n > 0 ? a->n : 1)) + 1e-12;
+    for (int64_t i = 0; i < a->n; i++)
+        if (isfinite(ref[i]) && isfinite(cuda[i]))
+            worst = fmax(worst, fabs((double)cuda[i] - ref[i]) / (size + fabs((double)ref[i])));
     free(ref);
     free(cuda);
-    return worst / (sqrt(squares / (double)(a->n > 0 ? a->n : 1)) + 1e-12);
+    return worst;
 }

@@ -53,7 +53,7 @@ pair_array pair_ints(pair *p, const int32_t *values, int64_t n);
 pair_array pair_reals(pair *p, const float *values, int64_t n);
 /* As floats, from one side. */
 void pair_read(pair *p, const pair_array *a, int side, float *values);
-/* max |cuda - ref| over the root mean square of ref. Anything that is not finite on one side alone counts as 1e9. */
+/* max of |cuda - ref| / (rms(ref) + |ref|): bf16 rounds large numbers in larger steps. Anything that is not finite on one side alone counts as 1e9. */
 double pair_difference(pair *p, const pair_array *a);
 /* Random numbers of the test. */
 uint32_t pair_next(pair *p);
