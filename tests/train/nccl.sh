@@ -12,12 +12,13 @@ RAVEL_TRAIN_CUDA_MODULE=$(realpath "$BUILD/libravel_train_stub.so")
 RAVEL_CUDA_MODULE=$RAVEL_TRAIN_CUDA_MODULE RAVEL_NCCL_MODULE=$RAVEL_TRAIN_CUDA_MODULE RAVEL_STUB_GPUS=16
 export RAVEL_TRAIN_CUDA_MODULE RAVEL_CUDA_MODULE RAVEL_NCCL_MODULE RAVEL_STUB_GPUS
 
-model="--hidden 32 --layers 2 --heads 2 --kv-heads 1 --head-dim 16 --ffn 64 --budget 256 --lr 0.003 --kernels cuda --sinks jsonl --timeout 60"
+shape="--hidden 32 --layers 2 --heads 2 --kv-heads 1 --head-dim 16 --ffn 64"
+model="--budget 256 --lr 0.003 --kernels cuda --sinks jsonl --timeout 60"
 losses() { grep -o '"train/loss":[^,]*\|"train/grad_norm":[^,]*' "$dir/$1/metrics.jsonl" >"$dir/$1.txt" 2>/dev/null; }
 # shellcheck disable=SC2086
 run() { # NAME WIRE OPTIONS...
     into=$1 wire=$2 kind=$3; shift 3
-    timeout 120 "$ravel" train "$kind" $model --comm-device "$wire" --run "$dir/$into" "$@" >"$dir/out" 2>&1
+    timeout 120 "$ravel" train "$kind" $shape $model --comm-device "$wire" --run "$dir/$into" "$@" >"$dir/out" 2>&1
     code=$?
     losses "$into"
     return $code
@@ -47,6 +48,15 @@ layout vpp "--ranks 2 --pp 2 --vpp 2 --layers 4"
 layout long "--ranks 3 --pp 3 --vpp 2 --layers 6"
 layout tp-pp "--ranks 4 --tp 2 --pp 2"
 layout all "--ranks 8 --tp 2 --cp 2 --pp 2 --shard params"
+windowed() { # NAME OPTIONS...: a window of 6 tokens
+    name=$1 new=$shape; shift
+    shape="--model tests/golden/archs/mistral"
+    pair "$name" sft --mock '{"mode": "distribution", "type": "uniform", "min_seq_len": 3, "max_seq_len": 40, "count": 64, "seed": 5}' \
+        --batch 12 --steps 2 "$@"
+    shape=$new
+}
+windowed window --ranks 3 --cp 3
+windowed window-pool --ranks 4 --cp-pool 4 --budget 16
 awk 'BEGIN { for (i = 0; i < 32; i++) printf "{\"prompt\": \"p%d\", \"chosen\": \"%s\", \"rejected\": \"%s\"}\n", i, substr("abc", 1, 1 + i % 3), substr("xyz", 1, 1 + i % 2) }' >"$dir/pairs.jsonl"
 pair dpo dpo --data "$dir/pairs.jsonl" --batch 8 --steps 2 --ranks 2 --shard params
 pair dpo-pp dpo --data "$dir/pairs.jsonl" --batch 8 --steps 2 --ranks 4 --tp 2 --pp 2
@@ -68,7 +78,7 @@ tcp() { # NAME RANKS OPTIONS...
     port=$((10000 + ($$ * 11 + count * 307) % 6000)) pids=""
     for rank in $(seq 0 $((count - 1))); do
         # shellcheck disable=SC2086
-        RANK=$rank WORLD_SIZE=$count LOCAL_WORLD_SIZE=$count MASTER_ADDR=127.0.0.1 MASTER_PORT=$port timeout 120 "$ravel" train "$kind" $model \
+        RANK=$rank WORLD_SIZE=$count LOCAL_WORLD_SIZE=$count MASTER_ADDR=127.0.0.1 MASTER_PORT=$port timeout 120 "$ravel" train "$kind" $shape $model \
             --comm-device nccl --run "$dir/$name" "$@" >"$dir/$name-$rank.out" 2>&1 &
         pids="$pids $!"
     done

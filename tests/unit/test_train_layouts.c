@@ -78,6 +78,7 @@ static double distance(const outcome *one, const outcome *many) {
 }
 
 static void compare(const char *what, const outcome *one, const outcome *many, double most) {
+    EXPECT(fabs(one->loss) > 1e-6 && one->norm > 1e-6); /* zeros would agree with anything that is broken */
     double off = one->count == many->count ? relative_distance(many->moment, one->moment, one->count) : INFINITY;
     if (!EXPECT(distance(one, many) <= most))
         printf("    %s: loss %.9g, not %.9g; norm %.9g, not %.9g; gradients off by %.3g\n", what, many->loss, one->loss,
@@ -112,14 +113,15 @@ static void random_pool(uint64_t *seed, train_config *c) {
 
 /* SFT on golden models and on new ones of more layers, every aggregation, budgets, sharding and orders of micro-batches. */
 static void random_layouts(uint64_t seed, int count, int32_t most) {
-    static const char *const folders[] = {NULL, "llama3", "qwen2", "qwen3", NULL, "smollm", "llama2", NULL};
+    static const char *const folders[] = {NULL,    "llama3", "qwen2",  "mistral", NULL,
+                                          "qwen3", "smollm", "llama2", "mistral", NULL};
     for (int i = 0; i < count; i++) {
         train_config c;
         ravel_shape shape;
         outcome one, many;
         char folder[128], what[160];
         small_job(&c);
-        const char *name = folders[draw(&seed, 8)];
+        const char *name = folders[draw(&seed, 10)];
         (void)snprintf(folder, sizeof folder, "tests/golden/archs/%s", name ? name : "");
         if (name) c.model.model = folder;
         c.learn.aggregation = (int32_t)draw(&seed, 3);
@@ -158,6 +160,28 @@ TEST(train_layouts_of_24_ranks_have_one_update) {
         c.plan.budget = c.plan.cp_pool ? 16 : 64;
         c.learn.shard = TRAIN_SHARD_PARAMS;
         if (run_once(&c, TRAIN_SFT, 24, &many)) compare(i ? "24 ranks, a pool" : "24 ranks", &one, &many, 1e-5);
+        free(one.moment), free(many.moment);
+    }
+}
+
+/* A sliding window (of 6 tokens) with every kind of context parallelism. */
+TEST(train_layouts_windows_on_context_ranks) {
+    static const int32_t meshes[][6] = {
+        {1, 4, 1, 1, 0, 0}, {2, 2, 1, 2, 0, 0}, {1, 3, 2, 1, 0, 2}, {1, 1, 4, 1, 4, 1}, {1, 1, 2, 2, 2, 2}};
+    train_config c;
+    outcome one, many;
+    for (size_t i = 0; i < sizeof meshes / sizeof *meshes; i++) {
+        char what[64];
+        small_job(&c);
+        c.model.model = "tests/golden/archs/mistral";
+        if (!run_once(&c, TRAIN_SFT, 1, &one)) return;
+        c.mesh.tp = meshes[i][0], c.mesh.cp = meshes[i][1], c.mesh.dp = meshes[i][2], c.mesh.pp = meshes[i][3];
+        c.plan.cp_pool = meshes[i][4];
+        c.learn.shard = meshes[i][5];
+        if (c.plan.cp_pool) c.plan.budget = c.plan.cp_pool == 2 ? 24 : 16;
+        (void)snprintf(what, sizeof what, "a window, mesh %zu", i);
+        if (run_once(&c, TRAIN_SFT, c.mesh.tp * c.mesh.cp * c.mesh.dp * c.mesh.pp, &many))
+            compare(what, &one, &many, 1e-5);
         free(one.moment), free(many.moment);
     }
 }

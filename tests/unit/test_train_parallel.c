@@ -3,6 +3,8 @@
 
 #include <ravel/comm.h>
 
+#include "train/model/ring.h"
+
 #include <math.h>
 #include <stdlib.h>
 
@@ -263,7 +265,8 @@ TEST(train_parallel_stages_have_one_loss) {
 
 typedef struct ring_job {
     const char *folder;
-    int policy; /* 0: likelihood, 1: per token, 2: per sequence */
+    int policy;     /* 0: likelihood, 1: per token, 2: per sequence */
+    int64_t window; /* in place of the model's */
     double loss;
     float *grads;
 } ring_job;
@@ -316,6 +319,7 @@ static ravel_status cp_rank(ravel_comm *comm, void *user, ravel_error *err) {
     o.budget = 2 * BUDGET;
     o.cp = comm;
     ravel_status status = train_config_read(j->folder, &shape, err);
+    shape.window = j->window;
     if (!status) status = train_kernels_find("cpu", &k, err);
     if (!status) status = k->open(&(train_device_options){.threads = 1}, &device, err);
     if (!status) status = train_model_create(k, device, &shape, &o, &m, err);
@@ -343,7 +347,7 @@ static ravel_status cp_rank(ravel_comm *comm, void *user, ravel_error *err) {
     return status;
 }
 
-static void ring_against_one(const char *folder, int32_t ranks, int policy) {
+static void ring_against_one(const char *folder, int32_t ranks, int policy, int64_t window) {
     int32_t tokens[TOKENS];
     float weights[TOKENS], old[TOKENS], advantages[SAMPLES_OF];
     rig r;
@@ -355,6 +359,7 @@ static void ring_against_one(const char *folder, int32_t ranks, int policy) {
     train_model_options_default(&o);
     o.budget = BUDGET;
     CHECK_OK(train_config_read(folder, &shape, &err), &err);
+    shape.window = window;
     CHECK(rig_open(&r, "cpu", 1, &shape, &o));
     train_array to = train_model_array(r.model);
     CHECK_OK(train_tensors_load(train_model_params(r.model), &to, folder, &err), &err);
@@ -363,11 +368,14 @@ static void ring_against_one(const char *folder, int32_t ranks, int policy) {
     CHECK_OK(train_model_learn(r.model, &b, policy ? &loss : NULL, NULL, &err), &err);
     CHECK_OK(train_model_read(r.model, &update, &err), &err);
     int64_t n = train_model_params(r.model)->elements;
-    ring_job job = {.folder = folder, .policy = policy, .grads = calloc((size_t)n, sizeof(float))};
+    ring_job job = {.folder = folder, .policy = policy, .window = window, .grads = calloc((size_t)n, sizeof(float))};
+    CHECK(fabs(update.sums.loss) > 1e-2);
     CHECK_OK(ravel_threads_run(ranks, NULL, cp_rank, &job, &err), &err);
     CHECK(fabs(job.loss - update.sums.loss) < 1e-5 * (1 + fabs(update.sums.loss)));
     double off = relative_distance(job.grads, train_model_grads(r.model), n);
-    if (off > 1e-5) check_fail(__FILE__, __LINE__, "%s, cp %d: gradients are off by %g", folder, ranks, off);
+    if (!(off <= 1e-5))
+        check_fail(__FILE__, __LINE__, "%s, cp %d, window %d: gradients are off by %g", folder, ranks, (int)window,
+                   off);
     free(job.grads);
     rig_close(&r);
 }
@@ -378,7 +386,33 @@ TEST(train_parallel_context_ranks_have_one_loss) {
     for (int i = 0; i < 12; i++) {
         char folder[256];
         (void)snprintf(folder, sizeof folder, "tests/golden/archs/%s", folders[i / 3]);
-        ring_against_one(folder, 2 + i % 3, i / 2 % 3);
+        ring_against_one(folder, 2 + i % 3, i / 2 % 3, 0);
+    }
+}
+
+/* Windows of one token, of less and more than a chunk, of the whole batch. */
+TEST(train_parallel_context_ranks_with_a_window_have_one_loss) {
+    static const int64_t windows[] = {1, 2, 3, 6, 11, 25, 1000};
+    for (int i = 0; i < 28; i++) ring_against_one("tests/golden/archs/mistral", 2 + i % 4, i % 3, windows[i / 4]);
+}
+
+/* Which steps are left out, by looking at every query and key of a sample: those at which no rank sees a key. */
+TEST(train_parallel_context_steps_beyond_the_window_are_left_out) {
+    for (int32_t i = 0; i < 500; i++) {
+        int32_t ranks = 2 + i % 7, chunk = 1 + i / 7 % 5, window = 1 + i % 37;
+        int seen[8] = {1};
+        for (int32_t q = 0; q < 2 * ranks * chunk; q++)
+            for (int32_t k = q; k >= 0 && k > q - window; k--) {
+                int32_t at = q / chunk, of = k / chunk;
+                if (at >= ranks) at = 2 * ranks - 1 - at;
+                if (of >= ranks) of = 2 * ranks - 1 - of;
+                seen[(at - of + ranks) % ranks] = 1;
+            }
+        for (int32_t step = 0, next; step < ranks; step = next) {
+            next = train__ring_step_after(ranks, step, window, chunk);
+            for (int32_t s = step + 1; s < next; s++) CHECK(!seen[s]);
+            CHECK(next == ranks || seen[next]);
+        }
     }
 }
 

@@ -51,8 +51,6 @@ static ravel_status check_model(const ravel_mesh_layout *layout, const ravel_sha
     if (shape->layers < (int64_t)pp * vpp)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "pp %d x vpp %d cuts the model into %d parts; it has %lld layers",
                                pp, vpp, pp * vpp, (long long)shape->layers);
-    if (shape->window && train_layout_cp(layout) > 1)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "a model with a sliding window cannot be context parallel");
     return RAVEL_OK;
 }
 

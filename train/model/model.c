@@ -50,6 +50,9 @@ static size_t cut_ring(train_model *m, char *base, size_t used) {
     for (int i = 0; i < 2; i++) r->kv[i] = train__cut_take(&cut, 1, bytes);
     for (int i = 0; i < 2 && !m->options.inference; i++) r->d_kv[i] = train__cut_take(&cut, 1, bytes);
     if (!m->options.inference) r->own = train__cut_take(&cut, 1, bytes);
+    if (n->window) r->mine = train__cut_take(&cut, 1, bytes);
+    if (n->window && !m->options.inference) r->spare = train__cut_take(&cut, 1, bytes);
+    if (n->window && !m->options.inference) r->back = train__cut_take(&cut, 1, bytes);
     r->o = train__cut_take(&cut, 1, train__net_bytes(n, m->sizes.tokens * n->q_width));
     r->lse = train__cut_take(&cut, m->sizes.tokens * n->shape.heads, sizeof *r->lse);
     return cut.used;
@@ -101,7 +104,7 @@ static train_limits limits_of(const train_model *m) {
 }
 
 /* A batch's arrays, each at most [T] of 4 bytes, see model_batch.c. */
-enum { STAGED_ARRAYS = 18 };
+enum { STAGED_ARRAYS = 18, WINDOW_ARRAYS = 2 };
 
 static void sizes_of(train_model *m) {
     const train_model_options *o = &m->options;
@@ -129,7 +132,8 @@ static void sizes_of(train_model *m) {
     s->working = cut_working(m, NULL);
     s->logits = train__net_bytes(n, s->logits_rows * n->shape.vocab);
     s->tables = cut_tables(m, NULL);
-    s->stage = (size_t)STAGED_ARRAYS * (lines((size_t)t * 4) + TRAIN_ALIGN);
+    int64_t arrays = STAGED_ARRAYS + (m->cp_most > 1 && n->window ? WINDOW_ARRAYS + m->cp_most : 0);
+    s->stage = (size_t)arrays * (lines((size_t)t * 4) + TRAIN_ALIGN);
     TRAIN_ASSERT(s->positions > 0 && s->logits_rows > 0 && s->logits_rows <= s->tokens);
     TRAIN_ASSERT(s->o <= s->lse && s->lse <= s->x_mid && s->q <= s->k && s->k <= s->h);
 }
@@ -263,9 +267,6 @@ static ravel_status prepare(train_model *m, const train_kernels *kernels, train_
     TRAIN_ASSERT(m->cp_most >= 1 && m->cp_link.ranks <= m->cp_most);
     if (!device && !options->tp && options->tp_ranks > 0)
         m->tp.ranks = options->tp_ranks, m->tp.rank = options->tp_rank;
-    if (!status && m->cp_most > 1 && shape->window)
-        status =
-            ravel_error_set(err, RAVEL_E_UNSUPPORTED, "a sliding window and context parallelism do not go together");
     train_slice part = {options->first_layer, options->last_layer, m->tp.ranks, m->tp.rank};
     if (!status) status = train_params_create(shape, &part, options->allocator, &m->params, err);
     if (status) return status;

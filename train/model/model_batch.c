@@ -160,6 +160,22 @@ static void gather(train_model *m, const float *by_place, const float **device) 
     for (int64_t i = 0; i < m->now.scored; i++) to[i] = by_place[m->now.places[i]];
 }
 
+/* Context parallel with a window: see ring.h. */
+static void lay_out_chunks(train_model *m, const train_batch *b, const int32_t *halves) {
+    train__halves *h = &m->now.staged.halves;
+    int64_t samples = b->samples, distances = 2 * (int64_t)m->cp->ranks;
+    int32_t *starts = next_array(m, 2 * samples, &h->chunk_starts);
+    int32_t *lengths = next_array(m, 2 * samples, &h->chunk_lengths);
+    int32_t *shifts = train__staging_take(&m->staging, distances * samples, 4, &h->shifts);
+    for (int32_t i = 0; i < samples; i++) {
+        starts[2 * i] = padded_start(b, i);
+        starts[2 * i + 1] = starts[2 * i] + halves[i];
+        lengths[2 * i] = lengths[2 * i + 1] = halves[i];
+        for (int64_t back = 0; back < distances; back++) shifts[back * samples + i] = (int32_t)(back * halves[i]);
+    }
+    h->host_chunk_lengths = lengths;
+}
+
 /* Context parallel: see ring.h. */
 static void lay_out_halves(train_model *m, const train_batch *b) {
     train__halves *h = &m->now.staged.halves;
@@ -168,8 +184,11 @@ static void lay_out_halves(train_model *m, const train_batch *b) {
         lengths[i] = (b->cu_seqlens[i + 1] - b->cu_seqlens[i]) / 2;
         TRAIN_ASSERT(lengths[i] > 0);
         seconds[i] = padded_start(b, i) + lengths[i];
+        h->shortest = i ? (int32_t)train__min(h->shortest, lengths[i]) : lengths[i];
+        h->longest = i ? (int32_t)train__max(h->longest, lengths[i]) : lengths[i];
     }
     h->host_lengths = lengths;
+    if (m->net.window) lay_out_chunks(m, b, lengths);
 }
 
 static void lay_out_scored(train_model *m, const train_batch *b, const train__extra *x) {

@@ -31,6 +31,10 @@
 typedef struct train__halves {
     const int32_t *lengths, *seconds; /* [samples] tokens of a chunk, and where the second one begins */
     const int32_t *host_lengths;      /* lengths, in host memory */
+    int32_t shortest, longest;        /* of the lengths */
+    /* With a window: every chunk by itself, in the order of their rows, and how far back the keys are. */
+    const int32_t *chunk_starts, *chunk_lengths, *host_chunk_lengths; /* [2 * samples] */
+    const int32_t *shifts; /* [2 * ranks, samples] of keys 0, 1, ... chunks back, in tokens */
 } train__halves;
 
 /* A batch on the device: pointers into one staged block, and what the host knows of it. Scored rows are numbered 0 ..
@@ -70,6 +74,8 @@ typedef struct train__working {
 typedef struct train__ring {
     void *kv[2], *d_kv[2]; /* [T, 2 * kv_width] one is sent from, the other received into */
     void *own;             /* [T, 2 * kv_width] gradients of the block that is here, by this rank's queries */
+    void *mine;            /* with a window: this rank's block, */
+    void *spare, *back;    /* gradients of a part of a block, and those that come back; all [T, 2 * kv_width] */
     void *o;               /* [T, q_width] */
     train_real *lse;       /* [T, heads] */
 } train__ring;

@@ -44,10 +44,10 @@ void train__link_scatter(train__link *link, const void *all, void *mine, int64_t
     link->seconds += train__now() - begun;
 }
 
-void train__link_begin(train__link *link, train__shift *shift, int32_t tag, const void *out, void *in, int64_t count,
-                       int32_t dtype) {
-    int32_t next = (link->rank + 1) % link->ranks, last = (link->rank + link->ranks - 1) % link->ranks;
-    TRAIN_ASSERT(count == 0 || out != in);
+void train__link_begin(train__link *link, train__shift *shift, int32_t tag, int32_t hop, const void *out, void *in,
+                       int64_t count, int32_t dtype) {
+    int32_t next = (link->rank + hop) % link->ranks, last = (link->rank + link->ranks - hop) % link->ranks;
+    TRAIN_ASSERT(hop > 0 && hop < link->ranks && (count == 0 || out != in));
     TRAIN_ASSERT(tag >= 0 && 2 * tag + 1 < TRAIN__SHIFT_PLACES && count >= 0);
     *shift = (train__shift){0};
     if (link->ranks == 1 || link->status) return;

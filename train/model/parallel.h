@@ -40,15 +40,14 @@ void train__link_gather(train__link *link, const void *mine, void *all, int64_t 
 /* mine [count] = this rank's piece of the sum of every rank's all [ranks, count]. */
 void train__link_scatter(train__link *link, const void *all, void *mine, int64_t count, int32_t dtype);
 
-/* A transfer around the ring: `out` goes to the next rank while `in` comes from the one before. begin starts it, and
- * computation may go on that only reads `out`; finish waits, and is called once for each begin. Two transfers at a time have
+/* A transfer around the ring: `out` goes `hop` ranks on while `in` comes from as many back. begin starts it, and computation may go on that only reads `out`; finish waits, and is called once for each begin. Two transfers at a time have
  * different tags. */
 typedef struct train__shift {
     train__message in, out;
 } train__shift;
 enum { TRAIN__SHIFT_PLACES = 4 }; /* for messages: two shifts at a time */
-void train__link_begin(train__link *link, train__shift *shift, int32_t tag, const void *out, void *in, int64_t count,
-                       int32_t dtype);
+void train__link_begin(train__link *link, train__shift *shift, int32_t tag, int32_t hop, const void *out, void *in,
+                       int64_t count, int32_t dtype);
 void train__link_finish(train__link *link, train__shift *shift);
 /* The first failure, reported once. */
 ravel_status train__link_status(train__link *link, ravel_error *err);

@@ -2,10 +2,10 @@
 
 #include "train/kernels/assert.h"
 
-/* Keys and values of one rank, side by side: [tokens, 2 * kv_width]. The keys are [tokens, kv_width], the values a part
- * of qkv's rows. */
-static void pack(const train_model *m, void *kv, const void *k, const void *v) {
+/* The keys are [tokens, kv_width], the values a part of qkv's rows. */
+void train__ring_pack(const train_model *m, void *kv, const train__acts *a) {
     const train__net *n = &m->net;
+    const void *k = a->k, *v = train__net_at(n, a->qkv, n->q_width + n->kv_width);
     train_rows rows = {.rows = m->now.ragged.tokens, .width = n->kv_width, .ld_to = 2 * n->kv_width};
     rows.to = kv;
     rows.from = k;
@@ -16,8 +16,10 @@ static void pack(const train_model *m, void *kv, const void *k, const void *v) {
     n->kernels->copy_rows(n->device, &rows);
 }
 
-static void unpack(const train_model *m, void *k, void *v, const void *kv) {
+void train__ring_unpack(const train_model *m, const void *kv) {
     const train__net *n = &m->net;
+    const train__working *w = &m->working;
+    void *k = w->d_k, *v = train__net_at(n, w->d_qkv, n->q_width + n->kv_width);
     train_rows rows = {.rows = m->now.ragged.tokens, .width = n->kv_width, .ld_from = 2 * n->kv_width};
     rows.to = k;
     rows.from = kv;
@@ -49,26 +51,24 @@ static train_attention over(const train_model *m, const train__acts *a, int32_t 
     return x;
 }
 
-static int32_t owner_of(const train_model *m, int32_t step) {
+int32_t train__ring_owner(const train_model *m, int32_t step) {
     TRAIN_ASSERT(step >= 0 && step < m->cp->ranks);
     return (m->cp->rank + m->cp->ranks - step) % m->cp->ranks;
 }
-
-enum { TAG_KV, TAG_D_KV };
 
 void train__ring_forward(const train_model *m, const train__acts *a) {
     const train__net *n = &m->net;
     const train__ring *r = &m->ring;
     int64_t count = (int64_t)m->now.ragged.tokens * 2 * n->kv_width;
     TRAIN_ASSERT(m->cp && m->cp->ranks > 1 && m->cp->ranks <= m->cp_most);
-    TRAIN_ASSERT(count > 0 && m->now.ragged.tokens <= m->sizes.tokens);
-    pack(m, r->kv[0], a->k, train__net_at(n, a->qkv, n->q_width + n->kv_width));
+    TRAIN_ASSERT(count > 0 && m->now.ragged.tokens <= m->sizes.tokens && !n->window);
+    train__ring_pack(m, r->kv[0], a);
     for (int32_t step = 0; step < m->cp->ranks; step++) {
         void *kv = r->kv[step % 2];
-        train_attention x = over(m, a, owner_of(m, step), kv);
+        train_attention x = over(m, a, train__ring_owner(m, step), kv);
         train__shift next = {0};
         if (step + 1 < m->cp->ranks)
-            train__link_begin(m->cp, &next, TAG_KV, kv, r->kv[(step + 1) % 2], count, n->types.activation);
+            train__link_begin(m->cp, &next, TRAIN__RING_KV, 1, kv, r->kv[(step + 1) % 2], count, n->types.activation);
         if (step) x.o = r->o, x.lse = r->lse;
         n->kernels->attention(n->device, &x);
         if (step)
@@ -94,8 +94,7 @@ static void block_backward(const train_model *m, const train__acts *a, int32_t o
     n->kernels->attention_backward(n->device, &x);
 }
 
-/* x += add, gradients of a block. */
-static void add_block(const train_model *m, void *x, const void *add) {
+void train__ring_add(const train_model *m, void *x, const void *add) {
     const train__net *n = &m->net;
     n->kernels->rmsnorm(
         n->device, &(train_norm){.rows = m->now.ragged.tokens, .width = 2 * n->kv_width, .x = x, .add = add, .sum = x});
@@ -104,22 +103,22 @@ static void add_block(const train_model *m, void *x, const void *add) {
 void train__ring_backward(const train_model *m, const train__acts *a) {
     const train__net *n = &m->net;
     const train__ring *r = &m->ring;
-    const train__working *w = &m->working;
     int64_t count = m->now.ragged.tokens * 2 * n->kv_width;
     int32_t ranks = m->cp->ranks, type = n->types.activation;
     train__shift gradients = {0};
-    TRAIN_ASSERT(ranks > 1 && !m->options.inference && r->own && r->d_kv[0]);
-    pack(m, r->kv[0], a->k, train__net_at(n, a->qkv, n->q_width + n->kv_width));
+    TRAIN_ASSERT(ranks > 1 && !m->options.inference && r->own && r->d_kv[0] && !n->window);
+    train__ring_pack(m, r->kv[0], a);
     for (int32_t step = 0; step < ranks; step++) {
         void *kv = r->kv[step % 2], *d_kv = r->d_kv[step % 2];
         train__shift next = {0};
-        if (step + 1 < ranks) train__link_begin(m->cp, &next, TAG_KV, kv, r->kv[(step + 1) % 2], count, type);
-        block_backward(m, a, owner_of(m, step), kv, step ? r->own : d_kv);
+        if (step + 1 < ranks)
+            train__link_begin(m->cp, &next, TRAIN__RING_KV, 1, kv, r->kv[(step + 1) % 2], count, type);
+        block_backward(m, a, train__ring_owner(m, step), kv, step ? r->own : d_kv);
         train__link_finish(m->cp, &gradients);
-        if (step) add_block(m, d_kv, r->own);
-        train__link_begin(m->cp, &gradients, TAG_D_KV, d_kv, r->d_kv[(step + 1) % 2], count, type);
+        if (step) train__ring_add(m, d_kv, r->own);
+        train__link_begin(m->cp, &gradients, TRAIN__RING_D_KV, 1, d_kv, r->d_kv[(step + 1) % 2], count, type);
         train__link_finish(m->cp, &next);
     }
     train__link_finish(m->cp, &gradients); /* own again after the last step */
-    unpack(m, w->d_k, train__net_at(n, w->d_qkv, n->q_width + n->kv_width), r->d_kv[ranks % 2]);
+    train__ring_unpack(m, r->d_kv[ranks % 2]);
 }
