@@ -32,7 +32,7 @@ TEST(train_config_goes_through_json) {
         c.learn.lr = 1.25e-5;
         c.learn.shard = TRAIN_SHARD_STATES;
         c.plan.budget = 12345;
-        c.policy.advantage = TRAIN_ADVANTAGE_RLOO;
+        c.policy.advantage = RAVEL_ADVANTAGE_RLOO;
         size_t bytes = train_config_text(&c, (train_kind)kind, text, sizeof text);
         CHECK(bytes < sizeof text);
         CHECK_OK(ravel_json_parse(text, bytes, NULL, &doc, &err), &err);
@@ -169,10 +169,10 @@ TEST(train_config_presets_are_what_their_papers_have) {
         int32_t advantage, aggregation, ratio, dynamic;
         double low, high, kl;
     } cases[] = {
-        {"grpo", TRAIN_ADVANTAGE_GRPO, RAVEL_SEQ_MEAN_TOKEN_MEAN, TRAIN_RATIO_TOKEN, 0, 0.2, 0.2, 0.04},
-        {"dr-grpo", TRAIN_ADVANTAGE_DR_GRPO, RAVEL_SEQ_MEAN_TOKEN_SUM_NORM, TRAIN_RATIO_TOKEN, 0, 0.2, 0.2, 0},
-        {"dapo", TRAIN_ADVANTAGE_GRPO, RAVEL_TOKEN_MEAN, TRAIN_RATIO_TOKEN, 1, 0.2, 0.28, 0},
-        {"gspo", TRAIN_ADVANTAGE_GRPO, RAVEL_SEQ_MEAN_TOKEN_MEAN, TRAIN_RATIO_SEQUENCE, 0, 3e-4, 4e-4, 0},
+        {"grpo", RAVEL_ADVANTAGE_GRPO, RAVEL_SEQ_MEAN_TOKEN_MEAN, RAVEL_RATIO_TOKEN, 0, 0.2, 0.2, 0.04},
+        {"dr-grpo", RAVEL_ADVANTAGE_DR_GRPO, RAVEL_SEQ_MEAN_TOKEN_SUM_NORM, RAVEL_RATIO_TOKEN, 0, 0.2, 0.2, 0},
+        {"dapo", RAVEL_ADVANTAGE_GRPO, RAVEL_TOKEN_MEAN, RAVEL_RATIO_TOKEN, 1, 0.2, 0.28, 0},
+        {"gspo", RAVEL_ADVANTAGE_GRPO, RAVEL_SEQ_MEAN_TOKEN_MEAN, RAVEL_RATIO_SEQUENCE, 0, 3e-4, 4e-4, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         train_config c;

@@ -156,7 +156,7 @@ TEST(train_grpo_dynamic_sampling_looks_at_accuracy) {
 
 /* The norm of the first and of the last update's gradient under a change of one option. */
 TEST(train_grpo_loss_options_change_the_gradient) {
-    for (int32_t ratio = TRAIN_RATIO_TOKEN; ratio <= TRAIN_RATIO_SEQUENCE; ratio++) {
+    for (int32_t ratio = RAVEL_RATIO_TOKEN; ratio <= RAVEL_RATIO_SEQUENCE; ratio++) {
         train_config c;
         curve plain, other[2];
         static const char *const metrics[] = {"train/grad_norm", "policy/kl_ref"};
@@ -205,7 +205,7 @@ TEST(train_grpo_options_run) {
         c.grpo.scoring.overlong_filter = i == 3;
         c.grpo.old = i == 4 ? TRAIN_OLD_TRAINER : TRAIN_OLD_AUTO;
         c.policy.kl = i == 4 ? 0.1 : 0;
-        c.policy.ratio = i == 5 ? TRAIN_RATIO_SEQUENCE : TRAIN_RATIO_TOKEN;
+        c.policy.ratio = i == 5 ? RAVEL_RATIO_SEQUENCE : RAVEL_RATIO_TOKEN;
         c.policy.advantage = i % 3;
         c.policy.overlong_buffer = i == 3 ? 2 : 0;
         c.grpo.entropy = i >= 5 ? 0.01 : 0;
@@ -252,7 +252,7 @@ TEST(train_grpo_errors_reach_every_rank) {
  * divergence. */
 TEST(train_grpo_first_ratio_is_exactly_one) {
     static const char *const metrics[] = {"policy/ratio_mean", "policy/ratio_max", "policy/approx_kl", "policy/kl_ref"};
-    static const int32_t ratios[] = {TRAIN_RATIO_TOKEN, TRAIN_RATIO_SEQUENCE};
+    static const int32_t ratios[] = {RAVEL_RATIO_TOKEN, RAVEL_RATIO_SEQUENCE};
     for (int32_t updates = 1; updates <= 3; updates++)
         for (int i = 0; i < 2; i++) {
             curve curves[4];

@@ -17,15 +17,16 @@ TEST(policy_advantages_by_hand) {
     const int64_t groups[] = {7, 7, -3, 7, 7, -3, 99};
     double a[7];
     int64_t scratch[14];
-    train_advantages(TRAIN_ADVANTAGE_GRPO, rewards, groups, 7, a, scratch);
+    ravel_error err = RAVEL_ERROR_INIT;
+    CHECK_OK(ravel_advantages(RAVEL_ADVANTAGE_GRPO, rewards, groups, 7, a, scratch, &err), &err);
     double std = sqrt(1.0 / 3); /* of 1 0 0 1 with G - 1 */
     CHECK(near(a[0], 0.5 / (std + 1e-6), 1e-12) && near(a[1], -0.5 / (std + 1e-6), 1e-12));
     CHECK(a[2] == 0 && a[5] == 0 && a[6] == 0); /* the equal pair, and the group of one */
-    train_advantages(TRAIN_ADVANTAGE_DR_GRPO, rewards, groups, 7, a, scratch);
+    CHECK_OK(ravel_advantages(RAVEL_ADVANTAGE_DR_GRPO, rewards, groups, 7, a, scratch, &err), &err);
     CHECK(near(a[0], 0.5, 1e-12) && near(a[3], -0.5, 1e-12));
-    train_advantages(TRAIN_ADVANTAGE_RLOO, rewards, groups, 7, a, scratch);
+    CHECK_OK(ravel_advantages(RAVEL_ADVANTAGE_RLOO, rewards, groups, 7, a, scratch, &err), &err);
     CHECK(near(a[0], 1 - 1.0 / 3, 1e-12) && near(a[1], 0 - 2.0 / 3, 1e-12));
-    train_advantages(TRAIN_ADVANTAGE_NONE, rewards, groups, 7, a, scratch);
+    CHECK_OK(ravel_advantages(RAVEL_ADVANTAGE_NONE, rewards, groups, 7, a, scratch, &err), &err);
     CHECK(a[2] == 5 && a[6] == 2);
 }
 

@@ -70,7 +70,6 @@ typedef struct train_estimate {
     int64_t optimizer;
     int64_t total;
     int32_t stage; /* of the pipeline, that has this rank */
-    int32_t reserved;
 } train_estimate;
 ravel_status train_learner_estimate(const train_learner_options *options, const ravel_shape *shape,
                                     const ravel_mesh_layout *layout, train_estimate *estimate, ravel_error *err);

@@ -33,7 +33,6 @@ typedef struct train_optimizer_options {
     double beta1, beta2, eps, decay;
     int32_t ranks, rank; /* that share the states; 0 ranks mean 1 */
     int32_t moments;     /* train_moments; TRAIN_MOMENTS_F32 is the kernel set's own type */
-    int32_t reserved;    /* 0 */
 } train_optimizer_options;
 
 void train_optimizer_options_default(train_optimizer_options *options);

@@ -87,7 +87,7 @@ static int64_t piece_of(train__pieces pieces, int32_t rank) {
 typedef struct part {
     const train__exchange *x;
     train__pieces pieces;
-    int32_t ranks, rank, dtype, reserved;
+    int32_t ranks, rank, dtype;
     int64_t first, most;
     int64_t *counts; /* [ranks] of this part */
 } part;

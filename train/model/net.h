@@ -22,7 +22,6 @@ typedef struct train__net {
     int64_t first_token; /* of this part of the vocabulary */
     train__link *tp;     /* ranks that share the layers */
     int32_t sequence;    /* sequence parallel: between products, each of them has a share of the rows */
-    int32_t reserved;
     const train_params *params;
     const void *weights;          /* [W] [params->elements] */
     train__units *units;          /* where weights are sharded, instead; else NULL */

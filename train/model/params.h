@@ -82,7 +82,6 @@ typedef struct train_tensor {
     int32_t partial;  /* its gradient must be summed over those copies */
     int32_t
         counted; /* 1 on one of all ranks that have these elements: whose gradients count in the norm, and which are saved */
-    int32_t reserved; /* 0 */
 } train_tensor;
 
 /* What is gathered, reduced and stepped together: the embedding, a layer, or the last norm with the head. */

@@ -40,7 +40,6 @@ typedef struct train__units {
     train_device *device;
     train_shares *shares;
     int32_t inference;
-    int32_t reserved;
     train__buffer weights[TRAIN__UNIT_BUFFERS], grads[TRAIN__UNIT_BUFFERS];
     void *received; /* [received_bytes] */
     size_t received_bytes;

@@ -246,8 +246,10 @@ void train_experience_length_rules(train_experience *x, const train_scoring *sco
 }
 
 void train_experience_advantages(train_experience *x, const train_policy *policy) {
-    train_advantages(policy->advantage, x->rewards, x->groups, x->count, x->advantages, x->scratch);
-    TRAIN_ASSERT(x->count <= x->room);
+    ravel_status status =
+        ravel_advantages(policy->advantage, x->rewards, x->groups, x->count, x->advantages, x->scratch, NULL);
+    TRAIN_ASSERT(!status && x->count <= x->room); /* the kind is of the options' table */
+    (void)status;
     for (int64_t i = 0; i < x->count; i++) x->advantage[i] = (float)x->advantages[i];
     for (int64_t i = 1; i < x->count; i++) TRAIN_ASSERT(x->offsets[i] > x->offsets[i - 1]);
 }

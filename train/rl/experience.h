@@ -39,7 +39,6 @@ typedef struct train_scoring {
     double partial;          /* reward of an answer that is partly right, at most */
     int64_t max_tokens;      /* of an answer */
     int32_t overlong_filter; /* answers cut off at max_tokens carry no loss */
-    int32_t reserved;
 } train_scoring;
 
 typedef struct train_experience {

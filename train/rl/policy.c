@@ -2,18 +2,13 @@
 
 #include "train/kernels/assert.h"
 
-#include <ravel/policy.h>
-
 #define ROW(name, kind, field, preset, min, max, choices, doc) \
     { name, RAVEL_OPTION_##kind, offsetof(train_policy, field), preset, min, max, choices, doc }
 
-_Static_assert((int)TRAIN_ADVANTAGE_GRPO == RAVEL_ADVANTAGE_GRPO && (int)TRAIN_ADVANTAGE_NONE == RAVEL_ADVANTAGE_NONE,
-               "the numbers of ravel_advantage");
-
 static const ravel_option table[] = {
-    ROW("advantage", ENUM, advantage, "grpo", 0, 0, TRAIN_ADVANTAGE_CHOICES,
+    ROW("advantage", ENUM, advantage, "grpo", 0, 0, RAVEL_ADVANTAGE_CHOICES,
         "how rewards of a group become advantages"),
-    ROW("ratio", ENUM, ratio, "token", 0, 0, TRAIN_RATIO_CHOICES, "importance ratio of each token, or of the sample"),
+    ROW("ratio", ENUM, ratio, "token", 0, 0, RAVEL_RATIO_CHOICES, "importance ratio of each token, or of the sample"),
     ROW("clip-low", F64, clip_low, "0.2", 0, 1, NULL, "the ratio is clipped at 1 - this"),
     ROW("clip-high", F64, clip_high, "0.2", 0, 1e6, NULL, "the ratio is clipped at 1 + this (DAPO: 0.28)"),
     ROW("dual-clip", F64, dual_clip, "0", 0, 1e6, NULL, "bound of the loss for negative advantages; 0: none"),
@@ -29,15 +24,6 @@ ravel_option_table train_policy_option_table(void) {
     return table;
 }
 
-/* ---- rewards -------------------------------------------------------------------------------------------- */
-
-void train_advantages(int32_t kind, const double *rewards, const int64_t *groups, int64_t count, double *advantages,
-                      int64_t *scratch) {
-    ravel_status status = ravel_advantages(kind, rewards, groups, count, advantages, scratch, NULL);
-    TRAIN_ASSERT(!status); /* kind is of the options' table */
-    (void)status;
-}
-
 double train_overlong(const train_policy *policy, int64_t tokens, int64_t limit) {
     int64_t over = tokens - (limit - policy->overlong_buffer);
     if (policy->overlong_buffer <= 0 || over <= 0) return 0;
@@ -46,11 +32,9 @@ double train_overlong(const train_policy *policy, int64_t tokens, int64_t limit)
     return -policy->overlong_penalty * (share < 1 ? share : 1);
 }
 
-/* ---- the loss ------------------------------------------------------------------------------------------- */
-
 train_policy_terms train_policy_terms_of(const train_policy *p, train_gap gap, double entropy) {
     TRAIN_ASSERT(p->clip_low >= 0 && p->clip_high >= 0 && p->kl >= 0 && entropy >= 0);
-    return (train_policy_terms){.sequence = p->ratio == TRAIN_RATIO_SEQUENCE,
+    return (train_policy_terms){.sequence = p->ratio == RAVEL_RATIO_SEQUENCE,
                                 .kl_kind = p->kl_kind == TRAIN_POLICY_K2 ? TRAIN_KL_K2 : TRAIN_KL_K3,
                                 .gap = (int32_t)gap,
                                 .clip_low = p->clip_low,

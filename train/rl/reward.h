@@ -30,7 +30,6 @@ typedef struct train_rollout_text {
     const int32_t *prompt_ids, *response_ids;
     int64_t prompt_tokens, tokens; /* of the prompt; of the response, its end token included */
     int32_t ended;                 /* with the end token, rather than at the length limit */
-    int32_t reserved;
 } train_rollout_text;
 
 /* Nothing is started before the first batch. `seconds` is the time limit of a batch. */

@@ -258,6 +258,12 @@ int train_config_parts(train_config *c, train_kind kind, train_part *parts) {
     return n;
 }
 
+const train_part *train_config_part(const train_part *parts, int count, const char *name) {
+    for (int i = 0; i < count; i++)
+        if (ravel_option_find(parts[i].table, name)) return &parts[i];
+    return NULL;
+}
+
 ravel_option_table train_source_option_table(void) {
     return source_table;
 }
@@ -313,13 +319,11 @@ static ravel_status set_member(const train_part *parts, int count, const ravel_j
     case RAVEL_JSON_REAL: (void)snprintf(text, sizeof text, "%.17g", node->as.real); break;
     default: return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s must be a number, a word or true or false", node->key);
     }
-    for (int i = 0; i < count; i++) {
-        const ravel_option *row = ravel_option_find(parts[i].table, node->key);
-        if (row && row->type == RAVEL_OPTION_STRING && node->kind != RAVEL_JSON_STRING)
-            return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s must be a string, in quotes", node->key);
-        if (row) return ravel_option_set(parts[i].table, parts[i].options, node->key, value, err);
-    }
-    return unknown_key(parts, count, node->key, err);
+    const train_part *part = train_config_part(parts, count, node->key);
+    if (!part) return unknown_key(parts, count, node->key, err);
+    if (ravel_option_find(part->table, node->key)->type == RAVEL_OPTION_STRING && node->kind != RAVEL_JSON_STRING)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s must be a string, in quotes", node->key);
+    return ravel_option_set(part->table, part->options, node->key, value, err);
 }
 
 ravel_status train_config_json(train_config *config, train_kind kind, const ravel_json *doc, ravel_error *err) {

@@ -31,15 +31,13 @@ typedef struct train_run_options {
     int64_t steps;                /* updates; 0: 100, or with epochs as many as they take */
     const char *checkpoint_every; /* an interval: "10m", "500"; see train_interval */
     int64_t keep;
-    int32_t keep_best; /* the checkpoint with the best evaluation stays */
-    int32_t reserved_2;
+    int32_t keep_best;      /* the checkpoint with the best evaluation stays */
     int32_t checkpoint_end; /* one at the end, too */
     int32_t save_dtype;     /* of the exported model: 0 f32, 1 bf16 */
     int64_t save_shard;     /* the most bytes of one of its files; 0: 5 GiB */
     const char *sinks;      /* of the run folder: jsonl,tensorboard,trace,csv */
     const char *http;       /* [address:]port for Prometheus */
     int32_t quiet;
-    int32_t reserved;
     uint64_t seed;
     int64_t max_skipped; /* updates in a row without a finite gradient before the run fails */
     double timeout;      /* seconds that a rank waits for another; 0: the communicator's default */
@@ -99,7 +97,6 @@ typedef struct train_grpo_options {
     int32_t publish_keep;      /* versions that are kept */
     int32_t publish_open;      /* 1: listen beyond this machine without a token */
     int32_t refit;             /* train_refit_way */
-    int32_t reserved;
     const char *generator_devices; /* GPUs of generators, as model.devices; NULL: they follow the trainers there */
     double publish_linger;         /* seconds to wait at the end until connected generators have the last version */
 } train_grpo_options;
@@ -142,6 +139,8 @@ int32_t train_config_ranks(const train_config *config);
 ravel_sync train_config_sync(const train_config *config);
 
 int train_config_parts(train_config *config, train_kind kind, train_part *parts);
+/* The one of parts[count] that has an option of this name, or NULL. */
+const train_part *train_config_part(const train_part *parts, int count, const char *name);
 /* Of `rows`: the options of --data. */
 ravel_option_table train_source_option_table(void);
 

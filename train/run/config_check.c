@@ -34,56 +34,38 @@ ravel_status train_interval_parse(const char *text, train_interval *interval, ra
                            text ? text : "");
 }
 
-/* One row per option of a preset, by the option's own name. */
+/* A row per option, by its own name, and a column per preset after "none"; NULL: the preset does not set it. */
+enum { PRESETS = 4 };
 static const struct {
-    const char *preset, *name, *value;
+    const char *name, *values[PRESETS];
 } presets[] = {
-    {"grpo", "advantage", "grpo"},
-    {"grpo", "aggregation", "seq-mean-token-mean"},
-    {"grpo", "clip-low", "0.2"},
-    {"grpo", "clip-high", "0.2"},
-    {"grpo", "kl", "0.04"},
-    {"grpo", "kl-kind", "k3"},
-    {"grpo", "ratio", "token"},
-    {"dr-grpo", "advantage", "dr-grpo"},
-    {"dr-grpo", "aggregation", "seq-mean-token-sum-norm"},
-    {"dr-grpo", "clip-low", "0.2"},
-    {"dr-grpo", "clip-high", "0.2"},
-    {"dr-grpo", "kl", "0"},
-    {"dr-grpo", "ratio", "token"},
-    {"dapo", "advantage", "grpo"},
-    {"dapo", "aggregation", "token-mean"},
-    {"dapo", "clip-low", "0.2"},
-    {"dapo", "clip-high", "0.28"},
-    {"dapo", "kl", "0"},
-    {"dapo", "ratio", "token"},
-    {"dapo", "dynamic-sampling", "true"},
-    {"dapo", "overlong-buffer", "4096"},
-    {"dapo", "overlong-penalty", "1"},
-    {"gspo", "advantage", "grpo"},
-    {"gspo", "aggregation", "seq-mean-token-mean"},
-    {"gspo", "clip-low", "3e-4"},
-    {"gspo", "clip-high", "4e-4"},
-    {"gspo", "kl", "0"},
-    {"gspo", "ratio", "sequence"},
+    /* clang-format off */
+    /*                    grpo                   dr-grpo                    dapo          gspo */
+    {"advantage",        {"grpo",                "dr-grpo",                 "grpo",       "grpo"}},
+    {"aggregation",      {"seq-mean-token-mean", "seq-mean-token-sum-norm", "token-mean", "seq-mean-token-mean"}},
+    {"clip-low",         {"0.2",                 "0.2",                     "0.2",        "3e-4"}},
+    {"clip-high",        {"0.2",                 "0.2",                     "0.28",       "4e-4"}},
+    {"kl",               {"0.04",                "0",                       "0",          "0"}},
+    {"kl-kind",          {"k3",                  NULL,                      NULL,         NULL}},
+    {"ratio",            {"token",               "token",                   "token",      "sequence"}},
+    {"dynamic-sampling", {NULL,                  NULL,                      "true",       NULL}},
+    {"overlong-buffer",  {NULL,                  NULL,                      "4096",       NULL}},
+    {"overlong-penalty", {NULL,                  NULL,                      "1",          NULL}},
+    /* clang-format on */
 };
 
 ravel_status train_config_preset(train_config *c, ravel_error *err) {
-    char word[32] = "";
     train_part parts[TRAIN_PARTS];
-    int count = train_config_parts(c, TRAIN_GRPO, parts);
-    TRAIN_ASSERT(count > 0 && count <= TRAIN_PARTS);
-    (void)ravel_choice_word(TRAIN_PRESET_CHOICES, c->grpo.preset, word, sizeof word);
-    for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {
-        if (strcmp(presets[i].preset, word) != 0) continue;
-        for (int p = 0; p < count; p++) {
-            if (!ravel_option_find(parts[p].table, presets[i].name)) continue;
-            ravel_status status =
-                ravel_option_set(parts[p].table, parts[p].options, presets[i].name, presets[i].value, err);
-            if (status) return status;
-        }
+    int count = train_config_parts(c, TRAIN_GRPO, parts), column = c->grpo.preset - 1;
+    ravel_status status = RAVEL_OK;
+    TRAIN_ASSERT(column < PRESETS);
+    for (size_t i = 0; column >= 0 && i < sizeof presets / sizeof *presets && !status; i++) {
+        const char *value = presets[i].values[column];
+        const train_part *part = train_config_part(parts, count, presets[i].name);
+        TRAIN_ASSERT(part);
+        if (value) status = ravel_option_set(part->table, part->options, presets[i].name, value, err);
     }
-    return RAVEL_OK;
+    return status;
 }
 
 int32_t train_config_ranks(const train_config *c) {
@@ -232,11 +214,11 @@ static ravel_status check_grpo(const train_config *c, ravel_error *err) {
     if (o->task && o->data) return ravel_error_set(err, RAVEL_E_ARGUMENT, "give --task or --data, not both");
     if (o->eval_share > 0 && !o->data)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "--eval-share is of the rows of --data; a task needs none");
-    if (o->group_size < 2 && c->policy.advantage != TRAIN_ADVANTAGE_NONE)
+    if (o->group_size < 2 && c->policy.advantage != RAVEL_ADVANTAGE_NONE)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "group-size is %d; advantages are taken within a group, so it must be 2 or more",
                                o->group_size);
-    if (o->temperature == 0 && c->policy.advantage != TRAIN_ADVANTAGE_NONE)
+    if (o->temperature == 0 && c->policy.advantage != RAVEL_ADVANTAGE_NONE)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "temperature is 0: all answers of a group would be the same, and nothing could be "
                                "learnt; give one above 0");

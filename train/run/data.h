@@ -37,10 +37,9 @@ ravel_status train_data_source(const ravel_source_options *options, int pairs, r
 typedef struct train_data_rules {
     const ravel_source_options *source; /* its bad_rows and truncate are honoured */
     int32_t pairs;                      /* rows are pairs: train/run/pair_source.h */
-    int32_t reserved;
-    const ravel_plan_options *plan; /* budget, align, cp, cp_pool, oversize */
-    int32_t widest;                 /* the most ranks that share a sample: each has the budget; 0 means 1 */
-    int64_t most;                   /* rows to check; 0: all */
+    const ravel_plan_options *plan;     /* budget, align, cp, cp_pool, oversize */
+    int32_t widest;                     /* the most ranks that share a sample: each has the budget; 0 means 1 */
+    int64_t most;                       /* rows to check; 0: all */
 } train_data_rules;
 
 typedef struct train_data_found {
