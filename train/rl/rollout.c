@@ -12,9 +12,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TAG_ORDER = 1, TAG_ANSWERS = 2, TAG_ROLLOUTS = 3, HEAD = 8, ITEM = sizeof(train_rollout) / sizeof(int64_t) };
 #define MAGIC INT64_C(0x33504d4c5652) /* "RVLMP3" */
-_Static_assert(sizeof(train_rollout) == 10 * sizeof(int64_t), "an item is ten words");
+
+typedef struct head {
+    int64_t magic;
+    train_order order;
+    int64_t items, tokens;
+} head;
+
+enum { TAG_ORDER = 1, TAG_ANSWERS = 2, TAG_ROLLOUTS = 3 };
+enum { HEAD = sizeof(head) / sizeof(int64_t), ITEM = sizeof(train_rollout) / sizeof(int64_t) };
+_Static_assert(HEAD == 8 && ITEM == 10, "words of a message");
 
 /* ---- batches of rollouts ---------------------------------------------------------------------------------------------- */
 
@@ -86,6 +94,19 @@ void train_rollouts_sort(train_rollouts *rollouts) {
         TRAIN_ASSERT(by_group_and_member(&rollouts->items[i - 1], &rollouts->items[i]) <= 0);
 }
 
+ravel_status train_rollouts_take(train_rollouts *to, const train_rollouts *from, int32_t parts, int32_t part,
+                                 ravel_error *err) {
+    ravel_status status = RAVEL_OK;
+    TRAIN_ASSERT(part >= 0 && part < parts && from != to);
+    for (int64_t i = 0; i < from->count && !status; i++) {
+        const train_rollout *x = &from->items[i];
+        if ((x->group % parts + parts) % parts == part)
+            status = train_rollouts_add(to, x, from->tokens + x->first, from->logprobs + x->first, err);
+    }
+    train_rollouts_sort(to);
+    return status;
+}
+
 int64_t train_rollouts_outside(const train_rollout *items, int64_t count, int64_t tokens) {
     TRAIN_ASSERT(tokens >= 0);
     for (int64_t i = 0; i < count; i++) {
@@ -99,73 +120,52 @@ int64_t train_rollouts_outside(const train_rollout *items, int64_t count, int64_
 
 /* ---- messages ------------------------------------------------------------------------------------------- */
 
-static ravel_status send_rollouts(ravel_comm *comm, int32_t peer, int32_t tag, int64_t *head,
-                                  const train_rollouts *rollouts, ravel_error *err) {
-    head[0] = MAGIC;
-    TRAIN_ASSERT(!rollouts || rollouts_ok(rollouts));
-    head[6] = rollouts ? rollouts->count : 0;
-    head[7] = rollouts ? rollouts->used : 0;
-    ravel_status status = ravel_comm_send(comm, head, HEAD, RAVEL_I64, peer, tag, err);
-    if (!status && head[6]) status = ravel_comm_send(comm, rollouts->items, head[6] * ITEM, RAVEL_I64, peer, tag, err);
-    if (!status && head[7]) status = ravel_comm_send(comm, rollouts->tokens, head[7], RAVEL_I32, peer, tag, err);
-    if (!status && head[7]) status = ravel_comm_send(comm, rollouts->logprobs, head[7], RAVEL_F32, peer, tag, err);
+static ravel_status send_rollouts(ravel_comm *comm, int32_t peer, int32_t tag, train_order order,
+                                  const train_rollouts *x, ravel_error *err) {
+    TRAIN_ASSERT(!x || rollouts_ok(x));
+    head h = {MAGIC, order, x ? x->count : 0, x ? x->used : 0};
+    ravel_status status = ravel_comm_send(comm, &h, HEAD, RAVEL_I64, peer, tag, err);
+    if (!status && h.items) status = ravel_comm_send(comm, x->items, h.items * ITEM, RAVEL_I64, peer, tag, err);
+    if (!status && h.tokens) status = ravel_comm_send(comm, x->tokens, h.tokens, RAVEL_I32, peer, tag, err);
+    if (!status && h.tokens) status = ravel_comm_send(comm, x->logprobs, h.tokens, RAVEL_F32, peer, tag, err);
     return status;
 }
 
-static ravel_status receive_rollouts(ravel_comm *comm, int32_t peer, int32_t tag, int64_t *head,
-                                     train_rollouts *rollouts, ravel_error *err) {
-    ravel_status status = ravel_comm_recv(comm, head, HEAD, RAVEL_I64, peer, tag, err);
+static ravel_status receive_rollouts(ravel_comm *comm, int32_t peer, int32_t tag, train_order *order, train_rollouts *x,
+                                     ravel_error *err) {
+    head h;
+    ravel_status status = ravel_comm_recv(comm, &h, HEAD, RAVEL_I64, peer, tag, err);
     if (status) return status;
-    if (head[0] != MAGIC || head[6] < 0 || head[7] < 0)
+    if (h.magic != MAGIC || h.items < 0 || h.tokens < 0)
         return ravel_error_set(err, RAVEL_E_DATA, "rank %d sent something that is no rollout message", peer);
-    int64_t items = head[6], tokens = head[7], from = rollouts->count, base = rollouts->used;
-    TRAIN_ASSERT(rollouts_ok(rollouts));
-    status = reserve(rollouts, from + items, base + tokens, err);
-    if (!status && items)
-        status = ravel_comm_recv(comm, rollouts->items + from, items * ITEM, RAVEL_I64, peer, tag, err);
-    if (!status && tokens) status = ravel_comm_recv(comm, rollouts->tokens + base, tokens, RAVEL_I32, peer, tag, err);
-    if (!status && tokens) status = ravel_comm_recv(comm, rollouts->logprobs + base, tokens, RAVEL_F32, peer, tag, err);
+    int64_t from = x->count, base = x->used;
+    TRAIN_ASSERT(rollouts_ok(x));
+    status = reserve(x, from + h.items, base + h.tokens, err);
+    if (!status && h.items) status = ravel_comm_recv(comm, x->items + from, h.items * ITEM, RAVEL_I64, peer, tag, err);
+    if (!status && h.tokens) status = ravel_comm_recv(comm, x->tokens + base, h.tokens, RAVEL_I32, peer, tag, err);
+    if (!status && h.tokens) status = ravel_comm_recv(comm, x->logprobs + base, h.tokens, RAVEL_F32, peer, tag, err);
     if (status) return status;
-    if (train_rollouts_outside(rollouts->items + from, items, tokens) >= 0)
+    if (train_rollouts_outside(x->items + from, h.items, h.tokens) >= 0)
         return ravel_error_set(err, RAVEL_E_DATA, "rank %d sent a rollout that is out of bounds", peer);
-    rollouts->count += items;
-    rollouts->used += tokens;
-    for (int64_t i = from; i < rollouts->count; i++) {
-        rollouts->items[i].first += base;
-        TRAIN_ASSERT(rollouts->items[i].first + rollouts->items[i].length <= rollouts->used);
+    x->count += h.items;
+    x->used += h.tokens;
+    for (int64_t i = from; i < x->count; i++) {
+        x->items[i].first += base;
+        TRAIN_ASSERT(x->items[i].first + x->items[i].length <= x->used);
     }
+    *order = h.order;
     return RAVEL_OK;
 }
 
 ravel_status train_order_send(ravel_comm *comm, int32_t generator, const train_order *order,
                               const train_rollouts *prompts, ravel_error *err) {
-    int64_t head[HEAD] = {0, order->kind, order->batch, order->version, order->group_size, order->greedy, 0, 0};
     TRAIN_ASSERT(order->kind >= TRAIN_ORDER_GENERATE && order->kind <= TRAIN_ORDER_STOP);
-    return send_rollouts(comm, generator, TAG_ORDER, head, prompts, err);
+    return send_rollouts(comm, generator, TAG_ORDER, *order, prompts, err);
 }
 
 ravel_status train_order_receive(ravel_comm *comm, train_order *order, train_rollouts *prompts, ravel_error *err) {
-    int64_t head[HEAD];
     train_rollouts_clear(prompts);
-    ravel_status status = receive_rollouts(comm, 0, TAG_ORDER, head, prompts, err);
-    if (status) return status;
-    *order = (train_order){head[1], head[2], head[3], head[4], head[5]};
-    TRAIN_ASSERT(rollouts_ok(prompts));
-    return RAVEL_OK;
-}
-
-/* The groups of one trainer, copied together. */
-static ravel_status pick(const train_rollouts *from, int32_t trainers, int32_t trainer, train_rollouts *to,
-                         ravel_error *err) {
-    TRAIN_ASSERT(trainer >= 0 && trainer < trainers && from != to);
-    train_rollouts_clear(to);
-    for (int64_t i = 0; i < from->count; i++) {
-        const train_rollout *x = &from->items[i];
-        if (((x->group % trainers) + trainers) % trainers != trainer) continue;
-        ravel_status status = train_rollouts_add(to, x, from->tokens + x->first, from->logprobs + x->first, err);
-        if (status) return status;
-    }
-    return RAVEL_OK;
+    return receive_rollouts(comm, 0, TAG_ORDER, order, prompts, err);
 }
 
 ravel_status train_answers_send(ravel_comm *comm, int32_t receivers, int32_t stride, int64_t batch,
@@ -175,9 +175,9 @@ ravel_status train_answers_send(ravel_comm *comm, int32_t receivers, int32_t str
     ravel_status status = RAVEL_OK;
     train_rollouts_init(&share, answers->allocator);
     for (int32_t t = 0; t < receivers && !status; t++) {
-        int64_t head[HEAD] = {0, 0, batch, 0, 0, 0, 0, 0};
-        status = pick(answers, receivers, t, &share, err);
-        if (!status) status = send_rollouts(comm, t * stride, TAG_ANSWERS, head, &share, err);
+        train_rollouts_clear(&share);
+        status = train_rollouts_take(&share, answers, receivers, t, err);
+        if (!status) status = send_rollouts(comm, t * stride, TAG_ANSWERS, (train_order){.batch = batch}, &share, err);
     }
     train_rollouts_free(&share);
     return status;
@@ -188,25 +188,24 @@ ravel_status train_answers_receive(ravel_comm *comm, int32_t trainers, int32_t s
     int32_t size = ravel_comm_size(comm);
     TRAIN_ASSERT(stride > 0 && trainers > 0 && (size - trainers) % stride == 0);
     for (int32_t g = trainers; g < size; g += stride) {
-        int64_t head[HEAD];
-        ravel_status status = receive_rollouts(comm, g, TAG_ANSWERS, head, answers, err);
+        train_order order;
+        ravel_status status = receive_rollouts(comm, g, TAG_ANSWERS, &order, answers, err);
         if (status) return status;
-        if (head[2] != batch)
+        if (order.batch != batch)
             return ravel_error_set(err, RAVEL_E_DATA, "generator rank %d sent answers of batch %lld, not %lld", g,
-                                   (long long)head[2], (long long)batch);
+                                   (long long)order.batch, (long long)batch);
     }
     train_rollouts_sort(answers);
     return RAVEL_OK;
 }
 
 ravel_status train_rollouts_send(ravel_comm *comm, int32_t peer, const train_rollouts *rollouts, ravel_error *err) {
-    int64_t head[HEAD] = {0};
-    return send_rollouts(comm, peer, TAG_ROLLOUTS, head, rollouts, err);
+    return send_rollouts(comm, peer, TAG_ROLLOUTS, (train_order){0}, rollouts, err);
 }
 
 ravel_status train_rollouts_receive(ravel_comm *comm, int32_t peer, train_rollouts *rollouts, ravel_error *err) {
-    int64_t head[HEAD];
-    return receive_rollouts(comm, peer, TAG_ROLLOUTS, head, rollouts, err);
+    train_order order;
+    return receive_rollouts(comm, peer, TAG_ROLLOUTS, &order, rollouts, err);
 }
 
 ravel_status train_rollouts_broadcast(ravel_comm *comm, train_rollouts *rollouts, ravel_error *err) {

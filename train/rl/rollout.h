@@ -52,6 +52,9 @@ ravel_status train_rollouts_add(train_rollouts *rollouts, const train_rollout *i
                                 const float *logprobs, ravel_error *err);
 /* By (group, member): the order of a batch does not depend on which rank was first. Tokens stay where they are. */
 void train_rollouts_sort(train_rollouts *rollouts);
+/* Adds those of `from` whose group is `part` modulo `parts`, and sorts. */
+ravel_status train_rollouts_take(train_rollouts *to, const train_rollouts *from, int32_t parts, int32_t part,
+                                 ravel_error *err);
 /* Of items from a message or a file, the first that does not lie inside `tokens` tokens; -1: all of them do. */
 int64_t train_rollouts_outside(const train_rollout *items, int64_t count, int64_t tokens);
 

@@ -51,37 +51,8 @@ void train_pairs_free(train_pairs *p) {
     train__release(NULL, p, sizeof *p);
 }
 
-/* ---- batches -------------------------------------------------------------------------------------------- */
-
 static const int32_t *chosen_of(const train_pairs *p, const ravel_micro_batch *micro) {
     return micro->thd->fields[ravel_feed_find(p->feed, "chosen")];
-}
-
-/* The pairs of a batch as twice as many sequences. */
-static ravel_status part_pairs(void *user, const ravel_micro_batch *micro, train_batch *batch, train_loss *loss,
-                               ravel_error *err) {
-    train_pairs *p = user;
-    const int32_t *chosen = chosen_of(p, micro), *cu = micro->thd->cu_seqlens, *padded = micro->thd->cu_seqlens_padded;
-    int32_t n = 0, sum = 0;
-    TRAIN_ASSERT(batch->samples <= p->budget || micro->filler);
-    (void)loss, (void)err;
-    if (micro->filler) return RAVEL_OK;
-    for (int32_t i = 0; i < batch->samples; i++) {
-        int32_t start = padded[i], both[] = {chosen[i], cu[i + 1] - cu[i] - chosen[i]};
-        for (int k = 0; k < 2; k++, n++) {
-            p->lengths[n] = sum;
-            p->starts[n] = start;
-            sum += both[k];
-            TRAIN_ASSERT(both[k] > 0);
-            start += both[k];
-        }
-    }
-    p->lengths[n] = sum;
-    p->starts[n] = padded[batch->samples];
-    batch->samples = n;
-    batch->cu_seqlens = p->lengths;
-    batch->cu_seqlens_padded = p->starts;
-    return RAVEL_OK;
 }
 
 /* ---- the loss ------------------------------------------------------------------------------------------- */
@@ -111,7 +82,7 @@ static void set_coef(answer a, const float *weights, double value, float *coef) 
 /* The loss of every pair of a micro-batch; coef [tokens] = its derivative, or NULL. */
 static void weigh_pairs(train_pairs *p, const ravel_micro_batch *micro, const float *now, float *coef) {
     const int32_t *chosen = chosen_of(p, micro), *cu = micro->thd->cu_seqlens, *padded = micro->thd->cu_seqlens_padded;
-    const float *before = train_scores_at(&p->before, micro->step), *w = micro->weights;
+    const float *before = train_scores_at(&p->before, 0, micro->step), *w = micro->weights;
     for (int64_t i = 0; i < micro->thd->samples_count; i++) {
         double weight = 0, slope;
         answer first = {padded[i], padded[i] + chosen[i]}, second = {first.to, padded[i] + cu[i + 1] - cu[i]};
@@ -137,17 +108,39 @@ static ravel_status couple(void *user, int64_t step, const float *logprob, float
     return status;
 }
 
+/* ---- batches -------------------------------------------------------------------------------------------- */
+
+/* The pairs of a batch as twice as many sequences, and the loss where it is learnt. */
 static ravel_status begin_pairs(void *user, const ravel_micro_batch *micro, train_batch *batch, train_loss *loss,
                                 ravel_error *err) {
+    train_pairs *p = user;
+    const int32_t *chosen = chosen_of(p, micro), *cu = micro->thd->cu_seqlens, *padded = micro->thd->cu_seqlens_padded;
+    int32_t n = 0, sum = 0;
+    TRAIN_ASSERT(batch->samples <= p->budget || micro->filler);
+    (void)err;
     if (loss) *loss = (train_loss){.couple = couple, .user = user, .tag = micro->step};
-    return part_pairs(user, micro, batch, loss, err);
+    if (micro->filler) return RAVEL_OK;
+    for (int32_t i = 0; i < batch->samples; i++) {
+        int32_t start = padded[i], both[] = {chosen[i], cu[i + 1] - cu[i] - chosen[i]};
+        for (int k = 0; k < 2; k++, n++) {
+            p->lengths[n] = sum;
+            p->starts[n] = start;
+            sum += both[k];
+            TRAIN_ASSERT(both[k] > 0);
+            start += both[k];
+        }
+    }
+    p->lengths[n] = sum;
+    p->starts[n] = padded[batch->samples];
+    batch->samples = n;
+    batch->cu_seqlens = p->lengths;
+    batch->cu_seqlens_padded = p->starts;
+    return RAVEL_OK;
 }
 
 static ravel_status keep_before(void *user, const ravel_micro_batch *micro, const train_batch *batch,
                                 const float *logprob, ravel_error *err) {
-    train_pairs *p = user;
-    (void)batch;
-    return train_scores_add(&p->before, micro->step, logprob, micro->thd->local_tokens, err);
+    return train_scores_take(&((train_pairs *)user)->before, micro, batch, logprob, err);
 }
 
 static ravel_status take_now(void *user, const ravel_micro_batch *micro, const train_batch *batch, const float *logprob,
@@ -161,7 +154,7 @@ static ravel_status take_now(void *user, const ravel_micro_batch *micro, const t
 
 static ravel_status score_reference(train_pairs *p, train_parts *parts, const ravel_feed *feed, int64_t micros,
                                     ravel_error *err) {
-    train_work work = {.begin = part_pairs, .take = keep_before, .user = p};
+    train_work work = {.begin = begin_pairs, .take = keep_before, .user = p};
     p->feed = feed;
     p->chunk = train_parts_count(parts) - 1;
     TRAIN_ASSERT(p->chunk >= 0 && micros >= 0);
@@ -190,7 +183,7 @@ ravel_status train_pairs_learn(train_pairs *p, train_parts *parts, const ravel_f
 
 ravel_status train_pairs_score(train_pairs *p, train_parts *parts, const ravel_feed *feed, int64_t micros,
                                train_dpo_sums *sums, ravel_error *err) {
-    train_work work = {.begin = part_pairs, .take = take_now, .user = p};
+    train_work work = {.begin = begin_pairs, .take = take_now, .user = p};
     ravel_status status = score_reference(p, parts, feed, micros, err);
     if (!status) status = train_parts_score(parts, feed, micros, &work, err);
     tell(p, parts, sums);

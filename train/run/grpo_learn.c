@@ -25,32 +25,19 @@ static const void *field(const train__grpo *g, const ravel_micro_batch *micro, c
     return index < 0 ? NULL : micro->thd->fields[index];
 }
 
-/* Under which number a micro-batch's old log-probs are kept. */
-static int64_t old_key(int64_t update, int64_t step) {
-    TRAIN_ASSERT(update >= 0 && step >= 0 && step < INT64_C(1) << 32);
-    return update << 32 | step;
-}
-
-static ravel_status keep_old(void *user, const ravel_micro_batch *micro, const train_batch *batch, const float *logprob,
-                             ravel_error *err) {
-    train__grpo *g = user;
-    (void)batch;
-    return train_scores_add(&g->old, old_key(g->update, micro->step), logprob, micro->thd->local_tokens, err);
-}
-
 /* The log-probs of all updates of the batch but the first, before any of them is applied. The feed plans the same samples
  * twice, and so gives the same micro-batches when they are learnt. The first update needs nothing: its old log-probs are
  * those of its own pass. */
 static ravel_status score_later_updates(train__grpo *g, ravel_error *err) {
     const ravel_feed_update *update;
-    train_work work = {.take = keep_old, .user = g, .temperature = g->config->grpo.temperature};
+    train_work work = {.take = train_scores_take, .user = &g->old, .temperature = g->config->grpo.temperature};
     ravel_status status = ravel_feed_submit(g->feed, train_experience_samples(&g->batch), err);
     train_scores_clear(&g->old);
     TRAIN_ASSERT(g->config->grpo.updates > 1 && g->old_by_trainer);
     for (int32_t u = 0; u < g->config->grpo.updates && !status; u++) {
         status = ravel_feed_next(g->feed, &update, err);
         if (status || u == 0) continue;
-        g->update = update->update_in_batch;
+        g->old.update = update->update_in_batch;
         status = train_parts_score(train_learner_parts(g->learner), g->feed, update->mine.micro_steps, &work, err);
     }
     return status;
@@ -78,16 +65,10 @@ static train_gap gap_of(const train__grpo *g) {
     return g->update == 0 && !g->config->grpo.async ? TRAIN_GAP_NOW : TRAIN_GAP_NONE;
 }
 
-static ravel_status keep_reference(void *user, const ravel_micro_batch *micro, const train_batch *batch,
-                                   const float *logprob, ravel_error *err) {
-    train__grpo *g = user;
-    (void)batch;
-    return train_scores_add(&g->reference_scores, micro->step, logprob, micro->thd->local_tokens, err);
-}
-
 /* The reference's log-probs of the update's micro-batches. */
 static ravel_status score_reference(train__grpo *g, int64_t micros, ravel_error *err) {
-    train_work work = {.take = keep_reference, .user = g, .temperature = g->config->grpo.temperature};
+    train_work work = {
+        .take = train_scores_take, .user = &g->reference_scores, .temperature = g->config->grpo.temperature};
     if (!g->reference) return RAVEL_OK;
     train_scores_clear(&g->reference_scores);
     return train_parts_score(g->reference, g->feed, micros, &work, err);
@@ -96,7 +77,7 @@ static ravel_status score_reference(train__grpo *g, int64_t micros, ravel_error 
 /* The ratio is against these; NULL: against the pass itself, so it is exactly 1. */
 static const float *old_of(const train__grpo *g, const ravel_micro_batch *micro) {
     if (!g->old_by_trainer) return field(g, micro, "generator");
-    return g->update == 0 ? NULL : train_scores_at(&g->old, old_key(g->update, micro->step));
+    return g->update == 0 ? NULL : train_scores_at(&g->old, g->update, micro->step);
 }
 
 static ravel_status begin_micro(void *user, const ravel_micro_batch *micro, train_batch *batch, train_loss *loss,
@@ -106,7 +87,7 @@ static ravel_status begin_micro(void *user, const ravel_micro_batch *micro, trai
     *loss = (train_loss){.policy = train_policy_terms_of(&g->config->policy, gap_of(g), g->config->grpo.entropy),
                          .old = old_of(g, micro),
                          .generator = field(g, micro, "generator"),
-                         .reference = g->reference ? train_scores_at(&g->reference_scores, micro->step) : NULL,
+                         .reference = g->reference ? train_scores_at(&g->reference_scores, 0, micro->step) : NULL,
                          .advantages = field(g, micro, "advantage"),
                          .entropy = 1};
     return RAVEL_OK;

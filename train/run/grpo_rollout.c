@@ -147,27 +147,15 @@ static ravel_status keep_useful(train__grpo *g, int64_t last, ravel_error *err) 
     return score(g, &g->answers, 0, err);
 }
 
-/* Adds them, and keeps the order by group. */
-static ravel_status add_rollouts(const train_rollouts *from, train_rollouts *to, ravel_error *err) {
-    ravel_status status = RAVEL_OK;
-    for (int64_t i = 0; i < from->count && !status; i++) {
-        const train_rollout *r = &from->items[i];
-        status = train_rollouts_add(to, r, from->tokens + r->first, from->logprobs + r->first, err);
-    }
-    train_rollouts_sort(to);
-    return status;
-}
-
 static ravel_status copy_rollouts(const train_rollouts *from, train_rollouts *to, ravel_error *err) {
-    TRAIN_ASSERT(from != to);
     train_rollouts_clear(to);
-    return add_rollouts(from, to, err);
+    return train_rollouts_take(to, from, 1, 0, err);
 }
 
-/* Response tokens from item `from` on: everything that was generated counts, also what is left out later. */
-static void count_tokens_from(train__grpo *g, const train_rollouts *rollouts, int64_t from) {
+/* Response tokens: everything that was generated counts, also what is left out later. */
+static void count_tokens(train__grpo *g, const train_rollouts *rollouts) {
     int64_t tokens = 0;
-    for (int64_t i = from; i < rollouts->count; i++) tokens += rollouts->items[i].length - rollouts->items[i].prompt;
+    for (int64_t i = 0; i < rollouts->count; i++) tokens += rollouts->items[i].length - rollouts->items[i].prompt;
     TRAIN_ASSERT(tokens >= 0);
     (void)ravel_metrics_count(g->run.metrics, RAVEL_METRIC_ROLLOUT_TOKENS, tokens);
 }
@@ -186,8 +174,8 @@ static ravel_status sample_dynamically(train__grpo *g, ravel_error *err) {
         g->run.state.question += o->prompts;
         train_rollouts_clear(&g->more);
         if (!status) status = receive_answers(g, g->run.state.batch, &g->more, err);
-        if (!status) count_tokens_from(g, &g->more, 0);
-        if (!status) status = ravel_agree(g->leaders, add_rollouts(&g->more, &g->answers, err), err);
+        if (!status) count_tokens(g, &g->more);
+        if (!status) status = ravel_agree(g->leaders, train_rollouts_take(&g->answers, &g->more, 1, 0, err), err);
         if (!status) status = score(g, &g->answers, 0, err);
     }
     int64_t last = INT64_MAX;
@@ -216,7 +204,7 @@ ravel_status train__grpo_drain(train__grpo *g, ravel_error *err) {
 
 /* On a leader: scores the answers and, where that is wanted, asks for more. */
 static ravel_status lead(train__grpo *g, ravel_error *err) {
-    count_tokens_from(g, &g->answers, 0);
+    count_tokens(g, &g->answers);
     ravel_status status = g->config->grpo.async ? copy_rollouts(&g->answers, &g->kept, err) : RAVEL_OK;
     status = ravel_agree(g->leaders, status, err);
     if (!status) status = score(g, &g->answers, 0, err);
@@ -393,77 +381,62 @@ ravel_status train__grpo_write_waiting(void *user, const char *folder, ravel_err
     return status ? status : ravel_safetensors_write(path, tensors, 3, metadata, 1, &options, err);
 }
 
-/* The groups of this leader; any number of leaders may have written them. */
-static ravel_status take_share(train__grpo *g, const train_rollout *items, int64_t count, const int32_t *tokens,
-                               const float *logprobs, ravel_error *err) {
-    ravel_status status = RAVEL_OK;
-    train_rollouts_clear(&g->waiting);
-    for (int64_t i = 0; i < count && g->leaders && !status; i++)
-        if (items[i].group % ravel_comm_size(g->leaders) == ravel_comm_rank(g->leaders))
-            status =
-                train_rollouts_add(&g->waiting, &items[i], tokens + items[i].first, logprobs + items[i].first, err);
-    train_rollouts_sort(&g->waiting);
-    return status;
-}
-
-/* What a file of waiting rollouts holds. */
-typedef struct waiting_file {
-    const ravel_safetensor *items, *tokens, *logprobs;
-    const char *batch;
-    int64_t count;
-} waiting_file;
-
 static int is_array(const ravel_safetensor *t, int32_t dtype, int32_t rank) {
     return t->dtype == dtype && t->rank == rank && t->aligned;
 }
 
-static ravel_status find_arrays(const ravel_safetensors *file, waiting_file *w, ravel_error *err) {
+/* The arrays of a file, which `x` then points into, and their batch. */
+static ravel_status find_arrays(const ravel_safetensors *file, train_rollouts *x, int64_t *batch, ravel_error *err) {
     const int64_t words = sizeof(train_rollout) / sizeof(int64_t);
-    ravel_status status = ravel_safetensors_get(file, "items", -1, NULL, &w->items, err);
-    if (!status) status = ravel_safetensors_get(file, "tokens", -1, NULL, &w->tokens, err);
-    if (!status) status = ravel_safetensors_get(file, "logprobs", -1, NULL, &w->logprobs, err);
+    const char *number = ravel_safetensors_metadata(file, "batch");
+    const ravel_safetensor *items, *tokens, *logprobs;
+    ravel_status status = ravel_safetensors_get(file, "items", -1, NULL, &items, err);
+    if (!status) status = ravel_safetensors_get(file, "tokens", -1, NULL, &tokens, err);
+    if (!status) status = ravel_safetensors_get(file, "logprobs", -1, NULL, &logprobs, err);
     if (status) return status;
-    w->batch = ravel_safetensors_metadata(file, "batch");
-    if (!w->batch || !is_array(w->items, RAVEL_I64, 2) || w->items->dims[1] != words ||
-        !is_array(w->tokens, RAVEL_I32, 1) || !is_array(w->logprobs, RAVEL_F32, 1) ||
-        w->logprobs->count != w->tokens->count)
+    if (!number || !is_array(items, RAVEL_I64, 2) || items->dims[1] != words || !is_array(tokens, RAVEL_I32, 1) ||
+        !is_array(logprobs, RAVEL_F32, 1) || logprobs->count != tokens->count)
         return ravel_error_set(
             err, RAVEL_E_DATA,
             "it must hold a batch, items as i64 [n, %lld], tokens as i32 and as many logprobs as f32",
             (long long)words);
-    w->count = w->items->dims[0];
+    *x = (train_rollouts){.items = (train_rollout *)items->data,
+                          .tokens = (int32_t *)tokens->data,
+                          .logprobs = (float *)logprobs->data,
+                          .count = items->dims[0],
+                          .used = tokens->count};
+    *batch = strtoll(number, NULL, 10);
     return RAVEL_OK;
 }
 
-static ravel_status check_arrays(const waiting_file *w, int64_t vocab, ravel_error *err) {
-    const int32_t *tokens = w->tokens->data;
-    int64_t bad = train_rollouts_outside(w->items->data, w->count, w->tokens->count);
+static ravel_status check_arrays(const train_rollouts *x, int64_t vocab, ravel_error *err) {
+    int64_t bad = train_rollouts_outside(x->items, x->count, x->used);
     if (bad >= 0)
         return ravel_error_set(err, RAVEL_E_DATA, "rollout %lld is outside of the %lld tokens of the file",
-                               (long long)bad, (long long)w->tokens->count);
-    for (int64_t i = 0; i < w->tokens->count; i++)
-        if (tokens[i] < 0 || tokens[i] >= vocab)
+                               (long long)bad, (long long)x->used);
+    for (int64_t i = 0; i < x->used; i++)
+        if (x->tokens[i] < 0 || x->tokens[i] >= vocab)
             return ravel_error_set(err, RAVEL_E_DATA, "token %lld is %d; it must be from 0 to %lld", (long long)i,
-                                   tokens[i], (long long)vocab - 1);
+                                   x->tokens[i], (long long)vocab - 1);
     return RAVEL_OK;
 }
 
+/* A leader takes its groups; any number of leaders may have written them. */
 ravel_status train__grpo_read_waiting(train__grpo *g, const char *folder, int64_t vocab, ravel_error *err) {
     char path[TRAIN_PATH];
     ravel_safetensors *file = NULL;
-    waiting_file w = {0};
+    train_rollouts all;
     ravel_status status = train_path_join(path, folder, waiting_name, err);
     if (status || !train_path_exists(path)) return status; /* nothing waited */
     status = ravel_safetensors_open(path, NULL, &file, err);
     if (status) return status;
-    status = find_arrays(file, &w, err);
-    if (!status) status = check_arrays(&w, vocab, err);
+    status = find_arrays(file, &all, &g->waiting_batch, err);
+    if (!status) status = check_arrays(&all, vocab, err);
     if (status) ravel_error_prefix(err, "%s", path);
-    if (!status) status = take_share(g, w.items->data, w.count, w.tokens->data, w.logprobs->data, err);
-    if (!status) {
-        g->waiting_batch = strtoll(w.batch, NULL, 10);
-        g->have_waiting = 1;
-    }
+    train_rollouts_clear(&g->waiting);
+    if (!status && g->leaders)
+        status = train_rollouts_take(&g->waiting, &all, ravel_comm_size(g->leaders), ravel_comm_rank(g->leaders), err);
+    g->have_waiting = !status;
     ravel_safetensors_free(file);
     return status;
 }
