@@ -21,20 +21,19 @@ static void wipe(const char *path) {
 
 /* A checkpoint of two files; dies after `parts` of its steps when that is positive. */
 static ravel_status save(const char *run, int64_t step, int64_t keep, int parts, ravel_error *err) {
-    train_checkpoint *c = NULL;
-    char path[TRAIN_PATH + 32];
-    ravel_status status = train_checkpoint_begin(run, step, NULL, &c, err);
+    char folder[TRAIN_PATH], path[TRAIN_PATH + 32];
+    ravel_status status = train_checkpoint_begin(run, step, folder, err);
     if (status) return status;
     for (int i = 0; i < 2; i++) {
         if (parts == i + 1) _exit(0);
-        (void)snprintf(path, sizeof path, "%s/file-%d", train_checkpoint_path(c), i);
+        (void)snprintf(path, sizeof path, "%s/file-%d", folder, i);
         FILE *f = fopen(path, "w");
         if (!f) return RAVEL_E_IO;
         (void)fprintf(f, "%lld", (long long)step);
         (void)fclose(f);
     }
     if (parts == 3) _exit(0);
-    return train_checkpoint_commit(c, keep, -1, err);
+    return train_checkpoint_commit(run, step, keep, -1, err);
 }
 
 static int exists(const char *run, const char *name) {
@@ -120,9 +119,8 @@ TEST(checkpoints_keep_the_newest) {
     CHECK_EQ(step, 50);
     CHECK(exists(run, "checkpoints/step-00000050/file-1") && exists(run, "checkpoints/step-00000040/file-1"));
     CHECK(!exists(run, "checkpoints/step-00000030"));
-    train_checkpoint *c = NULL;
-    CHECK_OK(train_checkpoint_begin(run, 60, NULL, &c, &err), &err);
-    train_checkpoint_abort(c);
+    CHECK_OK(train_checkpoint_begin(run, 60, path, &err), &err);
+    train_checkpoint_abort(run, 60);
     CHECK(!exists(run, "checkpoints/writing-00000060"));
     wipe(run);
 }

@@ -134,9 +134,21 @@ static ravel_status send_all(train__gather *g, ravel_error *err) {
     return status;
 }
 
-static ravel_status save(train_learner *l, const char *folder, int alone, ravel_error *err) {
+/* Whether rank 0 has all that is saved. */
+static ravel_status check_alone(const train_learner *l, ravel_error *err) {
+    if (l->sharers)
+        return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
+                               "the ranks that are lost have parts of the model (--tp, --pp)");
+    if (l->part[0].shares->ranks > 1)
+        return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
+                               "the optimiser states are sharded over ranks (--shard) that are lost");
+    return RAVEL_OK;
+}
+
+ravel_status train_learner_save(train_learner *l, const char *folder, int alone, ravel_error *err) {
     train__gather g;
     saver s = {.g = &g};
+    if (alone && check_alone(l, err)) return RAVEL_E_UNSUPPORTED;
     ravel_status status = train__gather_open(&g, l, err);
     if (!alone) status = ravel_agree(l->world, status, err);
     if (!status) {
@@ -146,20 +158,6 @@ static ravel_status save(train_learner *l, const char *folder, int alone, ravel_
     ravel_safetensors_writer_free(s.writer);
     train__gather_close(&g);
     return status;
-}
-
-ravel_status train_learner_save(train_learner *l, const char *folder, ravel_error *err) {
-    return save(l, folder, 0, err);
-}
-
-ravel_status train_learner_save_alone(train_learner *l, const char *folder, ravel_error *err) {
-    if (l->sharers)
-        return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
-                               "the ranks that are lost have parts of the model (--tp, --pp)");
-    if (l->part[0].shares->ranks > 1)
-        return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
-                               "the optimiser states are sharded over ranks (--shard) that are lost");
-    return save(l, folder, 1, err);
 }
 
 /* ---- loading -------------------------------------------------------------------------------------------- */

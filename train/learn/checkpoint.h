@@ -13,11 +13,9 @@
 
 #include "train/learn/learner.h"
 
-/* Collective over the mesh. Rank 0 writes; the others send it their parts, one block of rows at a time. */
-ravel_status train_learner_save(train_learner *learner, const char *folder, ravel_error *err);
-/* Rank 0 by itself, where its peers are lost. E_UNSUPPORTED where lost ranks hold parts of the model or of the
- * optimiser's states. */
-ravel_status train_learner_save_alone(train_learner *learner, const char *folder, ravel_error *err);
+/* Collective over the mesh. Rank 0 writes; the others send it their parts, one block of rows at a time. alone: rank 0 by
+ * itself, where its peers are lost; E_UNSUPPORTED where those hold parts of the model or of the optimiser's states. */
+ravel_status train_learner_save(train_learner *learner, const char *folder, int alone, ravel_error *err);
 /* On every rank, from a folder that train_learner_save wrote, on any mesh. */
 ravel_status train_learner_load(train_learner *learner, const char *folder, ravel_error *err);
 

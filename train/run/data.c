@@ -4,12 +4,12 @@
 #include "train/kernels/host.h"
 #include "train/rl/problems.h"
 #include "train/run/files.h"
+#include "train/run/log.h"
 #include "train/run/pair_source.h"
 
 #include <ravel/exchange.h>
 #include <ravel/order.h>
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -201,17 +201,6 @@ static void add_found(train_data_found *sum, const train_data_found *x) {
     sum->lossless += x->lossless;
 }
 
-static void say(const ravel_logger *logger, ravel_log_level level, const char *format, ...) RAVEL_PRINTF(3, 4);
-static void say(const ravel_logger *logger, ravel_log_level level, const char *format, ...) {
-    char text[1200];
-    va_list args;
-    if (!logger) return;
-    va_start(args, format);
-    (void)vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    logger->write(logger->user, level, text);
-}
-
 static ravel_status refuse(const train_data_rules *rules, const char *name, const part *sum, ravel_error *err) {
     const train_data_found *f = &sum->found;
     char list[900], bad[80] = "", over[160] = "";
@@ -235,18 +224,20 @@ static ravel_status judge(const train_data_rules *rules, const part *sum, const 
     const char *name = rules->source->data ? rules->source->data : "mock data";
     char list[900] = "";
     if (sum->problems.count > 0) return refuse(rules, name, sum, err);
-    say(logger, RAVEL_LOG_INFO, "%.200s: %lld rows, %lld samples of up to %lld tokens; %lld tokens, %lld with a loss",
-        name, (long long)f->rows, (long long)f->samples, (long long)f->longest, (long long)f->tokens,
-        (long long)f->loss_tokens);
+    train_log(logger, RAVEL_LOG_INFO,
+              "%.200s: %lld rows, %lld samples of up to %lld tokens; %lld tokens, %lld with a loss", name,
+              (long long)f->rows, (long long)f->samples, (long long)f->longest, (long long)f->tokens,
+              (long long)f->loss_tokens);
     (void)train_problems_text(&sum->left_out, list, sizeof list);
-    if (f->bad) say(logger, RAVEL_LOG_WARN, "%lld bad rows are skipped:%s", (long long)f->bad, list);
-    if (f->oversize) say(logger, RAVEL_LOG_WARN, "%lld samples over the budget are skipped", (long long)f->oversize);
+    if (f->bad) train_log(logger, RAVEL_LOG_WARN, "%lld bad rows are skipped:%s", (long long)f->bad, list);
+    if (f->oversize)
+        train_log(logger, RAVEL_LOG_WARN, "%lld samples over the budget are skipped", (long long)f->oversize);
     if (f->loss_tokens == 0)
         return ravel_error_set(err, RAVEL_E_DATA, "%s has nothing to learn: no token of its %lld samples has a loss%s",
                                name, (long long)f->samples, rules->source->truncate ? " after --truncate" : "");
     if (f->lossless)
-        say(logger, RAVEL_LOG_WARN, "%lld of %lld samples have no token to learn", (long long)f->lossless,
-            (long long)f->samples);
+        train_log(logger, RAVEL_LOG_WARN, "%lld of %lld samples have no token to learn", (long long)f->lossless,
+                  (long long)f->samples);
     return RAVEL_OK;
 }
 

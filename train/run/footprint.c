@@ -2,6 +2,7 @@
 
 #include "train/kernels/assert.h"
 #include "train/model/generator.h"
+#include "train/run/log.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -74,30 +75,28 @@ ravel_status train_footprint_of(const train_config *c, train_kind kind, const ra
 
 static void log_generators(const train_config *c, const train_footprint *p, int64_t longest_prompt,
                            const ravel_logger *logger) {
-    char text[256], bytes[32];
-    (void)snprintf(text, sizeof text,
-                   "memory per generator rank: %s = two sets of weights and a cache of %lld slots of %lld tokens",
-                   in_units(p->generator, bytes, sizeof bytes), (long long)c->grpo.slots,
-                   (long long)longest_prompt + c->grpo.scoring.max_tokens);
-    logger->write(logger->user, RAVEL_LOG_INFO, text);
+    char bytes[32];
+    train_log(logger, RAVEL_LOG_INFO,
+              "memory per generator rank: %s = two sets of weights and a cache of %lld slots of %lld tokens",
+              in_units(p->generator, bytes, sizeof bytes), (long long)c->grpo.slots,
+              (long long)longest_prompt + c->grpo.scoring.max_tokens);
 }
 
 /* One line where ranks share a GPU. */
 static void log_sharing(const train_footprint *p, const train_devices *d, const ravel_logger *logger) {
-    char text[256], who[96] = "", bytes[32];
+    char who[96] = "", bytes[32];
     if (d->trainers + d->generators < 2) return;
     if (d->generators)
         (void)snprintf(who, sizeof who, ", of which %d generate%s", d->generators, d->generators == 1 ? "s" : "");
-    (void)snprintf(text, sizeof text, "GPU %d is shared by %d ranks%s: %s of its memory together", d->crowded,
-                   d->trainers + d->generators, who,
-                   in_units(d->trainers * p->trainer + d->generators * p->generator, bytes, sizeof bytes));
-    logger->write(logger->user, RAVEL_LOG_INFO, text);
+    train_log(logger, RAVEL_LOG_INFO, "GPU %d is shared by %d ranks%s: %s of its memory together", d->crowded,
+              d->trainers + d->generators, who,
+              in_units(d->trainers * p->trainer + d->generators * p->generator, bytes, sizeof bytes));
 }
 
 ravel_status train_footprint_log(const train_config *c, train_kind kind, const ravel_shape *shape,
                                  const ravel_mesh_layout *layout, int64_t longest_prompt, const train_devices *devices,
                                  const ravel_logger *logger, ravel_error *err) {
-    char text[640], extra[128] = "", mesh[96] = "", a[32], b[32], d[32], f[32];
+    char extra[128] = "", mesh[96] = "", a[32], b[32], d[32], f[32];
     train_footprint p;
     if (!logger) return RAVEL_OK;
     ravel_status status = train_footprint_of(c, kind, shape, layout, longest_prompt, &p, err);
@@ -112,17 +111,15 @@ ravel_status train_footprint_log(const train_config *c, train_kind kind, const r
         used = strlen(mesh);
         (void)snprintf(mesh + used, sizeof mesh - used, ")");
     }
-    (void)snprintf(text, sizeof text,
-                   "%.1f M parameters, trainer ranks: %d%s, threads per rank: %d\n"
-                   "  memory per trainer: %s = %s weights, gradients and optimiser + %s activations (budget %lld) + %s "
-                   "working%s",
-                   (double)ravel_shape_parameters(shape) / 1e6, layout->ranks, mesh,
-                   c->model.threads ? c->model.threads : 1, in_units(p.trainer, a, sizeof a),
-                   in_units(p.fixed, b, sizeof b), in_units(p.activations, d, sizeof d), (long long)c->plan.budget,
-                   in_units(p.working, f, sizeof f), extra);
-    logger->write(logger->user, RAVEL_LOG_INFO, text);
+    train_log(logger, RAVEL_LOG_INFO,
+              "%.1f M parameters, trainer ranks: %d%s, threads per rank: %d\n"
+              "  memory per trainer: %s = %s weights, gradients and optimiser + %s activations (budget %lld) + %s "
+              "working%s",
+              (double)ravel_shape_parameters(shape) / 1e6, layout->ranks, mesh, c->model.threads ? c->model.threads : 1,
+              in_units(p.trainer, a, sizeof a), in_units(p.fixed, b, sizeof b), in_units(p.activations, d, sizeof d),
+              (long long)c->plan.budget, in_units(p.working, f, sizeof f), extra);
     if (kind == TRAIN_GRPO) log_generators(c, &p, longest_prompt, logger);
     log_sharing(&p, devices, logger);
-    if (devices->wire[0]) logger->write(logger->user, RAVEL_LOG_INFO, devices->wire);
+    if (devices->wire[0]) train_log(logger, RAVEL_LOG_INFO, "%s", devices->wire);
     return RAVEL_OK;
 }

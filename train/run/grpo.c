@@ -140,30 +140,16 @@ static ravel_status open_prompts(train__grpo *g, const ravel_shape *shape, int64
     return status;
 }
 
-static ravel_status open_run(train__grpo *g, const ravel_shape *shape, const train_hooks *hooks, ravel_error *err) {
-    const train_config *c = g->config;
-    train_run_setup setup = {.config = c,
-                             .kind = TRAIN_GRPO,
-                             .shape = shape,
-                             .comm = g->trainers,
-                             .world = ravel_comm_size(g->world),
-                             .steps = c->run.steps ? c->run.steps : TRAIN_STEPS,
-                             .hooks = hooks};
-    ravel_status status = train_data_open(c->grpo.data, g->trainers, &hooks->progress, &setup.data, err);
-    return status ? status : train_run_open(&g->run, &setup, err);
-}
-
-static void log_left_out(const train__grpo *g, const ravel_logger *logger) {
+static void log_left_out(const train__grpo *g) {
     const train_problems *p = train_prompts_left_out(g->prompts);
-    char list[1000], text[1100];
-    if (!logger || p->count == 0) return;
+    char list[1000];
+    if (p->count == 0) return;
     (void)train_problems_text(p, list, sizeof list);
-    (void)snprintf(text, sizeof text, "%lld bad rows are skipped:%s", (long long)p->count, list);
-    logger->write(logger->user, RAVEL_LOG_WARN, text);
+    train_log(g->run.hooks.logger, RAVEL_LOG_WARN, "%lld bad rows are skipped:%s", (long long)p->count, list);
 }
 
 /* The generators wait for the length of the longest prompt before they allocate. */
-static ravel_status open_trainer(train__grpo *g, const ravel_shape *shape, const train_hooks *hooks, ravel_error *err) {
+static ravel_status open_trainer(train__grpo *g, const ravel_shape *shape, ravel_error *err) {
     const train_config *c = g->config;
     train_learner_options options = train_config_learner(c);
     train_parts_options reference = train_learner_parts_options(&options);
@@ -172,12 +158,13 @@ static ravel_status open_trainer(train__grpo *g, const ravel_shape *shape, const
     ravel_status status = train_layout_plan(&c->mesh, g->count, shape, &layout, err);
     if (!status) status = open_prompts(g, shape, longest_sample(g, &layout), err);
     int64_t longest = status ? 0 : train_prompts_longest(g->prompts);
-    if (!status && g->rank == 0) log_left_out(g, hooks->logger);
+    if (!status && g->rank == 0) log_left_out(g);
     if (!status && g->rank == 0)
-        status = train_footprint_log(c, TRAIN_GRPO, shape, &layout, longest, &g->devices, hooks->logger, err);
+        status = train_footprint_log(c, TRAIN_GRPO, shape, &layout, longest, &g->devices, g->run.hooks.logger, err);
     status = ravel_agree(g->trainers, status, err);
     if (!status) status = ravel_comm_broadcast(g->world, &longest, 1, RAVEL_I64, 0, err);
-    if (!status) status = open_run(g, shape, hooks, err);
+    if (!status) status = train_data_open(c->grpo.data, g->trainers, &g->run.hooks.progress, &g->run.data, err);
+    if (!status) status = train_run_open(&g->run, shape, ravel_comm_size(g->world), err);
     if (!status) status = ravel_mesh_create(g->trainers, &c->mesh, &g->mesh, err);
     if (!status) status = join_groups(g, err);
     if (!status) status = make_feed(g, err);
@@ -319,11 +306,14 @@ static int old_by_trainer(const train_config *c) {
 
 static ravel_status trainer(train__grpo *g, const ravel_shape *shape, const train_hooks *hooks, train_summary *summary,
                             ravel_error *err) {
+    const train_config *c = g->config;
     g->waiting_batch = -1;
     g->reward_last = NAN;
-    g->old_by_trainer = old_by_trainer(g->config);
-    static const train_hooks none;
-    ravel_status status = open_trainer(g, shape, hooks ? hooks : &none, err);
+    g->old_by_trainer = old_by_trainer(c);
+    g->run = (train_run){.config = c, .kind = TRAIN_GRPO, .comm = g->trainers};
+    g->run.steps = c->run.steps ? c->run.steps : TRAIN_STEPS;
+    if (hooks) g->run.hooks = *hooks;
+    ravel_status status = open_trainer(g, shape, err);
     if (!status) status = make_refit(g, err);
     if (!status) status = train__grpo_publish_open(g, err);
     if (!status) status = train(g, err);

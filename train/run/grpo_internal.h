@@ -10,6 +10,7 @@
 #include "train/run/devices.h"
 #include "train/run/grpo.h"
 #include "train/run/grpo_pull.h"
+#include "train/run/log.h"
 #include "train/run/scores.h"
 
 typedef struct train__grpo {

@@ -4,14 +4,11 @@
 
 #include "train/kernels/assert.h"
 
-#include <stdio.h>
 #include <time.h>
 
 ravel_status train__grpo_publish_open(train__grpo *g, ravel_error *err) {
     const train_grpo_options *o = &g->config->grpo;
-    const ravel_logger *logger = g->run.hooks.logger;
     ravel_publish_options options;
-    char text[400];
     TRAIN_ASSERT(!g->publisher && g->source.size == sizeof g->source);
     if (!o->publish) return RAVEL_OK;
     ravel_publish_options_default(&options);
@@ -19,14 +16,13 @@ ravel_status train__grpo_publish_open(train__grpo *g, ravel_error *err) {
     options.open = o->publish_open;
     options.allow = o->publish_allow;
     options.host = o->publish_host;
-    options.logger = logger;
+    options.logger = g->run.hooks.logger;
     ravel_status status =
         ravel_publisher_create(g->trainers, g->rank == 0 ? o->publish : NULL, &g->source, &options, &g->publisher, err);
-    if (status || g->rank != 0 || !logger) return status;
-    (void)snprintf(text, sizeof text, "publishing at %s, %d versions of %.1f MiB kept per trainer",
-                   ravel_publisher_address(g->publisher), o->publish_keep,
-                   (double)ravel_publisher_version_bytes(g->publisher) / 0x1p20);
-    logger->write(logger->user, RAVEL_LOG_INFO, text);
+    if (status || g->rank != 0) return status;
+    train_log(options.logger, RAVEL_LOG_INFO, "publishing at %s, %d versions of %.1f MiB kept per trainer",
+              ravel_publisher_address(g->publisher), o->publish_keep,
+              (double)ravel_publisher_version_bytes(g->publisher) / 0x1p20);
     return RAVEL_OK;
 }
 

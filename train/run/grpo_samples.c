@@ -57,14 +57,6 @@ static void write_line(const train__grpo *g, const sample *s) {
     (void)fclose(f);
 }
 
-static void log_line(const train__grpo *g, const sample *s) {
-    const ravel_logger *logger = g->run.hooks.logger;
-    char line[1024];
-    (void)snprintf(line, sizeof line, "update %lld, reward %g: %.400s -> %.500s", (long long)g->run.state.step,
-                   s->reward, s->prompt.text, s->response.text);
-    logger->write(logger->user, RAVEL_LOG_INFO, line);
-}
-
 void train__grpo_show_sample(const train__grpo *g) {
     int64_t every = g->config->grpo.show_every, batch = g->run.state.batch;
     if (g->rank != 0 || g->answers.count == 0) return;
@@ -78,6 +70,8 @@ void train__grpo_show_sample(const train__grpo *g) {
     quote_tokens(g, tokens + r->prompt, r->length - r->prompt, &s->response);
     quote_answer(g, r->group, &s->answer);
     write_line(g, s);
-    if (g->run.hooks.logger && every > 0 && batch % every == 0) log_line(g, s);
+    if (every > 0 && batch % every == 0)
+        train_log(g->run.hooks.logger, RAVEL_LOG_INFO, "update %lld, reward %g: %.400s -> %.500s",
+                  (long long)g->run.state.step, s->reward, s->prompt.text, s->response.text);
     train__release(NULL, s, sizeof *s);
 }

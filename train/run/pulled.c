@@ -2,9 +2,9 @@
 
 #include "train/kernels/assert.h"
 #include "train/kernels/host.h"
+#include "train/run/log.h"
 
 #include <math.h>
-#include <stdio.h>
 
 static const double note_seconds = 1;  /* between two notes of the speed */
 static const double retry_seconds = 1; /* between a stage that failed and the next */
@@ -20,14 +20,8 @@ struct train_pulled {
     int64_t noted_tokens;
 };
 
-static void say(const train_pulled *p, ravel_log_level level, const char *text) {
-    const ravel_logger *logger = p->options.logger;
-    if (logger) logger->write(logger->user, level, text);
-}
-
 static ravel_status commit(train_pulled *p, ravel_error *err) {
     ravel_pull_report report = {.size = sizeof report};
-    char text[200];
     double began = train__now();
     ravel_status status = ravel_puller_commit(p->puller, &report, err);
     if (!status) status = train_weight_sets_switch(p->sets, report.live, report.identity.version, err);
@@ -41,9 +35,8 @@ static ravel_status commit(train_pulled *p, ravel_error *err) {
     s->prepare_most = fmax(s->prepare_most, report.prepare_seconds);
     s->pause_most = fmax(s->pause_most, pause);
     s->pause_sum += pause;
-    (void)snprintf(text, sizeof text, "version %lld: %.4g MB pulled, prepared in %.4f s, pause %.3f ms",
-                   (long long)s->version, (double)report.bytes_pulled * 1e-6, report.prepare_seconds, 1e3 * pause);
-    say(p, RAVEL_LOG_INFO, text);
+    train_log(p->options.logger, RAVEL_LOG_INFO, "version %lld: %.4g MB pulled, prepared in %.4f s, pause %.3f ms",
+              (long long)s->version, (double)report.bytes_pulled * 1e-6, report.prepare_seconds, 1e3 * pause);
     return RAVEL_OK;
 }
 
@@ -53,10 +46,8 @@ static int may_try_again(ravel_status status) {
 }
 
 static ravel_status stage_failed(train_pulled *p, ravel_status status, ravel_error *err) {
-    char text[sizeof err->message + 40];
     if (!may_try_again(status)) return status;
-    (void)snprintf(text, sizeof text, "%s; staging again", err->message);
-    say(p, RAVEL_LOG_WARN, text);
+    train_log(p->options.logger, RAVEL_LOG_WARN, "%s; staging again", err->message);
     ravel_error_clear(err);
     p->stage_after = train__now() + retry_seconds;
     return RAVEL_OK;

@@ -3,6 +3,7 @@
 #include "train/kernels/assert.h"
 #include "train/kernels/host.h"
 #include "train/learn/checkpoint.h"
+#include "train/run/log.h"
 
 #include <ravel/exchange.h>
 
@@ -12,32 +13,25 @@
 #include <string.h>
 
 static void warn(const train_run *run, const char *what, const ravel_error *why) {
-    const ravel_logger *logger = run->hooks.logger;
-    char text[RAVEL_ERROR_MESSAGE_BYTES + 128];
-    if (!logger || run->rank != 0) return;
-    (void)snprintf(text, sizeof text, "%s: %s", what, why->message);
-    logger->write(logger->user, RAVEL_LOG_WARN, text);
+    if (run->rank == 0) train_log(run->hooks.logger, RAVEL_LOG_WARN, "%s: %s", what, why->message);
 }
 
 /* ---- state.json ----------------------------------------------------------------------------------------- */
 
 /* The state as an option table: reading and writing JSON come with it. */
+/* clang-format off */
+#define ROW(name, option, field) {name, RAVEL_OPTION_##option, offsetof(train_state, field), "0", 0, 0, NULL, ""}
+#define X(type, option, name)    ROW(#name, option, name),
+#define P(x, ID, word, sentence) ROW("time_" word, F64, totals.phases[RAVEL_PHASE_##ID]),
 static const ravel_option state_table[] = {
-#define X(type, option, name) {#name, RAVEL_OPTION_##option, offsetof(train_state, name), "0", 0, 0, NULL, ""},
     TRAIN_STATE_LIST(X)
+    ROW("updates", I64, totals.updates), ROW("samples", I64, totals.samples), ROW("bins", I64, totals.bins),
+    ROW("tokens", I64, totals.tokens), ROW("loss_tokens", I64, totals.loss_tokens), ROW("seconds", F64, totals.seconds),
+    RAVEL_PHASE_LIST(P, )
+    {0}};
 #undef X
-#define P(x, ID, word, sentence)                                        \
-    {"time_" word,                                                      \
-     RAVEL_OPTION_F64,                                                  \
-     offsetof(train_state, phases) + RAVEL_PHASE_##ID * sizeof(double), \
-     "0",                                                               \
-     0,                                                                 \
-     0,                                                                 \
-     NULL,                                                              \
-     ""},
-        RAVEL_PHASE_LIST(P, )
 #undef P
-            {0}};
+/* clang-format on */
 
 static void state_default(train_state *state) {
     ravel_options_default(state_table, state);
@@ -159,18 +153,6 @@ static ravel_status open_sinks(train_run *run, ravel_error *err) {
     return ravel_agree(run->comm, status, err);
 }
 
-static void restore_totals(train_run *run) {
-    const train_state *s = &run->state;
-    ravel_metrics_totals totals = {.updates = s->updates,
-                                   .samples = s->samples,
-                                   .bins = s->bins,
-                                   .tokens = s->tokens,
-                                   .loss_tokens = s->loss_tokens,
-                                   .seconds = s->seconds};
-    memcpy(totals.phases, s->phases, sizeof s->phases);
-    ravel_metrics_totals_set(run->metrics, &totals);
-}
-
 /* A resumed run goes on with the data that it was started with. */
 static ravel_status check_data(const train_run *run, ravel_error *err) {
     const train_state *s = &run->state;
@@ -188,31 +170,24 @@ static ravel_status restore(train_run *run, ravel_error *err) {
     if (!status) status = check_data(run, err);
     status = ravel_agree(run->comm, status, err);
     run->saved = run->checked = run->state.step;
-    restore_totals(run);
+    ravel_metrics_totals_set(run->metrics, &run->state.totals);
     return status;
 }
 
-ravel_status train_run_open(train_run *run, const train_run_setup *setup, ravel_error *err) {
-    memset(run, 0, sizeof *run);
-    run->steps = setup->steps;
-    run->config = setup->config;
-    run->kind = setup->kind;
-    run->comm = setup->comm;
-    run->rank = ravel_comm_rank(setup->comm);
-    run->shape = *setup->shape;
-    run->data = setup->data;
-    run->resumed = setup->config->run.resume;
+ravel_status train_run_open(train_run *run, const ravel_shape *shape, int32_t world, ravel_error *err) {
+    const train_config *c = run->config;
+    run->rank = ravel_comm_rank(run->comm);
+    run->resumed = c->run.resume;
     run->dir.lock = -1;
     run->saved = -1;
     run->saved_at = train__now();
     state_default(&run->state);
-    if (setup->hooks) run->hooks = *setup->hooks;
-    TRAIN_ASSERT(run->steps > 0 && setup->world >= ravel_comm_size(setup->comm));
-    ravel_status status = train_interval_parse(setup->config->run.checkpoint_every, &run->every, err);
+    TRAIN_ASSERT(run->steps > 0 && world >= ravel_comm_size(run->comm));
+    ravel_status status = train_interval_parse(c->run.checkpoint_every, &run->every, err);
     if (!status) status = open_folder(run, err);
     if (!status)
-        status = train_metrics_create(setup->config, setup->kind, setup->shape, setup->comm, setup->world, setup->steps,
-                                      run->hooks.logger, &run->metrics, err);
+        status = train_metrics_create(c, run->kind, shape, run->comm, world, run->steps, run->hooks.logger,
+                                      &run->metrics, err);
     if (!status && run->resumed) status = restore(run, err);
     if (!status) status = open_sinks(run, err);
     if (!status) {
@@ -262,33 +237,12 @@ ravel_status train_run_apply(train_run *run, train_learner *learner, ravel_error
 
 /* ---- checkpoints ---------------------------------------------------------------------------------------- */
 
-static void keep_totals(train_run *run) {
-    ravel_metrics_totals totals;
-    ravel_metrics_totals_get(run->metrics, &totals);
-    run->state.updates = totals.updates;
-    run->state.samples = totals.samples;
-    run->state.bins = totals.bins;
-    run->state.tokens = totals.tokens;
-    run->state.loss_tokens = totals.loss_tokens;
-    run->state.seconds = totals.seconds;
-    memcpy(run->state.phases, totals.phases, sizeof run->state.phases);
-}
-
 static ravel_status write_state(train_run *run, const char *folder, ravel_error *err) {
     char text[4096];
-    keep_totals(run);
+    ravel_metrics_totals_get(run->metrics, &run->state.totals);
     size_t bytes = state_text(&run->state, text, sizeof text);
     ravel_status status = train_file_write(folder, "state.json", text, bytes, err);
     if (!status && run->addition.write) status = run->addition.write(run->addition.user, folder, err);
-    return status;
-}
-
-/* Rank 0's part: the folder to write into, and, when the learner's files are in it, the state and the name. */
-static ravel_status begin_checkpoint(const train_run *run, train_checkpoint **checkpoint, char *folder,
-                                     ravel_error *err) {
-    if (run->rank != 0) return RAVEL_OK;
-    ravel_status status = train_checkpoint_begin(run->folder, run->state.step, NULL, checkpoint, err);
-    if (!status) (void)snprintf(folder, TRAIN_PATH, "%s", train_checkpoint_path(*checkpoint));
     return status;
 }
 
@@ -297,30 +251,21 @@ static int64_t best_step(const train_run *run) {
     return run->config->run.keep_best && run->state.best_step > 0 ? run->state.best_step : -1;
 }
 
-static ravel_status end_checkpoint(train_run *run, train_checkpoint *checkpoint, const char *folder, ravel_error *err) {
-    if (!checkpoint) return RAVEL_OK;
-    TRAIN_ASSERT(run->rank == 0 && folder[0]);
-    ravel_status status = write_state(run, folder, err);
-    if (!status) return train_checkpoint_commit(checkpoint, run->config->run.keep, best_step(run), err);
-    train_checkpoint_abort(checkpoint);
-    return status;
-}
-
 /* Collective, or, with `alone`, on rank 0 by itself because its peers are lost. */
 static ravel_status save(train_run *run, train_learner *learner, int alone, ravel_error *err) {
-    train_checkpoint *checkpoint = NULL;
     char folder[TRAIN_PATH] = "";
+    int first = run->rank == 0; /* it writes; the others send their parts */
+    int64_t step = run->state.step;
     (void)ravel_metrics_phase_begin(run->metrics, RAVEL_PHASE_CHECKPOINT, NULL);
     ravel_status status = RAVEL_OK;
     if (run->addition.gather) status = run->addition.gather(run->addition.user, err);
-    if (!status) status = begin_checkpoint(run, &checkpoint, folder, err);
+    if (!status && first) status = train_checkpoint_begin(run->folder, step, folder, err);
     if (!alone) status = ravel_agree(run->comm, status, err);
-    if (!status)
-        status = alone ? train_learner_save_alone(learner, folder, err) : train_learner_save(learner, folder, err);
-    if (status)
-        train_checkpoint_abort(checkpoint);
-    else
-        status = end_checkpoint(run, checkpoint, folder, err);
+    if (!status) status = train_learner_save(learner, folder, alone, err);
+    if (!status && first) status = write_state(run, folder, err);
+    if (!status && first)
+        status = train_checkpoint_commit(run->folder, step, run->config->run.keep, best_step(run), err);
+    if (status && first) train_checkpoint_abort(run->folder, step);
     if (!alone) status = ravel_agree(run->comm, status, err);
     if (!status) {
         run->saved = run->state.step;

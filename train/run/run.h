@@ -1,7 +1,7 @@
 /* train/run/run.h: shared by the training loops: the run folder, metrics and their sinks, the state that a checkpoint
  * keeps, and the end of a run.
  *
- *     train_run_open(&run, &setup, &err);                   folder, config.json, metrics, the newest checkpoint's state
+ *     train_run_open(&run, &shape, world, &err);            folder, config.json, metrics, the newest checkpoint's state
  *     while (run.state.step < run.steps && !run.stopped) {
  *         ... forward and backward of an update's micro-batches ...
  *         train_run_apply(&run, learner, &err);             sum over ranks, clip, learning rate, optimiser
@@ -40,12 +40,6 @@ typedef struct train_hooks {
     X(int64_t, I64, version)  /* of the weights */                              \
     X(int64_t, I64, epoch)    /* of the data */                                 \
     X(int64_t, I64, position)                                                   \
-    X(int64_t, I64, updates) /* the run's totals, see ravel_metrics_totals */   \
-    X(int64_t, I64, samples)                                                    \
-    X(int64_t, I64, bins)                                                       \
-    X(int64_t, I64, tokens)                                                     \
-    X(int64_t, I64, loss_tokens)                                                \
-    X(double, F64, seconds)                                                     \
     X(int64_t, I64, skipped)    /* updates whose gradient was not finite */     \
     X(int64_t, I64, data_bytes) /* of the data file, 0: none */                 \
     X(uint64_t, U64, data_digest)                                               \
@@ -58,7 +52,7 @@ typedef struct train_state {
 #define X(type, option, name) type name;
     TRAIN_STATE_LIST(X)
 #undef X
-    double phases[RAVEL_PHASES]; /* seconds of each phase, "time_forward" and so on */
+    ravel_metrics_totals totals; /* "tokens" and so on; seconds of each phase are "time_forward" and so on */
 } train_state;
 
 /* Files that a loop adds to a checkpoint, such as waiting rollouts. `gather` is called on every rank before anything is
@@ -70,19 +64,20 @@ typedef struct train_addition {
 } train_addition;
 
 typedef struct train_run {
+    /* set by the caller of train_run_open: */
     const train_config *config;
     train_kind kind;
-    ravel_comm *comm; /* trainer ranks */
+    ravel_comm *comm;     /* trainer ranks */
+    int64_t steps;        /* updates to run in all */
+    train_data_file data; /* path NULL: none */
     train_hooks hooks;
-    ravel_shape shape;
+    /* set by the functions below: */
     ravel_metrics *metrics;
     train_rundir dir; /* rank 0 holds its lock */
     char folder[TRAIN_PATH];
     char checkpoint[TRAIN_PATH]; /* the newest one; "" where there is none */
     train_state state;
-    train_data_file data;
     train_interval every;
-    int64_t steps; /* updates to run in all */
     int32_t rank;
     int32_t stopped;
     int32_t resumed;
@@ -101,17 +96,9 @@ typedef struct train_run {
  * there is no such run. */
 ravel_status train_run_config(const train_config *config, train_kind kind, char *path, ravel_error *err);
 
-typedef struct train_run_setup {
-    const train_config *config;
-    train_kind kind;
-    const ravel_shape *shape;
-    ravel_comm *comm;         /* trainer ranks */
-    int32_t world;            /* ranks of the whole job, for per-GPU figures */
-    int64_t steps;            /* updates to run in all */
-    train_data_file data;     /* path NULL: none. A resumed run must find the content that it was started with. */
-    const train_hooks *hooks; /* may be NULL */
-} train_run_setup;
-ravel_status train_run_open(train_run *run, const train_run_setup *setup, ravel_error *err);
+/* The caller has set the first fields of a run that is otherwise 0. `world`: ranks of the whole job, for per-GPU figures. A
+ * resumed run must find the data that it was started with. */
+ravel_status train_run_open(train_run *run, const ravel_shape *shape, int32_t world, ravel_error *err);
 /* The optimiser step of an update whose gradients are complete on this rank, with the learning rate that the schedule
  * has for it; counts the step and adds its figures to the metrics. E_DATA after too many updates without a finite
  * gradient. */

@@ -13,12 +13,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-struct train_checkpoint {
-    const ravel_allocator *allocator;
-    int64_t step;
-    char run[TRAIN_PATH], path[TRAIN_PATH];
-};
-
 static ravel_status step_path(char *out, const char *run, const char *word, int64_t step, ravel_error *err) {
     TRAIN_ASSERT(step >= 0 && word[0]);
     char name[64];
@@ -146,35 +140,19 @@ static ravel_status remove_unfinished(const char *path, const char *name, void *
     return step_of(name, "writing") < 0 ? RAVEL_OK : train_folder_remove(path, err);
 }
 
-ravel_status train_checkpoint_begin(const char *run, int64_t step, const ravel_allocator *allocator,
-                                    train_checkpoint **checkpoint, ravel_error *err) {
-    train_checkpoint *c = train__calloc(allocator, 1, sizeof *c);
-    if (!c) return train__no_memory(err, sizeof *c, "a checkpoint");
+ravel_status train_checkpoint_begin(const char *run, int64_t step, char *path, ravel_error *err) {
     char folder[TRAIN_PATH];
-    c->allocator = allocator;
-    c->step = step;
     ravel_status status = train_path_join(folder, run, "checkpoints", err);
-    if (!status) status = step_path(c->path, run, "writing", step, err);
+    if (!status) status = step_path(path, run, "writing", step, err);
     if (!status) status = ravel_folder_make(folder, err);
     if (!status) status = train_folder_walk(folder, remove_unfinished, NULL, err);
-    if (!status && mkdir(c->path, 0777) != 0) status = train_file_error(err, "made", c->path);
-    if (status) {
-        train__release(allocator, c, sizeof *c);
-        return status;
-    }
-    (void)snprintf(c->run, sizeof c->run, "%s", run);
-    *checkpoint = c;
-    return RAVEL_OK;
+    if (!status && mkdir(path, 0777) != 0) status = train_file_error(err, "made", path);
+    return status;
 }
 
-const char *train_checkpoint_path(const train_checkpoint *checkpoint) {
-    return checkpoint->path;
-}
-
-void train_checkpoint_abort(train_checkpoint *c) {
-    if (!c) return;
-    (void)train_folder_remove(c->path, NULL);
-    train__release(c->allocator, c, sizeof *c);
+void train_checkpoint_abort(const char *run, int64_t step) {
+    char path[TRAIN_PATH];
+    if (step_path(path, run, "writing", step, NULL) == RAVEL_OK) (void)train_folder_remove(path, NULL);
 }
 
 /* The checkpoints of a run: the newest, how many there are, and the oldest of them, both without `best`. */
@@ -224,32 +202,27 @@ static ravel_status prune(const char *run, int64_t keep, int64_t best, ravel_err
     return status;
 }
 
-static ravel_status publish(train_checkpoint *c, ravel_error *err) {
-    char final[TRAIN_PATH], folder[TRAIN_PATH];
-    ravel_status status = train_folder_walk(c->path, flush_entry, NULL, err);
-    if (!status) status = train_file_flush(c->path, err);
-    if (!status) status = step_path(final, c->run, "step", c->step, err);
-    if (!status) status = train_path_join(folder, c->run, "checkpoints", err);
+static ravel_status publish(const char *run, int64_t step, ravel_error *err) {
+    char path[TRAIN_PATH], final[TRAIN_PATH], folder[TRAIN_PATH];
+    ravel_status status = step_path(path, run, "writing", step, err);
+    if (!status) status = train_folder_walk(path, flush_entry, NULL, err);
+    if (!status) status = train_file_flush(path, err);
+    if (!status) status = step_path(final, run, "step", step, err);
+    if (!status) status = train_path_join(folder, run, "checkpoints", err);
     if (status) return status;
-    if (rename(c->path, final) != 0) {
+    if (rename(path, final) != 0) {
         /* The same step again, after a resume: old and new are exchanged by one rename, then the old one is removed. */
-        if (renameat2(AT_FDCWD, c->path, AT_FDCWD, final, RENAME_EXCHANGE) != 0)
-            return train_file_error(err, "renamed", c->path);
-        status = train_folder_remove(c->path, err);
+        if (renameat2(AT_FDCWD, path, AT_FDCWD, final, RENAME_EXCHANGE) != 0)
+            return train_file_error(err, "renamed", path);
+        status = train_folder_remove(path, err);
     }
     return status ? status : train_file_flush(folder, err);
 }
 
-ravel_status train_checkpoint_commit(train_checkpoint *c, int64_t keep, int64_t best, ravel_error *err) {
-    ravel_status status = publish(c, err);
-    TRAIN_ASSERT(c->run[0] && c->path[0] && keep >= 0);
-    if (status) {
-        train_checkpoint_abort(c);
-        return status;
-    }
-    status = prune(c->run, keep, best, err);
-    train__release(c->allocator, c, sizeof *c);
-    return status;
+ravel_status train_checkpoint_commit(const char *run, int64_t step, int64_t keep, int64_t best, ravel_error *err) {
+    TRAIN_ASSERT(step >= 0 && keep >= 0);
+    ravel_status status = publish(run, step, err);
+    return status ? status : prune(run, keep, best, err);
 }
 
 ravel_status train_checkpoint_folder(const char *run, int64_t step, char *path, ravel_error *err) {

@@ -13,10 +13,9 @@
  * rename. So a folder called step-N is complete, and the newest step-N is where a run goes on after any crash.
  *
  *     train_rundir_open(&dir, run, resume, &err);
- *     train_checkpoint *c;
- *     train_checkpoint_begin(run, step, NULL, &c, &err);
- *     ... write files under train_checkpoint_path(c) ...
- *     train_checkpoint_commit(c, keep, &err);           or train_checkpoint_abort(c)
+ *     train_checkpoint_begin(run, step, path, &err);
+ *     ... write files into the folder `path` ...
+ *     train_checkpoint_commit(run, step, keep, best, &err);           or train_checkpoint_abort(run, step)
  *     train_rundir_close(&dir, worked);
  */
 #ifndef TRAIN_RUNDIR_H
@@ -38,16 +37,13 @@ ravel_status train_rundir_open(train_rundir *dir, const char *path, int resume, 
 /* Unlocks. keep 0: the run made nothing, so a folder that was made for it is removed. */
 void train_rundir_close(train_rundir *dir, int keep);
 
-typedef struct train_checkpoint train_checkpoint;
-
-ravel_status train_checkpoint_begin(const char *run, int64_t step, const ravel_allocator *allocator,
-                                    train_checkpoint **checkpoint, ravel_error *err);
-/* The folder to write into; lives until commit or abort. */
-const char *train_checkpoint_path(const train_checkpoint *checkpoint);
+/* Makes the folder to write into: path[TRAIN_PATH]. */
+ravel_status train_checkpoint_begin(const char *run, int64_t step, char *path, ravel_error *err);
 /* Flushes, renames, and removes all but the newest `keep` (0: keep all) and `best` (-1: none), a step that is kept
- * whatever its age. Frees the handle, also on an error; the earlier checkpoints are then untouched. */
-ravel_status train_checkpoint_commit(train_checkpoint *checkpoint, int64_t keep, int64_t best, ravel_error *err);
-void train_checkpoint_abort(train_checkpoint *checkpoint);
+ * whatever its age. On an error, the earlier checkpoints are untouched. */
+ravel_status train_checkpoint_commit(const char *run, int64_t step, int64_t keep, int64_t best, ravel_error *err);
+/* After an error: removes the folder, where it is there. */
+void train_checkpoint_abort(const char *run, int64_t step);
 
 /* The newest complete checkpoint: its step and folder (TRAIN_PATH bytes). E_END when there is none. */
 ravel_status train_checkpoint_latest(const char *run, int64_t *step, char *path, ravel_error *err);

@@ -17,17 +17,14 @@
 
 typedef struct sft {
     const train_config *config;
-    train_kind kind; /* TRAIN_SFT or TRAIN_DPO */
     train_devices devices;
     train_pairs *pairs; /* dpo: the reference, and the loss */
     train_dpo_sums sums;
-    train_run run;
+    train_run run; /* its kind is TRAIN_SFT or TRAIN_DPO */
     ravel_mesh *mesh;
     ravel_source *source, *eval;
-    train_data_file data;
     ravel_feed *feed;
     train_learner *learner;
-    int64_t steps; /* updates to run in all */
     double loss_first, loss_last, eval_loss;
 } sft;
 
@@ -38,8 +35,8 @@ enum { EVAL_QUESTIONS = 256 };
 static ravel_status open_task(sft *s, ravel_error *err) {
     const train_sft_options *o = &s->config->sft;
     uint64_t seed = s->config->run.seed;
-    TRAIN_ASSERT(s->steps > 0 && o->batch > 0);
-    ravel_status status = train_task_source(o->task, seed, o->level, 0, o->batch * s->steps, &s->source, err);
+    TRAIN_ASSERT(s->run.steps > 0 && o->batch > 0);
+    ravel_status status = train_task_source(o->task, seed, o->level, 0, o->batch * s->run.steps, &s->source, err);
     if (!status) status = train_task_source(o->task, seed, o->level, TRAIN_EVAL_FIRST, EVAL_QUESTIONS, &s->eval, err);
     return status;
 }
@@ -50,7 +47,7 @@ static ravel_source_options row_options(sft *s, const ravel_shape *shape) {
     const char *model = s->config->model.model;
     char path[TRAIN_PATH];
     options.vocab = shape->vocab;
-    options.no_pairs = s->kind == TRAIN_SFT;
+    options.no_pairs = s->run.kind == TRAIN_SFT;
     if (!model || train_path_join(path, model, "tokenizer.json", NULL)) return options;
     if (!train_path_exists(path) && shape->vocab <= TRAIN_BYTE_VOCAB) return options; /* text is bytes */
     options.tokenizer = model;
@@ -61,7 +58,7 @@ static ravel_source_options row_options(sft *s, const ravel_shape *shape) {
 
 static ravel_status open_rows(sft *s, const ravel_shape *shape, ravel_error *err) {
     ravel_source_options options = row_options(s, shape);
-    int pairs = s->kind == TRAIN_DPO;
+    int pairs = s->run.kind == TRAIN_DPO;
     ravel_status status = train_data_source(&options, pairs, &s->source, err);
     double share = s->config->sft.eval_share;
     if (status || share <= 0) return status;
@@ -84,13 +81,13 @@ static ravel_status open_rows(sft *s, const ravel_shape *shape, ravel_error *err
 /* Opens the data and sets the number of updates: that of the epochs, at most --steps. */
 static ravel_status open_data(sft *s, const ravel_shape *shape, ravel_error *err) {
     const train_config *c = s->config;
-    s->steps = c->run.steps ? c->run.steps : TRAIN_STEPS;
+    s->run.steps = c->run.steps ? c->run.steps : TRAIN_STEPS;
     if (c->sft.task) return open_task(s, err);
     ravel_status status = open_rows(s, shape, err);
     if (status || c->sft.epochs == 0) return status;
     int64_t rows = ravel_source_count(s->source) * c->sft.epochs, needed = (rows + c->sft.batch - 1) / c->sft.batch;
-    s->steps = c->run.steps ? train__min(c->run.steps, needed) : needed;
-    TRAIN_ASSERT(s->steps >= 0 && rows >= 0);
+    s->run.steps = c->run.steps ? train__min(c->run.steps, needed) : needed;
+    TRAIN_ASSERT(s->run.steps >= 0 && rows >= 0);
     return RAVEL_OK;
 }
 
@@ -104,7 +101,7 @@ static ravel_status make_feed(sft *s, const ravel_source *source, int evaluation
     if (c->sft.single) plan.method = RAVEL_METHOD_AS_IS;
     plan.sync = train_config_sync(c);
     weights.mode = evaluation ? RAVEL_TOKEN_MEAN : c->learn.aggregation;
-    if (s->kind == TRAIN_DPO) weights.mode = RAVEL_SEQ_MEAN_TOKEN_SUM; /* each token of a pair has 1 / pairs */
+    if (s->run.kind == TRAIN_DPO) weights.mode = RAVEL_SEQ_MEAN_TOKEN_SUM; /* each token of a pair has 1 / pairs */
     weights.divisor = c->learn.norm > 0 ? (int64_t)c->learn.norm : c->plan.budget;
     options.owners = RAVEL_OWNERS_EVERY_RANK;
     options.plan = &plan;
@@ -117,7 +114,7 @@ static ravel_status make_feed(sft *s, const ravel_source *source, int evaluation
     options.prefetch = !evaluation;
     options.pad_token = 0;
     TRAIN_ASSERT(source && options.samples > 0 && plan.budget > 0);
-    if (s->kind == TRAIN_DPO) options.ask = (UINT64_C(1) << s->config->mesh.vpp) - 1; /* where answers begin */
+    if (s->run.kind == TRAIN_DPO) options.ask = (UINT64_C(1) << s->config->mesh.vpp) - 1; /* where answers begin */
     options.logger = s->run.hooks.logger;
     return ravel_feed_create(s->mesh, source, &options, feed, err);
 }
@@ -143,16 +140,16 @@ static ravel_status learn_update(sft *s, int64_t micros, ravel_error *err) {
     train_parts *parts = train_learner_parts(s->learner);
     train_parts_time time;
     ravel_metrics *m = s->run.metrics;
-    TRAIN_ASSERT(micros >= 0 && !s->pairs == (s->kind != TRAIN_DPO));
+    TRAIN_ASSERT(micros >= 0 && !s->pairs == (s->run.kind != TRAIN_DPO));
     train_learner_begin(s->learner);
-    ravel_status status = s->kind == TRAIN_DPO
+    ravel_status status = s->run.kind == TRAIN_DPO
                               ? train_pairs_learn(s->pairs, parts, s->feed, micros, m, &time, &s->sums, err)
                               : train_parts_learn(parts, s->feed, micros, &work, m, &time, err);
     if (!status) status = train_run_apply(&s->run, s->learner, err);
     if (!status) status = train_timeline_add(&s->run, s->mesh, &time, err);
     if (status) return status;
     train_metrics_add_time(m, s->mesh, &time);
-    if (s->kind == TRAIN_DPO)
+    if (s->run.kind == TRAIN_DPO)
         add_pair_figures(m, &s->sums);
     else
         add_figures(m, train_learner_sums(s->learner));
@@ -178,7 +175,7 @@ static ravel_status take_scores(void *user, const ravel_micro_batch *micro, cons
 /* Of the feed's current update: sum of losses and number of tokens (pairs), on ranks that have the last part. */
 static ravel_status score_update(sft *s, const ravel_feed *feed, int64_t micros, double *sums, ravel_error *err) {
     train_parts *parts = train_learner_parts(s->learner);
-    if (s->kind == TRAIN_DPO) {
+    if (s->run.kind == TRAIN_DPO) {
         ravel_status status = train_pairs_score(s->pairs, parts, feed, micros, &s->sums, err);
         sums[0] += s->sums.plain;
         sums[1] += s->sums.pairs;
@@ -242,7 +239,7 @@ static ravel_status one_step(sft *s, ravel_error *err) {
     if (eval_is_due(s)) status = evaluate_step(s, err);
     if (!status) status = train_run_end_step(&s->run, s->learner, err);
     double nll;
-    int32_t shown = s->kind == TRAIN_DPO ? RAVEL_METRIC_TRAIN_LOSS : RAVEL_METRIC_TRAIN_TOKEN_NLL;
+    int32_t shown = s->run.kind == TRAIN_DPO ? RAVEL_METRIC_TRAIN_LOSS : RAVEL_METRIC_TRAIN_TOKEN_NLL;
     if (!status && ravel_metrics_value(m, shown, &nll)) {
         if (isnan(s->loss_first)) s->loss_first = nll;
         s->loss_last = nll;
@@ -251,52 +248,40 @@ static ravel_status one_step(sft *s, ravel_error *err) {
 }
 
 /* Every row is read once before anything is made; tasks have nothing to check. */
-static ravel_status check_data(sft *s, const ravel_shape *shape, const ravel_mesh_layout *layout, ravel_comm *comm,
-                               const train_hooks *hooks, ravel_error *err) {
+static ravel_status check_data(sft *s, const ravel_shape *shape, const ravel_mesh_layout *layout, ravel_error *err) {
     const train_config *c = s->config;
+    const train_hooks *hooks = &s->run.hooks;
     ravel_plan_options plan = c->plan;
     ravel_source_options source = row_options(s, shape);
-    train_data_rules rules = {.source = &source, .pairs = s->kind == TRAIN_DPO, .plan = &plan};
+    train_data_rules rules = {.source = &source, .pairs = s->run.kind == TRAIN_DPO, .plan = &plan};
     train_data_found found;
     plan.cp = train_layout_cp(layout);
     rules.widest = train_parts_widest(&plan, layout);
     if (c->sft.task) return RAVEL_OK;
-    if (!source.data) rules.most = s->steps * c->sft.batch;
-    ravel_status status = train_data_open(source.data, comm, &hooks->progress, &s->data, err);
-    if (!status) status = train_data_check(&rules, comm, &hooks->progress, hooks->logger, &found, err);
+    if (!source.data) rules.most = s->run.steps * c->sft.batch;
+    ravel_status status = train_data_open(source.data, s->run.comm, &hooks->progress, &s->run.data, err);
+    if (!status) status = train_data_check(&rules, s->run.comm, &hooks->progress, hooks->logger, &found, err);
     return status;
 }
 
-static ravel_status open_run(sft *s, const ravel_shape *shape, ravel_comm *comm, const train_hooks *hooks,
-                             ravel_error *err) {
-    train_run_setup setup = {.config = s->config,
-                             .kind = s->kind,
-                             .shape = shape,
-                             .comm = comm,
-                             .world = ravel_comm_size(comm),
-                             .steps = s->steps,
-                             .data = s->data,
-                             .hooks = hooks};
-    return train_run_open(&s->run, &setup, err);
-}
-
-static ravel_status open_all(sft *s, ravel_comm *comm, const train_hooks *hooks, ravel_error *err) {
+static ravel_status open_all(sft *s, ravel_error *err) {
     ravel_shape shape;
     ravel_mesh_layout layout = {0};
+    ravel_comm *comm = s->run.comm;
     train_learner_options options = train_config_learner(s->config);
     train_parts_options reference = train_learner_parts_options(&options);
     ravel_status status = train_shape(&s->config->model, &shape, err);
     if (!status) status = train_layout_plan(&s->config->mesh, ravel_comm_size(comm), &shape, &layout, err);
     if (!status) status = open_data(s, &shape, err);
     if (!status && ravel_comm_rank(comm) == 0)
-        status = train_footprint_log(s->config, s->kind, &shape, &layout, 0, &s->devices, hooks->logger, err);
+        status = train_footprint_log(s->config, s->run.kind, &shape, &layout, 0, &s->devices, s->run.hooks.logger, err);
     status = ravel_agree(comm, status, err);
-    if (!status) status = check_data(s, &shape, &layout, comm, hooks, err);
-    if (!status) status = open_run(s, &shape, comm, hooks, err);
+    if (!status) status = check_data(s, &shape, &layout, err);
+    if (!status) status = train_run_open(&s->run, &shape, ravel_comm_size(comm), err);
     if (!status) status = ravel_mesh_create(comm, &s->config->mesh, &s->mesh, err);
     if (!status) status = make_feed(s, s->source, 0, &s->feed, err);
     if (!status) status = train_learner_create(&options, &shape, s->mesh, &s->learner, err);
-    if (!status && s->kind == TRAIN_DPO)
+    if (!status && s->run.kind == TRAIN_DPO)
         status = train_pairs_create(&reference, &shape, s->mesh, s->config->dpo.beta, &s->pairs, err);
     if (!status && s->run.resumed) {
         ravel_cursor cursor = {s->run.state.epoch, s->run.state.position};
@@ -317,10 +302,14 @@ static void summarise(const sft *s, train_summary *summary) {
 static ravel_status run_kind(train_kind kind, const train_config *config, ravel_comm *comm, const train_hooks *hooks,
                              train_summary *summary, ravel_error *err) {
     train_config own = *config; /* with this rank's GPU */
-    sft s = {.config = &own, .kind = kind, .loss_first = NAN, .loss_last = NAN, .eval_loss = NAN};
-    static const train_hooks none;
+    sft s = {.config = &own,
+             .run = {.config = &own, .kind = kind, .comm = comm},
+             .loss_first = NAN,
+             .loss_last = NAN,
+             .eval_loss = NAN};
+    if (hooks) s.run.hooks = *hooks;
     ravel_status status = train_devices_assign(&own, ravel_comm_size(comm), comm, &s.devices, err);
-    if (!status) status = open_all(&s, comm, hooks ? hooks : &none, err);
+    if (!status) status = open_all(&s, err);
     if (!status && s.run.state.step == 0) status = evaluate(&s, &s.run.state.eval_first, err);
     while (!status && s.run.state.step < s.run.steps && !s.run.stopped) status = one_step(&s, err);
     if (status == RAVEL_E_END) status = RAVEL_OK; /* the data is over */
