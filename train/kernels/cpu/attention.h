@@ -135,10 +135,14 @@ INLINE void gather_rows(float *c, const float *a, int64_t a_row, int64_t a_col, 
     }
 }
 
+/* Whole vectors of 0 from `first` to at least `end`. Rows have room for them: S_WIDTH. */
+INLINE void clear(float *row, int64_t first, int64_t end) {
+    for (int64_t i = first; i < end; i += LANES) store(row + i, (vf){0});
+}
+
 /* 0 from n to beyond whatever a product may read of the row. */
 INLINE void clear_tail(float *row, int64_t n, int64_t count) {
-    int64_t end = train__round_up(count, LANES) + MR;
-    memset(row + n, 0, (size_t)(end - n) * sizeof *row);
+    clear(row, n, train__round_up(count, LANES) + MR);
 }
 
 /* ---- forward -------------------------------------------------------------------------------------------- */
@@ -147,16 +151,17 @@ INLINE void clear_tail(float *row, int64_t n, int64_t count) {
  */
 INLINE void softmax_row(float *row, int64_t first, int64_t n, int64_t count, float scale, float *most, float *sum,
                         float *acc, int64_t wide) {
-    int64_t end = train__round_up(n, LANES);
-    for (int64_t i = 0; i < first; i++) row[i] = -INFINITY;
-    for (int64_t i = n; i < end; i++) row[i] = -INFINITY;
+    int64_t begin = first / LANES * LANES, end = train__round_up(n, LANES);
     vf top = splat(-INFINITY), by = splat(scale), total = {0};
-    for (int64_t i = 0; i < end; i += LANES) top = larger(top, load(row + i));
-    float now = fmaxf(*most, scale * largest_of(top)), shrink = expf(*most - now);
-    for (int64_t i = 0; i < end; i += LANES) store(row + i, exp_of(load(row + i) * by - splat(now)));
-    clear_tail(row, n, count);
-    for (int64_t i = 0; i < first; i++) row[i] = 0;
-    for (int64_t i = 0; i < end; i += LANES) total += load(row + i);
+    for (int64_t i = begin; i < end; i += LANES) top = larger(top, within(load(row + i), first - i, n - i, -INFINITY));
+    float now = fmaxf(*most, scale * largest_of(top)), shrink = exp_of(splat(*most - now))[0];
+    clear(row, 0, begin);
+    for (int64_t i = begin; i < end; i += LANES) {
+        vf weight = within(exp_of(load(row + i) * by - splat(now)), first - i, n - i, 0);
+        store(row + i, weight);
+        total += weight;
+    }
+    clear_tail(row, end, count);
     *sum = *sum * shrink + sum_of(total);
     *most = now;
     if (shrink == 1) return;
@@ -210,15 +215,17 @@ static void forward_head(const attend_job *j, const attend_room *r, const attend
 /* Scores and d_p of a row to p and d_s, both 0 outside first .. n-1. */
 INLINE void softmax_row_backward(float *p, float *d_s, int64_t first, int64_t n, int64_t count, float scale, float lse,
                                  float delta) {
+    int64_t begin = first / LANES * LANES, end = train__round_up(n, LANES);
     vf by = splat(scale), shift = splat(lse), off = splat(delta);
-    for (int64_t i = 0; i < n; i += LANES) {
-        vf weight = exp_of(load(p + i) * by - shift);
-        store(p + i, weight);
-        store(d_s + i, weight * (load(d_s + i) - off) * by);
+    clear(p, 0, begin);
+    clear(d_s, 0, begin);
+    for (int64_t i = begin; i < end; i += LANES) {
+        vf weight = exp_of(load(p + i) * by - shift), d_score = weight * (load(d_s + i) - off) * by;
+        store(p + i, within(weight, first - i, n - i, 0));
+        store(d_s + i, within(d_score, first - i, n - i, 0));
     }
-    clear_tail(p, n, count);
-    clear_tail(d_s, n, count);
-    for (int64_t i = 0; i < first; i++) p[i] = d_s[i] = 0;
+    clear_tail(p, end, count);
+    clear_tail(d_s, end, count);
 }
 
 /* d_k and d_v of the chunk's keys, from the rows of the tile at or below each block's diagonal. */

@@ -32,6 +32,27 @@ INLINE void store(float *p, vf v) {
 }
 
 /* The first n < LANES elements, 0 behind them. */
+#if CPU_LANES == 16 && defined(__x86_64__)
+INLINE vf load_first(const float *p, int64_t n) {
+    return (vf)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
+}
+
+INLINE void store_first(float *p, vf v, int64_t n) {
+    _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), (__m512)v);
+}
+#elif CPU_LANES == 8 && defined(__x86_64__)
+INLINE __m256i first_lanes(int64_t n) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32((int32_t)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+INLINE vf load_first(const float *p, int64_t n) {
+    return (vf)_mm256_maskload_ps(p, first_lanes(n));
+}
+
+INLINE void store_first(float *p, vf v, int64_t n) {
+    _mm256_maskstore_ps(p, first_lanes(n), (__m256)v);
+}
+#else
 INLINE vf load_first(const float *p, int64_t n) {
     vf v = {0};
     for (int64_t i = 0; i < n; i++) v[i] = p[i];
@@ -41,6 +62,7 @@ INLINE vf load_first(const float *p, int64_t n) {
 INLINE void store_first(float *p, vf v, int64_t n) {
     for (int64_t i = 0; i < n; i++) p[i] = v[i];
 }
+#endif
 
 /* Elements i .. of a row of n, as a step of a loop over i += LANES. */
 INLINE vf load_at(const float *p, int64_t i, int64_t n) {
@@ -93,17 +115,50 @@ INLINE vf root_of(vf a) {
 }
 #endif
 
+/* Element i + n of v at i, around the end. */
+#if CPU_LANES == 16
+#define TURNED(v, n)                                                                                           \
+    __builtin_shufflevector(v, v, (n), (n) + 1, (n) + 2, (n) + 3, (n) + 4, (n) + 5, (n) + 6, (n) + 7, (n) + 8, \
+                            (n) + 9, (n) + 10, (n) + 11, (n) + 12, (n) + 13, (n) + 14, (n) + 15)
+#elif CPU_LANES == 8
+#define TURNED(v, n) __builtin_shufflevector(v, v, (n), (n) + 1, (n) + 2, (n) + 3, (n) + 4, (n) + 5, (n) + 6, (n) + 7)
+#else
+#define TURNED(v, n) __builtin_shufflevector(v, v, (n), (n) + 1, (n) + 2, (n) + 3)
+#endif
+
 /* Halves are added until one is left: the same order everywhere. */
 INLINE float sum_of(vf v) {
-    for (int half = LANES / 2; half > 0; half /= 2)
-        for (int i = 0; i < half; i++) v[i] += v[i + half];
+#if CPU_LANES == 16
+    v += TURNED(v, 8);
+#endif
+#if CPU_LANES >= 8
+    v += TURNED(v, 4);
+#endif
+    v += TURNED(v, 2);
+    v += TURNED(v, 1);
     return v[0];
 }
 
 INLINE float largest_of(vf v) {
-    float most = v[0];
-    for (int i = 1; i < LANES; i++) most = v[i] > most ? v[i] : most;
-    return most;
+#if CPU_LANES == 16
+    v = larger(v, TURNED(v, 8));
+#endif
+#if CPU_LANES >= 8
+    v = larger(v, TURNED(v, 4));
+#endif
+    v = larger(v, TURNED(v, 2));
+    v = larger(v, TURNED(v, 1));
+    return v[0];
+}
+
+/* v where lanes first .. end-1 stand, `fill` elsewhere. */
+INLINE vf within(vf v, int64_t first, int64_t end, float fill) {
+    if (first <= 0 && end >= LANES) return v;
+    vi lane, from = (int32_t)first - (vi){0}, to = (int32_t)end - (vi){0};
+    UNROLL
+    for (int i = 0; i < LANES; i++) lane[i] = i;
+    vi keep = (lane >= from) & (lane < to);
+    return (vf)(((vi)v & keep) | ((vi)splat(fill) & ~keep));
 }
 
 /* to[k * ld_to + j] = from[j * ld_from + k] for j in 0 .. count-1 (count <= LANES) and k in 0 .. length-1. Squares of
