@@ -64,7 +64,8 @@ check "a special token's text stands for the token" '[ "$(cat "$dir/out")" = red
 check "a stop text inside a token" '[ "$(cat "$dir/out")" = r ]'
 "$ravel" train grpo --model "$tuned" --data "$dir/ask.jsonl" --steps 2 --prompts 4 --group-size 4 --max-tokens 8 --eval-prompts 8 \
     --max-flat 0 $common $format --run "$dir/grpo" >"$dir/out" 2>&1
-check "grpo on conversations: $(sed -n "s/.*reward before *//p" "$dir/out")" '[ $? = 0 ] && sed -n "s/.*reward before *//p" "$dir/out" | awk "{ exit !(\$1 > 0.5) }"'
+code=$?
+check "grpo on conversations: $(sed -n "s/.*reward before *//p" "$dir/out")" '[ $code = 0 ] && sed -n "s/.*reward before *//p" "$dir/out" | awk "{ exit !(\$1 > 0.5) }"'
 # The same rows as token ids (what ravel.prepare writes), on a folder whose tokenizer is refused: all three kinds of training.
 ids=$dir/ids
 mkdir "$ids"
@@ -100,6 +101,7 @@ check "dpo on token ids, from several files" '[ $? = 0 ] && grep -q "first loss 
 check "grpo on token ids cannot compare texts" '[ $? = 2 ] && grep -q -- "--reward-command can score" "$dir/out"'
 "$ravel" train grpo --model "$ids" --data "$dir/ids-ask.jsonl" --steps 1 --prompts 4 --group-size 4 --max-tokens 8 --eval-prompts 8 --max-flat 0 \
     --reward-command "python3 $dir/score.py" $common --run "$dir/ids-grpo" >"$dir/out" 2>&1
-check "a reward command scores ids by the row: $(sed -n "s/.*reward before *//p" "$dir/out")" '[ $? = 0 ] && sed -n "s/.*reward before *//p" "$dir/out" | awk "{ exit !(\$1 > 0.5) }"'
+code=$?
+check "a reward command scores ids by the row: $(sed -n "s/.*reward before *//p" "$dir/out")" '[ $code = 0 ] && sed -n "s/.*reward before *//p" "$dir/out" | awk "{ exit !(\$1 > 0.5) }"'
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]
