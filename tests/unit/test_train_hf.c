@@ -30,6 +30,22 @@ static bool write_text(const char *folder, const char *name, const char *text) {
 }
 
 /* Saved, read back, and the same to what the dtype can say; all kinds of shape. */
+static ravel_status read_array(void *user, const train_tensor *t, int64_t first, int64_t rows, void *to,
+                               ravel_error *err) {
+    const train_array *from = user;
+    (void)err;
+    from->kernels->download(from->device, to, train__at(from->data, from->dtype, t->offset + first * t->dims[1]),
+                            (size_t)(rows * t->dims[1] * ravel_dtype_bytes(from->dtype)));
+    return RAVEL_OK;
+}
+
+/* A folder of a model whose array is all here. */
+static ravel_status save_array(const char *folder, const ravel_shape *shape, const train_params *params,
+                               train_array *from, const train_folder_options *options, ravel_error *err) {
+    train_rows_source rows = {read_array, from, from->dtype};
+    return train_folder_save(folder, shape, params, &rows, options, err);
+}
+
 TEST(train_hf_round_trip) {
     static const struct {
         int32_t dtype;
@@ -55,7 +71,7 @@ TEST(train_hf_round_trip) {
         const train_params *params = train_model_params(r.model);
         train_array weights = train_model_array(r.model), copy = weights;
         train_folder_options save = {.dtype = kinds[i / 2].dtype, .eos = i - 1};
-        CHECK_OK(train_folder_save(folder, &shape, params, &weights, &save, &err), &err);
+        CHECK_OK(save_array(folder, &shape, params, &weights, &save, &err), &err);
         int32_t stops[2];
         CHECK_EQ(train_stops_read(folder, stops, 2), i > 0);
         if (i > 0) CHECK_EQ(stops[0], i - 1);
@@ -67,7 +83,7 @@ TEST(train_hf_round_trip) {
         double off = relative_distance(loaded, weights.data, params->elements);
         CHECK(off <= kinds[i / 2].off);
         save.dtype = RAVEL_I32;
-        CHECK_EQ(train_folder_save(folder, &shape, params, &weights, &save, &err), RAVEL_E_ARGUMENT);
+        CHECK_EQ(save_array(folder, &shape, params, &weights, &save, &err), RAVEL_E_ARGUMENT);
         free(loaded);
         rig_close(&r);
     }
@@ -91,7 +107,7 @@ TEST(train_hf_shards_and_tensors_too_many) {
     const train_params *params = train_model_params(r.model);
     train_array weights = train_model_array(r.model), copy = weights;
     train_folder_options save = {.dtype = RAVEL_F32, .eos = -1, .shard_bytes = params->parameters * 4 / 3};
-    CHECK_OK(train_folder_save(folder, &shape, params, &weights, &save, &err), &err);
+    CHECK_OK(save_array(folder, &shape, params, &weights, &save, &err), &err);
     float *loaded = calloc((size_t)params->elements, sizeof *loaded);
     copy.data = loaded;
     CHECK_OK(train_tensors_load(params, &copy, folder, &err), &err);
@@ -140,7 +156,7 @@ TEST(train_hf_weights_that_are_not_finite) {
         train_folder_options save = {.dtype = dtypes[i % 3], .eos = -1};
         CHECK_OK(train_model_init(r.model, 9, 0.3, &err), &err);
         ((float *)weights.data)[t->offset + at] = values[i / 3];
-        CHECK_OK(train_folder_save(folder, &shape, params, &weights, &save, &err), &err);
+        CHECK_OK(save_array(folder, &shape, params, &weights, &save, &err), &err);
         CHECK_EQ(train_tensors_load(params, &weights, folder, &err), RAVEL_E_DATA);
         CHECK_HAS(err.message, t->name);
         (void)snprintf(element, sizeof element, "NaN or infinity, first in element %lld of", (long long)at);

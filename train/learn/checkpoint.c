@@ -4,29 +4,22 @@
 #include "train/kernels/assert.h"
 #include "train/kernels/host.h"
 #include "train/learn/gather.h"
+#include "train/model/files.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-enum { PATH = 4096, MOMENTS = 2, ARRAYS = 3, CHUNK = 1 << 16 };
+enum { MOMENTS = 2, ARRAYS = 3 };
 static const char *const names[ARRAYS] = {"moment1", "moment2", "weights"};
 _Static_assert((int)TRAIN__MOMENT1 == 0 && (int)TRAIN__MASTER == ARRAYS - 1, "names by train__which");
-
-static ravel_status join(char *path, const char *folder, const char *name, ravel_error *err) {
-    if ((size_t)snprintf(path, PATH, "%s/%s", folder, name) < PATH) return RAVEL_OK;
-    return ravel_error_set(err, RAVEL_E_ARGUMENT, "the path %.100s... is too long", folder);
-}
 
 /* ---- saving --------------------------------------------------------------------------------------------- */
 
 /* Rank 0's part of a checkpoint. */
 typedef struct saver {
     train__gather *g;
-    ravel_safetensors_writer *writer;
+    train_tensor_writer out; /* optimizer.safetensors */
     int64_t indices[ARRAYS];
-    float *rows; /* a block as the file holds it */
-    int64_t most;
 } saver;
 
 static ravel_status save_model(train__gather *g, const char *folder, ravel_error *err) {
@@ -35,7 +28,7 @@ static ravel_status save_model(train__gather *g, const char *folder, ravel_error
                                   .eos = l->eos,
                                   .shard_bytes = l->options.save_shard,
                                   .source = l->options.model->model};
-    return train_folder_save_rows(folder, &l->shape, g->whole, &g->rows, &model, err);
+    return train_folder_save(folder, &l->shape, g->whole, &g->rows, &model, err);
 }
 
 /* Master weights are saved where the model's file does not have all of their bits. */
@@ -44,28 +37,22 @@ static int saves_array(const train_learner *l, int which) {
 }
 
 static ravel_status open_states(saver *s, const char *folder, ravel_error *err) {
-    char path[PATH], steps[32];
+    char path[TRAIN_PATH], steps[32];
     train_learner *l = s->g->l;
     ravel_safetensors_options options;
+    s->out = (train_tensor_writer){.from = &s->g->rows, .dtype = RAVEL_F32, .piece = s->g->block};
     ravel_safetensors_options_default(&options);
     options.durability = RAVEL_IN_PLACE; /* the folder gets its name when all of it is on the disk */
-    ravel_status status = join(path, folder, "optimizer.safetensors", err);
-    if (!status) status = ravel_safetensors_writer_create(path, &options, &s->writer, err);
+    ravel_status status = train_path_join(path, folder, "optimizer.safetensors", err);
+    if (!status) status = ravel_safetensors_writer_create(path, &options, &s->out.writer, err);
     (void)snprintf(steps, sizeof steps, "%lld", (long long)train_optimizer_steps(l->part[0].optimizer));
-    if (!status) status = ravel_safetensors_writer_metadata(s->writer, "steps", steps, err);
+    if (!status) status = ravel_safetensors_writer_metadata(s->out.writer, "steps", steps, err);
     for (int i = 0; i < ARRAYS && !status; i++)
         if (saves_array(l, i))
-            status = ravel_safetensors_writer_declare(s->writer, names[i], RAVEL_F32, 1, &s->g->whole->elements,
+            status = ravel_safetensors_writer_declare(s->out.writer, names[i], RAVEL_F32, 1, &s->g->whole->elements,
                                                       &s->indices[i], err);
-    for (int64_t i = 0; i < s->g->whole->count; i++)
-        s->most = train__max(s->most, train_block_rows(&s->g->whole->tensors[i]) * s->g->whole->tensors[i].dims[1]);
-    TRAIN__TAKE(&s->g->arena, s->rows, s->most);
+    s->out.converted = train__arena_take(&s->g->arena, (size_t)s->g->piece_bytes);
     return status ? status : train__arena_status(&s->g->arena, "a checkpoint", err);
-}
-
-static ravel_status write_floats(saver *s, int which, const float *values, int64_t count, ravel_error *err) {
-    TRAIN_ASSERT(s->writer && values && count > 0);
-    return ravel_safetensors_writer_write(s->writer, s->indices[which], values, count * (int64_t)sizeof *values, err);
 }
 
 /* Zeros between tensors. */
@@ -75,21 +62,8 @@ static ravel_status write_gap(saver *s, int which, int64_t count, ravel_error *e
     ravel_status status = RAVEL_OK;
     for (int64_t n; count > 0 && !status; count -= n) {
         n = train__min(count, 64);
-        status = write_floats(s, which, zeros, n, err);
-    }
-    return status;
-}
-
-static ravel_status write_tensor(saver *s, int which, const train_tensor *t, ravel_error *err) {
-    const train_rows_source *from = &s->g->rows;
-    int64_t block = train_block_rows(t);
-    ravel_status status = RAVEL_OK;
-    for (int64_t row = 0; row < t->dims[0] && !status; row += block) {
-        int64_t rows = train__min(block, t->dims[0] - row), count = rows * t->dims[1];
-        TRAIN_ASSERT(rows > 0 && count <= s->most);
-        status = from->read(from->user, t, row, rows, s->g->block, err);
-        if (!status) status = ravel_dtype_convert(from->dtype, s->g->block, RAVEL_F32, s->rows, count, err);
-        if (!status) status = write_floats(s, which, s->rows, count, err);
+        status =
+            ravel_safetensors_writer_write(s->out.writer, s->indices[which], zeros, n * (int64_t)sizeof *zeros, err);
     }
     return status;
 }
@@ -101,7 +75,7 @@ static ravel_status write_array(saver *s, int which, ravel_error *err) {
     for (int64_t i = 0; i < whole->count && !status; i++) {
         const train_tensor *t = whole->tensors + i;
         status = write_gap(s, which, t->offset - done, err);
-        if (!status) status = write_tensor(s, which, t, err);
+        if (!status) status = train_tensor_save(&s->out, s->indices[which], t, err);
         done = t->offset + t->count;
     }
     return status ? status : write_gap(s, which, whole->elements - done, err);
@@ -120,7 +94,7 @@ static ravel_status save_all(saver *s, const char *folder, ravel_error *err) {
         drained = train__gather_drain(s->g, &lost);
     }
     if (!status && drained) status = ravel_error_set(err, drained, "%s", lost.message);
-    return status ? status : ravel_safetensors_writer_finish(s->writer, err);
+    return status ? status : ravel_safetensors_writer_finish(s->out.writer, err);
 }
 
 static ravel_status send_all(train__gather *g, ravel_error *err) {
@@ -155,77 +129,47 @@ ravel_status train_learner_save(train_learner *l, const char *folder, int alone,
         status = ravel_comm_rank(l->world) == 0 ? save_all(&s, folder, err) : send_all(&g, err);
         if (!alone) status = ravel_agree(l->world, status, err);
     }
-    ravel_safetensors_writer_free(s.writer);
+    ravel_safetensors_writer_free(s.out.writer);
     train__gather_close(&g);
     return status;
 }
 
 /* ---- loading -------------------------------------------------------------------------------------------- */
 
-typedef struct loader {
-    train_learner *l;
-    const train_params *whole;
-    const ravel_safetensor *from;
-    train_array to; /* of a part */
-    void *buffer;   /* [CHUNK] */
-} loader;
-
-/* `count` elements of the file from `from` on, to element `at` of the part, as far as this rank has them. */
-static ravel_status load_run(const loader *d, int64_t at, int64_t from, int64_t count, ravel_error *err) {
-    int64_t begin = at, end = at + count;
-    int32_t type = d->to.dtype;
-    ravel_status status = RAVEL_OK;
-    if (d->to.shares && !train_shares_cut(d->to.shares, d->to.shares->rank, &begin, &end)) return RAVEL_OK;
-    TRAIN_ASSERT(begin >= at && end <= at + count && d->buffer);
-    for (int64_t n; begin < end && !status; begin += n) {
-        n = train__min(CHUNK, end - begin);
-        status = ravel_safetensor_read(d->from, from + begin - at, n, type, d->buffer, err);
-        if (!status)
-            d->l->kernels->upload(d->l->device, train_array_at(&d->to, begin), d->buffer,
-                                  (size_t)(n * ravel_dtype_bytes(type)));
+/* One array of one part, from an array of the whole model. */
+static ravel_status load_array(train_learner *l, const ravel_safetensors *file, const train_params *whole,
+                               int32_t chunk, int which, void *piece, ravel_error *err) {
+    const train_params *params = train_model_params(l->part[chunk].model);
+    train_array to = train__array_of(l, chunk, (train__which)which);
+    train_tensor_file from = {.piece = piece};
+    ravel_status status = ravel_safetensors_get(file, names[which], 1, &whole->elements, &from.tensor, err);
+    for (int64_t i = 0; i < params->count && !status; i++) {
+        const train_tensor *t = params->tensors + i, *in_file = train_params_find(whole, t->name);
+        TRAIN_ASSERT(in_file && in_file->dims[0] == t->whole[0] && in_file->dims[1] == t->whole[1]);
+        from.first = in_file->offset;
+        status = train_tensor_load(t, &from, &to, err);
     }
     return status;
 }
 
-static ravel_status load_tensor(const loader *d, const train_tensor *t, ravel_error *err) {
-    const train_tensor *whole = train_params_find(d->whole, t->name);
-    TRAIN_ASSERT(whole);
-    ravel_status status = RAVEL_OK;
-    int64_t from = whole->offset + t->first[0] * whole->dims[1] + t->first[1];
-    TRAIN_ASSERT(whole->dims[0] == t->whole[0] && whole->dims[1] == t->whole[1]);
-    if (t->dims[1] == whole->dims[1]) return load_run(d, t->offset, from, t->count, err);
-    for (int64_t r = 0; r < t->dims[0] && !status; r++)
-        status = load_run(d, t->offset + r * t->dims[1], from + r * whole->dims[1], t->dims[1], err);
-    return status;
-}
-
-/* One array of one part. */
-static ravel_status load_array(loader *d, const ravel_safetensors *file, int32_t chunk, int which, ravel_error *err) {
-    train_learner *l = d->l;
-    const train_params *params = train_model_params(l->part[chunk].model);
-    d->to = train__array_of(l, chunk, (train__which)which);
-    ravel_status status = ravel_safetensors_get(file, names[which], 1, &d->whole->elements, &d->from, err);
-    for (int64_t i = 0; i < params->count && !status; i++) status = load_tensor(d, params->tensors + i, err);
-    return status;
-}
-
 static ravel_status load_states(train_learner *l, const char *folder, const train_params *whole, ravel_error *err) {
-    char path[PATH];
+    char path[TRAIN_PATH];
     ravel_safetensors *file = NULL;
-    loader d = {.l = l, .whole = whole};
-    ravel_status status = join(path, folder, "optimizer.safetensors", err);
+    train__arena arena = {.allocator = l->options.allocator};
+    void *piece = train__arena_take_array(&arena, TRAIN_PIECE, sizeof(double));
+    ravel_status status = train__arena_status(&arena, "loading a checkpoint", err);
+    if (!status) status = train_path_join(path, folder, "optimizer.safetensors", err);
     if (!status) status = ravel_safetensors_open(path, l->options.allocator, &file, err);
-    d.buffer = train__alloc(l->options.allocator, CHUNK * sizeof(double));
-    if (!status && !d.buffer) status = train__no_memory(err, CHUNK * sizeof(double), "loading a checkpoint");
     for (int32_t chunk = 0; chunk < l->count && !status; chunk++)
         for (int i = 0; i < ARRAYS && !status; i++)
-            if (i < MOMENTS || ravel_safetensors_find(file, names[i])) status = load_array(&d, file, chunk, i, err);
+            if (i < MOMENTS || ravel_safetensors_find(file, names[i]))
+                status = load_array(l, file, whole, chunk, i, piece, err);
     const char *steps = status ? NULL : ravel_safetensors_metadata(file, "steps");
     for (int32_t chunk = 0; chunk < l->count && steps; chunk++)
         train_optimizer_set_steps(l->part[chunk].optimizer, strtoll(steps, NULL, 10));
     if (!status && !steps)
         status = ravel_error_set(err, RAVEL_E_DATA, "%s does not say how many steps it is from", path);
-    train__release(l->options.allocator, d.buffer, CHUNK * sizeof(double));
+    train__arena_free(&arena);
     ravel_safetensors_free(file);
     return status;
 }

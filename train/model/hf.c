@@ -3,11 +3,9 @@
 
 #include "train/kernels/assert.h"
 #include "train/kernels/arena.h"
+#include "train/model/files.h"
 #include "train/model/shares.h"
 
-#include <ravel/file.h>
-
-#include <errno.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -16,9 +14,6 @@
 #include <unistd.h>
 
 /* ---- tensors -------------------------------------------------------------------------------------------- */
-
-/* PIECE: elements per copy between device and file. */
-enum { PIECE = 1 << 18, SHARD_PATH = 4096 };
 
 /* The first of `count` elements that is NaN or infinite; `count` where all are finite. */
 static int64_t first_not_finite(int32_t dtype, const void *data, int64_t count) {
@@ -45,9 +40,9 @@ static ravel_status check_finite(const ravel_safetensor *source, const train_arr
                            (long long)element, (long long)source->count);
 }
 
-/* `count` elements of the whole tensor from `from` on, to `at` in the array, as far as this rank has them. */
-static ravel_status load_run(const ravel_safetensor *source, const train_array *to, int64_t at, int64_t from,
-                             int64_t count, void *piece, ravel_error *err) {
+/* `count` elements of the file from `from` on, to `at` in the array, as far as this rank has them. */
+static ravel_status load_run(const train_tensor_file *file, const train_array *to, int64_t at, int64_t from,
+                             int64_t count, ravel_error *err) {
     ravel_status status = RAVEL_OK;
     int64_t begin = at, end = at + count;
     if (to->shares && !train_shares_cut(to->shares, to->shares->rank, &begin, &end)) return RAVEL_OK;
@@ -56,11 +51,11 @@ static ravel_status load_run(const ravel_safetensor *source, const train_array *
     TRAIN_ASSERT(begin >= at && end <= at + count);
     count = end - begin;
     for (int64_t done = 0; done < count && !status;) {
-        int64_t n = train__min(count - done, PIECE);
-        status = ravel_safetensor_read(source, from + done, n, to->dtype, piece, err);
-        if (!status) status = check_finite(source, to, from + done, n, piece, err);
+        int64_t n = train__min(count - done, TRAIN_PIECE);
+        status = ravel_safetensor_read(file->tensor, from + done, n, to->dtype, file->piece, err);
+        if (!status && file->finite) status = check_finite(file->tensor, to, from + done, n, file->piece, err);
         if (!status)
-            to->kernels->upload(to->device, train__at(data, to->dtype, done), piece,
+            to->kernels->upload(to->device, train__at(data, to->dtype, done), file->piece,
                                 (size_t)(n * ravel_dtype_bytes(to->dtype)));
         done += n;
     }
@@ -68,16 +63,13 @@ static ravel_status load_run(const ravel_safetensor *source, const train_array *
 }
 
 /* A part of whole rows is one run of the file; of columns, a run per row. */
-static ravel_status load_tensor(const train_tensor *t, const ravel_safetensors *file, const train_array *to,
-                                void *piece, ravel_error *err) {
-    const ravel_safetensor *source = NULL;
-    ravel_status status = ravel_safetensors_get(file, t->name, t->rank, t->whole, &source, err);
-    if (status) return status;
-    if (t->dims[1] == t->whole[1])
-        return load_run(source, to, t->offset, t->first[0] * t->whole[1], t->count, piece, err);
+ravel_status train_tensor_load(const train_tensor *t, const train_tensor_file *file, const train_array *to,
+                               ravel_error *err) {
+    int64_t from = file->first + t->first[0] * t->whole[1] + t->first[1];
+    ravel_status status = RAVEL_OK;
+    if (t->dims[1] == t->whole[1]) return load_run(file, to, t->offset, from, t->count, err);
     for (int64_t r = 0; r < t->dims[0] && !status; r++)
-        status = load_run(source, to, t->offset + r * t->dims[1], (t->first[0] + r) * t->whole[1] + t->first[1],
-                          t->dims[1], piece, err);
+        status = load_run(file, to, t->offset + r * t->dims[1], from + r * t->whole[1], t->dims[1], err);
     return status;
 }
 
@@ -116,25 +108,27 @@ static ravel_status check_all_used(const train_params *params, const ravel_safet
 
 /* Of a folder, the index or model.safetensors where there is one: a checkpoint has other files beside it. */
 static void weights_path(const char *path, char *out) {
-    static const char *const names[] = {"/model.safetensors.index.json", "/model.safetensors"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        (void)snprintf(out, SHARD_PATH, "%.4000s%s", path, names[i]);
-        if (access(out, F_OK) == 0) return;
-    }
-    (void)snprintf(out, SHARD_PATH, "%.4000s", path);
+    static const char *const names[] = {"model.safetensors.index.json", "model.safetensors"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!train_path_join(out, path, names[i], NULL) && train_path_exists(out)) return;
+    (void)snprintf(out, TRAIN_PATH, "%.*s", TRAIN_PATH - 1, path);
 }
 
 ravel_status train_tensors_load(const train_params *params, const train_array *to, const char *path, ravel_error *err) {
     ravel_safetensors *file = NULL;
-    char name[SHARD_PATH];
+    char name[TRAIN_PATH];
     weights_path(path, name);
     ravel_status status = ravel_safetensors_open(name, NULL, &file, err);
     if (status) return status;
     train__arena arena = {0};
-    void *piece = train__arena_take_array(&arena, PIECE, (size_t)ravel_dtype_bytes(to->dtype));
+    train_tensor_file from = {.finite = 1};
+    from.piece = train__arena_take_array(&arena, TRAIN_PIECE, (size_t)ravel_dtype_bytes(to->dtype));
     status = train__arena_status(&arena, "a piece of a tensor", err);
-    for (int64_t i = 0; i < params->count && !status; i++)
-        status = load_tensor(params->tensors + i, file, to, piece, err);
+    for (int64_t i = 0; i < params->count && !status; i++) {
+        const train_tensor *t = params->tensors + i;
+        status = ravel_safetensors_get(file, t->name, t->rank, t->whole, &from.tensor, err);
+        if (!status) status = train_tensor_load(t, &from, to, err);
+    }
     if (!status) status = check_all_used(params, file, err);
     if (status && err) ravel_error_prefix(err, "%s", path);
     train__arena_free(&arena);
@@ -144,72 +138,41 @@ ravel_status train_tensors_load(const train_params *params, const train_array *t
 
 int64_t train_block_rows(const train_tensor *t) {
     TRAIN_ASSERT(t->whole[1] > 0);
-    return train__max(PIECE / t->whole[1], 1);
+    return train__max(TRAIN_PIECE / t->whole[1], 1);
 }
 
-static ravel_status read_array(void *user, const train_tensor *t, int64_t first, int64_t rows, void *to,
-                               ravel_error *err) {
-    const train_array *from = user;
-    TRAIN_ASSERT(first >= 0 && rows > 0 && first + rows <= t->dims[0]);
-    (void)err;
-    from->kernels->download(from->device, to, train__at(from->data, from->dtype, t->offset + first * t->dims[1]),
-                            (size_t)(rows * t->dims[1] * ravel_dtype_bytes(from->dtype)));
-    return RAVEL_OK;
-}
-
-/* Blocks of rows: as received, and in the dtype of the file. */
-typedef struct saving {
-    ravel_safetensors_writer *writer;
-    const train_rows_source *from;
-    int32_t dtype;
-    void *piece, *converted;
-} saving;
-
-static ravel_status save_tensor(const saving *s, int64_t index, const train_tensor *t, ravel_error *err) {
+ravel_status train_tensor_save(const train_tensor_writer *w, int64_t index, const train_tensor *t, ravel_error *err) {
     int64_t block = train_block_rows(t);
     ravel_status status = RAVEL_OK;
     for (int64_t row = 0; row < t->dims[0] && !status; row += block) {
         int64_t rows = train__min(block, t->dims[0] - row), count = rows * t->dims[1];
-        TRAIN_ASSERT(rows > 0 && count <= train__max(PIECE, t->dims[1]));
-        status = s->from->read(s->from->user, t, row, rows, s->piece, err);
-        if (!status) status = ravel_dtype_convert(s->from->dtype, s->piece, s->dtype, s->converted, count, err);
+        TRAIN_ASSERT(rows > 0 && count <= train__max(TRAIN_PIECE, t->dims[1]));
+        status = w->from->read(w->from->user, t, row, rows, w->piece, err);
+        if (!status) status = ravel_dtype_convert(w->from->dtype, w->piece, w->dtype, w->converted, count, err);
         if (!status)
-            status = ravel_safetensors_writer_write(s->writer, index, s->converted, count * ravel_dtype_bytes(s->dtype),
+            status = ravel_safetensors_writer_write(w->writer, index, w->converted, count * ravel_dtype_bytes(w->dtype),
                                                     err);
     }
     return status;
 }
 
 /* Tensors first .. last - 1 of the table as one file. */
-static ravel_status save_range(saving *s, const char *path, const train_params *params, int64_t first, int64_t last,
-                               const ravel_safetensors_options *options, ravel_error *err) {
+static ravel_status save_range(train_tensor_writer *w, const char *path, const train_params *params, int64_t first,
+                               int64_t last, ravel_error *err) {
     int64_t index = 0;
     TRAIN_ASSERT(first < last && last <= params->count);
-    ravel_status status = ravel_safetensors_writer_create(path, options, &s->writer, err);
+    ravel_status status = ravel_safetensors_writer_create(path, NULL, &w->writer, err);
     if (status) return status;
-    status = ravel_safetensors_writer_metadata(s->writer, "format", "pt", err);
+    status = ravel_safetensors_writer_metadata(w->writer, "format", "pt", err);
     for (int64_t i = first; i < last && !status; i++) {
         const train_tensor *t = params->tensors + i;
-        status = ravel_safetensors_writer_declare(s->writer, t->name, s->dtype, t->rank, t->dims, &index, err);
+        status = ravel_safetensors_writer_declare(w->writer, t->name, w->dtype, t->rank, t->dims, &index, err);
     }
     for (int64_t i = first; i < last && !status; i++) /* declared in this order, so numbered 0, 1, ... */
-        status = save_tensor(s, i - first, params->tensors + i, err);
-    if (!status) status = ravel_safetensors_writer_finish(s->writer, err);
-    ravel_safetensors_writer_free(s->writer);
+        status = train_tensor_save(w, i - first, params->tensors + i, err);
+    if (!status) status = ravel_safetensors_writer_finish(w->writer, err);
+    ravel_safetensors_writer_free(w->writer);
     return status;
-}
-
-static ravel_status saving_open(saving *s, train__arena *arena, const train_params *params,
-                                const train_rows_source *from, int32_t dtype, ravel_error *err) {
-    const char *name = NULL;
-    int64_t most = PIECE;
-    ravel_status status = train__torch_name(dtype, &name, err);
-    *s = (saving){.from = from, .dtype = dtype};
-    if (status) return status;
-    for (int64_t i = 0; i < params->count; i++) most = train__max(most, params->tensors[i].dims[1]);
-    s->piece = train__arena_take_array(arena, most, (size_t)ravel_dtype_bytes(from->dtype));
-    s->converted = train__arena_take_array(arena, most, (size_t)ravel_dtype_bytes(dtype));
-    return train__arena_status(arena, "a piece of a tensor", err);
 }
 
 /* ---- folders -------------------------------------------------------------------------------------------- */
@@ -239,13 +202,12 @@ static void shard_name(char *name, size_t room, int64_t shard, int64_t shards) {
         (void)snprintf(name, room, "model-%05lld-of-%05lld.safetensors", (long long)shard + 1, (long long)shards);
 }
 
-static ravel_status write_index(const char *folder, const train_params *params, int32_t dtype, const int64_t *starts,
+static ravel_status write_index(const char *path, const train_params *params, int32_t dtype, const int64_t *starts,
                                 int64_t shards, ravel_error *err) {
-    char path[SHARD_PATH], name[64];
+    char name[64];
     const char *before = "";
-    (void)snprintf(path, sizeof path, "%s/model.safetensors.index.json", folder);
-    FILE *f = fopen(path, "wb");
-    if (!f) return ravel_error_set(err, RAVEL_E_IO, "cannot write %s: %s", path, strerror(errno));
+    FILE *f = train_file_create(path, err);
+    if (!f) return RAVEL_E_IO;
     (void)fprintf(f, "{\n  \"metadata\": {\"total_size\": %lld},\n  \"weight_map\": {",
                   (long long)params->parameters * (long long)ravel_dtype_bytes(dtype));
     for (int64_t shard = 0; shard < shards; shard++) {
@@ -254,55 +216,42 @@ static ravel_status write_index(const char *folder, const train_params *params, 
             (void)fprintf(f, "%s\n    \"%s\": \"%s\"", before, params->tensors[i].name, name);
     }
     (void)fputs("\n  }\n}\n", f);
-    int failed = ferror(f);
-    if (fclose(f) != 0 || failed) return ravel_error_set(err, RAVEL_E_IO, "cannot write %s: %s", path, strerror(errno));
-    return RAVEL_OK;
+    return train_file_close(f, path, err);
 }
 
 static ravel_status save_shards(const char *folder, const train_params *params, const train_rows_source *from,
-                                int32_t dtype, int64_t shard_bytes, ravel_error *err) {
+                                const train_folder_options *options, ravel_error *err) {
     train__arena arena = {0};
-    saving s;
-    int64_t shards = 0, *starts = NULL;
-    ravel_status status = saving_open(&s, &arena, params, from, dtype, err);
-    if (!status) {
-        TRAIN__TAKE(&arena, starts, params->count + 1);
-        status = train__arena_status(&arena, "the list of files", err);
-    }
-    if (!status) cut_shards(params, dtype, shard_bytes > 0 ? shard_bytes : INT64_C(5) << 30, starts, &shards);
+    char path[TRAIN_PATH], name[64];
+    int32_t dtype = options->dtype;
+    int64_t shards = 0, *starts = NULL, most = TRAIN_PIECE;
+    train_tensor_writer w = {.from = from, .dtype = dtype};
+    for (int64_t i = 0; i < params->count; i++) most = train__max(most, params->tensors[i].dims[1]);
+    w.piece = train__arena_take_array(&arena, most, (size_t)ravel_dtype_bytes(from->dtype));
+    w.converted = train__arena_take_array(&arena, most, (size_t)ravel_dtype_bytes(dtype));
+    TRAIN__TAKE(&arena, starts, params->count + 1);
+    ravel_status status = train__arena_status(&arena, "a piece of a tensor", err);
+    if (!status)
+        cut_shards(params, dtype, options->shard_bytes > 0 ? options->shard_bytes : INT64_C(5) << 30, starts, &shards);
     for (int64_t i = 0; i < shards && !status; i++) {
-        char path[SHARD_PATH], name[64];
         shard_name(name, sizeof name, i, shards);
-        (void)snprintf(path, sizeof path, "%s/%s", folder, name);
-        status = save_range(&s, path, params, starts[i], starts[i + 1], NULL, err);
+        status = train_path_join(path, folder, name, err);
+        if (!status) status = save_range(&w, path, params, starts[i], starts[i + 1], err);
     }
-    if (!status && shards > 1) status = write_index(folder, params, dtype, starts, shards, err);
-    if (!status && shards == 1) { /* an index of earlier shards would be read instead */
-        char path[SHARD_PATH];
-        (void)snprintf(path, sizeof path, "%s/model.safetensors.index.json", folder);
-        (void)unlink(path);
-    }
+    if (!status) status = train_path_join(path, folder, "model.safetensors.index.json", err);
+    if (!status && shards > 1) status = write_index(path, params, dtype, starts, shards, err);
+    if (!status && shards == 1) (void)unlink(path); /* an index of earlier shards would be read instead */
     train__arena_free(&arena);
     return status;
 }
 
 ravel_status train_folder_save(const char *folder, const ravel_shape *shape, const train_params *params,
-                               const train_array *from, const train_folder_options *options, ravel_error *err) {
-    train_rows_source rows = {read_array, (void *)from, from->dtype};
-    return train_folder_save_rows(folder, shape, params, &rows, options, err);
-}
-
-ravel_status train_folder_save_rows(const char *folder, const ravel_shape *shape, const train_params *params,
-                                    const train_rows_source *from, const train_folder_options *options,
-                                    ravel_error *err) {
-    char path[SHARD_PATH];
-    if (strlen(folder) > sizeof path - 64)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "the folder's name is too long");
+                               const train_rows_source *from, const train_folder_options *options, ravel_error *err) {
+    char path[TRAIN_PATH];
     ravel_status status = ravel_folder_make(folder, err);
-    if (status) return status;
-    (void)snprintf(path, sizeof path, "%s/config.json", folder);
-    status = train_config_write(path, shape, options->dtype, options->eos, err);
-    if (!status) status = save_shards(folder, params, from, options->dtype, options->shard_bytes, err);
+    if (!status) status = train_path_join(path, folder, "config.json", err);
+    if (!status) status = train_config_write(path, shape, options->dtype, options->eos, err);
+    if (!status) status = save_shards(folder, params, from, options, err);
     if (!status && options->source) status = train_folder_copy_rest(options->source, folder, options->dtype, err);
     return status;
 }

@@ -6,7 +6,7 @@
  *     train_array weights = train_model_array(model);
  *     train_tensors_load(train_model_params(model), &weights, "Qwen3-0.6B", &err);
  *     ...
- *     train_folder_save("out", &shape, params, &weights, &(train_folder_options){.dtype = RAVEL_BF16}, &err);
+ *     train_folder_save("out", &shape, params, &rows, &(train_folder_options){.dtype = RAVEL_BF16}, &err);
  *
  * Any flat array of the parameters' layout can be loaded and saved, not only weights: the optimiser's states too.
  */
@@ -45,6 +45,27 @@ typedef struct train_rows_source {
 } train_rows_source;
 int64_t train_block_rows(const train_tensor *tensor);
 
+/* A tensor of a safetensors file that is read, and one that is written. */
+enum { TRAIN_PIECE = 1 << 18 }; /* elements per copy between device and file */
+typedef struct train_tensor_file {
+    const ravel_safetensor *tensor;
+    int64_t first;  /* its element that the whole tensor begins with */
+    int32_t finite; /* 1: NaN or infinity in it is E_DATA */
+    void *piece;    /* [TRAIN_PIECE] of the array's dtype */
+} train_tensor_file;
+typedef struct train_tensor_writer {
+    ravel_safetensors_writer *writer;
+    const train_rows_source *from;
+    int32_t dtype;           /* of the file */
+    void *piece, *converted; /* a block of rows as received, and in the dtype of the file */
+} train_tensor_writer;
+/* The part of the tensor that the array has. */
+ravel_status train_tensor_load(const train_tensor *tensor, const train_tensor_file *file, const train_array *to,
+                               ravel_error *err);
+/* All rows of the tensor, to the file's tensor `index`. */
+ravel_status train_tensor_save(const train_tensor_writer *writer, int64_t index, const train_tensor *tensor,
+                               ravel_error *err);
+
 typedef struct train_folder_options {
     int32_t dtype;       /* of the file: RAVEL_F32, RAVEL_BF16, RAVEL_F16 */
     int32_t eos;         /* token that ends an answer, for config.json; -1: not known */
@@ -55,11 +76,7 @@ typedef struct train_folder_options {
 
 /* config.json and model.safetensors (or its shards and their index) in `folder`, which is made where it is missing. */
 ravel_status train_folder_save(const char *folder, const ravel_shape *shape, const train_params *params,
-                               const train_array *from, const train_folder_options *options, ravel_error *err);
-
-ravel_status train_folder_save_rows(const char *folder, const ravel_shape *shape, const train_params *params,
-                                    const train_rows_source *from, const train_folder_options *options,
-                                    ravel_error *err);
+                               const train_rows_source *from, const train_folder_options *options, ravel_error *err);
 
 /* The files of a model's folder beside its weights, which other programs need with a checkpoint: config.json (with
  * `dtype`), the tokenizer's files, chat template and generation_config.json, copied where they are there. */

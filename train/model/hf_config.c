@@ -3,22 +3,22 @@
 
 #include "train/kernels/host.h"
 #include "train/model/arch.h"
+#include "train/model/files.h"
 
-#include <ravel/file.h>
 #include <ravel/json.h>
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-enum { PATH = 4096, LARGEST = 16 << 20 };
+enum { LARGEST = 16 << 20 };
 
+/* path[TRAIN_PATH] = a config.json: the path itself, or the one in that folder. */
 static void config_path(const char *path, char *out) {
     struct stat s;
     int folder = stat(path, &s) == 0 && S_ISDIR(s.st_mode);
-    (void)snprintf(out, PATH, "%s%s", path, folder ? "/config.json" : "");
+    (void)snprintf(out, TRAIN_PATH, "%s%s", path, folder ? "/config.json" : "");
 }
 
 /* The document of a JSON file; its text too, where wanted. */
@@ -41,7 +41,7 @@ static ravel_status read_json(const char *path, ravel_json **doc, char **text, s
 /* ---- reading -------------------------------------------------------------------------------------------- */
 
 ravel_status train_config_read(const char *path, ravel_shape *shape, ravel_error *err) {
-    char file[PATH], *text = NULL;
+    char file[TRAIN_PATH], *text = NULL;
     size_t bytes = 0;
     ravel_json *doc = NULL;
     ravel_shape read;
@@ -75,11 +75,12 @@ static int32_t stops_of(const char *path, int32_t *stops, int32_t room) {
 }
 
 int32_t train_stops_read(const char *folder, int32_t *stops, int32_t room) {
-    char path[PATH];
-    (void)snprintf(path, sizeof path, "%s/generation_config.json", folder);
-    int32_t count = stops_of(path, stops, room);
-    (void)snprintf(path, sizeof path, "%s/config.json", folder);
-    return count ? count : stops_of(path, stops, room);
+    static const char *const names[] = {"generation_config.json", "config.json"};
+    char path[TRAIN_PATH];
+    int32_t count = 0;
+    for (int i = 0; i < 2 && !count; i++)
+        if (!train_path_join(path, folder, names[i], NULL)) count = stops_of(path, stops, room);
+    return count;
 }
 
 /* ---- writing -------------------------------------------------------------------------------------------- */
@@ -146,21 +147,15 @@ static void print_config(FILE *f, const ravel_shape *s, const char *dtype, int32
     (void)fputs("\n}\n", f);
 }
 
-static ravel_status close_file(FILE *f, const char *path, ravel_error *err) {
-    int failed = ferror(f);
-    if (fclose(f) != 0 || failed) return ravel_error_set(err, RAVEL_E_IO, "cannot write %s: %s", path, strerror(errno));
-    return RAVEL_OK;
-}
-
 ravel_status train_config_write(const char *path, const ravel_shape *shape, int32_t dtype, int32_t eos,
                                 ravel_error *err) {
     const char *name = NULL;
     ravel_status status = train__torch_name(dtype, &name, err);
     if (status) return status;
-    FILE *f = fopen(path, "wb");
-    if (!f) return ravel_error_set(err, RAVEL_E_IO, "cannot write %s: %s", path, strerror(errno));
+    FILE *f = train_file_create(path, err);
+    if (!f) return RAVEL_E_IO;
     print_config(f, shape, name, eos);
-    return close_file(f, path, err);
+    return train_file_close(f, path, err);
 }
 
 /* ---- the folder that a model came from ------------------------------------------------------------------ */
@@ -205,21 +200,20 @@ static void print_value(FILE *f, const ravel_json *doc, const ravel_json_node *n
 
 /* The config.json of one folder in another, all keys kept, with the new dtype. */
 static ravel_status config_copy(const char *from, const char *to, int32_t dtype, ravel_error *err) {
-    char source[PATH], target[PATH];
+    char source[TRAIN_PATH], target[TRAIN_PATH];
     const char *name = NULL;
     ravel_json *doc = NULL;
     config_path(from, source);
-    (void)snprintf(target, sizeof target, "%.4000s/config.json", to);
-    ravel_status status = train__torch_name(dtype, &name, err);
+    ravel_status status = train_path_join(target, to, "config.json", err);
+    if (!status) status = train__torch_name(dtype, &name, err);
     if (!status) status = read_json(source, &doc, NULL, NULL, err);
-    if (status) return status;
-    FILE *f = fopen(target, "wb");
+    FILE *f = status ? NULL : train_file_create(target, err);
     if (f) {
         print_value(f, doc, ravel_json_root(doc), 1, name);
         (void)fputs("\n", f);
-        status = close_file(f, target, err);
-    } else {
-        status = ravel_error_set(err, RAVEL_E_IO, "cannot write %s: %s", target, strerror(errno));
+        status = train_file_close(f, target, err);
+    } else if (!status) {
+        status = RAVEL_E_IO;
     }
     ravel_json_free(doc);
     return status;
@@ -228,10 +222,10 @@ static ravel_status config_copy(const char *from, const char *to, int32_t dtype,
 static ravel_status copy_file(FILE *in, const char *to, ravel_error *err) {
     char piece[1 << 14];
     size_t bytes;
-    FILE *out = fopen(to, "wb");
-    if (!out) return ravel_error_set(err, RAVEL_E_IO, "cannot write %s: %s", to, strerror(errno));
+    FILE *out = train_file_create(to, err);
+    if (!out) return RAVEL_E_IO;
     while ((bytes = fread(piece, 1, sizeof piece, in)) > 0 && fwrite(piece, 1, bytes, out) == bytes) {}
-    ravel_status status = close_file(out, to, err);
+    ravel_status status = train_file_close(out, to, err);
     if (!status && ferror(in)) status = ravel_error_set(err, RAVEL_E_IO, "cannot read the source of %s", to);
     return status;
 }
@@ -243,10 +237,10 @@ ravel_status train_folder_copy_rest(const char *from, const char *to, int32_t dt
                                         "chat_template.json"};
     ravel_status status = config_copy(from, to, dtype, err);
     for (size_t i = 0; i < sizeof names / sizeof *names && !status; i++) {
-        char source[PATH], target[PATH];
-        (void)snprintf(source, sizeof source, "%.4000s/%s", from, names[i]);
-        (void)snprintf(target, sizeof target, "%.4000s/%s", to, names[i]);
-        FILE *in = fopen(source, "rb");
+        char source[TRAIN_PATH], target[TRAIN_PATH];
+        status = train_path_join(source, from, names[i], err);
+        if (!status) status = train_path_join(target, to, names[i], err);
+        FILE *in = status ? NULL : fopen(source, "rb");
         if (!in) continue;
         status = copy_file(in, target, err);
         (void)fclose(in);

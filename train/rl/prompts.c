@@ -2,11 +2,11 @@
 
 #include "train/kernels/assert.h"
 #include "train/kernels/host.h"
+#include "train/model/files.h"
 
 #include <ravel/json.h>
 #include <ravel/order.h>
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -172,9 +172,9 @@ static ravel_status read_lines(train_prompts *p, FILE *f, const char *path, rave
 
 static ravel_status read_file(train_prompts *p, const char *path, ravel_error *err) {
     FILE *f = fopen(path, "r");
-    if (!f) return ravel_error_set(err, RAVEL_E_IO, "%s cannot be read: %s", path, strerror(errno));
+    if (!f) return train_file_error(err, "read", path);
     ravel_status status = read_lines(p, f, path, err);
-    if (!status && ferror(f)) status = ravel_error_set(err, RAVEL_E_IO, "%s cannot be read: %s", path, strerror(errno));
+    if (!status && ferror(f)) status = train_file_error(err, "read", path);
     (void)fclose(f);
     if (!status && (p->options.bad_rows == RAVEL_BAD_ROWS_ERROR || p->rows.count == 0))
         status = train_problems_error(&p->problems, path, p->lines, err);

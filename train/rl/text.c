@@ -3,11 +3,11 @@
 #include "train/kernels/assert.h"
 #include "train/kernels/host.h"
 #include "train/learn/choice.h"
+#include "train/model/files.h"
 
 #include <ravel/tokenizer.h>
 
 #include <stdio.h>
-#include <unistd.h>
 
 struct train_text {
     ravel_tokenizer *tokenizer; /* NULL: bytes */
@@ -60,15 +60,14 @@ static ravel_status open_tokenizer(train_text *t, const char *folder, ravel_erro
 
 ravel_status train_text_open(const char *folder, int64_t vocab, const char *chat_format, train_text **text,
                              ravel_error *err) {
-    char path[4096];
+    char path[TRAIN_PATH];
     train_text *t = train__calloc(NULL, 1, sizeof *t);
     if (!t) return train__no_memory(err, sizeof *t, "a text");
-    ravel_status status = RAVEL_OK;
+    ravel_status status = folder ? train_path_join(path, folder, "tokenizer.json", err) : RAVEL_OK;
     t->vocab = vocab;
-    (void)snprintf(path, sizeof path, "%.4000s/tokenizer.json", folder ? folder : "");
-    if (folder && access(path, F_OK) == 0)
+    if (!status && folder && train_path_exists(path))
         status = open_tokenizer(t, folder, err);
-    else if (folder && vocab > TRAIN_BYTE_VOCAB)
+    else if (!status && folder && vocab > TRAIN_BYTE_VOCAB)
         (void)ravel_error_set(&t->missing, RAVEL_E_UNSUPPORTED,
                               "the model has a vocabulary of %lld and no tokenizer.json; %s", (long long)vocab, bridge);
     if (!status && t->tokenizer) status = open_rows(t, chat_format, err);

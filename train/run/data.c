@@ -3,7 +3,7 @@
 #include "train/kernels/assert.h"
 #include "train/kernels/host.h"
 #include "train/rl/problems.h"
-#include "train/run/files.h"
+#include "train/model/files.h"
 #include "train/run/log.h"
 #include "train/run/pair_source.h"
 

@@ -425,7 +425,7 @@ static ravel_status check_arrays(const train_rollouts *x, int64_t vocab, ravel_e
 ravel_status train__grpo_read_waiting(train__grpo *g, const char *folder, int64_t vocab, ravel_error *err) {
     char path[TRAIN_PATH];
     ravel_safetensors *file = NULL;
-    train_rollouts all;
+    train_rollouts all = {0};
     ravel_status status = train_path_join(path, folder, waiting_name, err);
     if (status || !train_path_exists(path)) return status; /* nothing waited */
     status = ravel_safetensors_open(path, NULL, &file, err);

@@ -21,7 +21,7 @@
 #ifndef TRAIN_RUNDIR_H
 #define TRAIN_RUNDIR_H
 
-#include "train/run/files.h"
+#include "train/model/files.h"
 
 typedef struct train_rundir {
     char path[TRAIN_PATH];

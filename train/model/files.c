@@ -1,4 +1,4 @@
-#include "train/run/files.h"
+#include "train/model/files.h"
 
 #include "train/kernels/assert.h"
 #include "train/kernels/host.h"
@@ -6,7 +6,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -76,6 +75,18 @@ ravel_status train_file_flush(const char *path, ravel_error *err) {
     int failed = fsync(fd);
     close(fd);
     return failed ? train_file_error(err, "flushed to the disk", path) : RAVEL_OK;
+}
+
+FILE *train_file_create(const char *path, ravel_error *err) {
+    FILE *f = fopen(path, "wb");
+    if (!f) (void)train_file_error(err, "written", path);
+    return f;
+}
+
+ravel_status train_file_close(FILE *f, const char *path, ravel_error *err) {
+    int failed = ferror(f);
+    failed |= fclose(f) != 0;
+    return failed ? train_file_error(err, "written", path) : RAVEL_OK;
 }
 
 static ravel_status write_all(const char *path, const char *text, size_t bytes, ravel_error *err) {

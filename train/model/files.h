@@ -1,8 +1,11 @@
-/* train/run/files.h: paths, folders and small files of a run, beside those of ravel/file.h. Every error names the path. */
+/* train/model/files.h: paths, folders and small files of models and runs, beside those of ravel/file.h. Every error names the
+ * path. */
 #ifndef TRAIN_FILES_H
 #define TRAIN_FILES_H
 
 #include <ravel/file.h>
+
+#include <stdio.h>
 
 enum { TRAIN_PATH = 4096 };
 
@@ -17,6 +20,9 @@ ravel_status train_folder_walk(const char *folder, train_entry_fn each, void *us
 /* rm -r, without following links. */
 ravel_status train_folder_remove(const char *path, ravel_error *err);
 
+/* A file to write, or NULL with E_IO; closed, E_IO where not all of it was written. */
+FILE *train_file_create(const char *path, ravel_error *err);
+ravel_status train_file_close(FILE *file, const char *path, ravel_error *err);
 /* folder/name, written aside, flushed and renamed. */
 ravel_status train_file_write(const char *folder, const char *name, const char *text, size_t bytes, ravel_error *err);
 /* fsync of a file or a folder. */
