@@ -106,7 +106,9 @@ static ravel_status run_update(job *j, const train_config *c, ravel_comm *comm, 
     if (status || ravel_comm_rank(comm) != 0) return status;
     j->loss = loss;
     (void)c;
-    return j->zero ? RAVEL_OK : compare(j, train_learner_model(l), &j->worst, j->where, sizeof j->where, err);
+    return j->zero
+               ? RAVEL_OK
+               : compare(j, train_parts_model(train_learner_parts(l), 0), &j->worst, j->where, sizeof j->where, err);
 }
 
 static ravel_status work(ravel_comm *comm, void *user, ravel_error *err) {

@@ -107,10 +107,10 @@ static void moments_in_bf16(const char *set) {
             train_optimizer_step(optimizers[m], 0.01);
         }
         if (step > 0) continue;
-        train_array plain[2] = {train_optimizer_first_moment(optimizers[0]),
-                                train_optimizer_second_moment(optimizers[0])};
-        train_array small[2] = {train_optimizer_first_moment(optimizers[1]),
-                                train_optimizer_second_moment(optimizers[1])};
+        train_array plain[2] = {train_optimizer_array(optimizers[0], TRAIN_MOMENT1),
+                                train_optimizer_array(optimizers[0], TRAIN_MOMENT2)};
+        train_array small[2] = {train_optimizer_array(optimizers[1], TRAIN_MOMENT1),
+                                train_optimizer_array(optimizers[1], TRAIN_MOMENT2)};
         for (int i = 0; i < 2; i++) {
             CHECK(plain[i].dtype == RAVEL_F32 && small[i].dtype == RAVEL_BF16);
             CHECK_OK(ravel_dtype_convert(RAVEL_F32, plain[i].data, RAVEL_BF16, rounded, n, &err), &err);

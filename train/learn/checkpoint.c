@@ -11,7 +11,7 @@
 
 enum { MOMENTS = 2, ARRAYS = 3 };
 static const char *const names[ARRAYS] = {"moment1", "moment2", "weights"};
-_Static_assert((int)TRAIN__MOMENT1 == 0 && (int)TRAIN__MASTER == ARRAYS - 1, "names by train__which");
+_Static_assert(TRAIN_MOMENT1 == 0 && TRAIN_MASTER == ARRAYS - 1, "names by train_states");
 
 /* ---- saving --------------------------------------------------------------------------------------------- */
 
@@ -89,7 +89,7 @@ static ravel_status save_all(saver *s, const char *folder, ravel_error *err) {
     if (!status && !drained) status = open_states(s, folder, err);
     for (int i = 0; i < ARRAYS && !drained; i++) {
         if (!saves_array(s->g->l, i)) continue;
-        train__gather_begin(s->g, (train__which)i);
+        train__gather_begin(s->g, i);
         if (!status) status = write_array(s, i, err);
         drained = train__gather_drain(s->g, &lost);
     }
@@ -102,7 +102,7 @@ static ravel_status send_all(train__gather *g, ravel_error *err) {
     ravel_status status = train__gather_send(g, err);
     for (int i = 0; i < ARRAYS && !status; i++) {
         if (!saves_array(g->l, i)) continue;
-        train__gather_begin(g, (train__which)i);
+        train__gather_begin(g, i);
         status = train__gather_send(g, err);
     }
     return status;
@@ -140,7 +140,7 @@ ravel_status train_learner_save(train_learner *l, const char *folder, int alone,
 static ravel_status load_array(train_learner *l, const ravel_safetensors *file, const train_params *whole,
                                int32_t chunk, int which, void *piece, ravel_error *err) {
     const train_params *params = train_model_params(l->part[chunk].model);
-    train_array to = train__array_of(l, chunk, (train__which)which);
+    train_array to = train__array_of(l, chunk, which);
     train_tensor_file from = {.piece = piece};
     ravel_status status = ravel_safetensors_get(file, names[which], 1, &whole->elements, &from.tensor, err);
     for (int64_t i = 0; i < params->count && !status; i++) {

@@ -40,32 +40,33 @@ void train_stop_tokens(const train_model_choice *choice, int32_t *stops, int32_t
     *count = 1;
 }
 
-int32_t train_stops_parse(const char *text, int64_t vocab, int32_t *stops, ravel_error *err) {
+/* "3,17" as list[most] of numbers below `limit`; returns how many, 0 where it is anything else. */
+static int32_t parse_list(const char *text, int64_t limit, int32_t *list, int32_t most) {
     int32_t count = 0;
-    for (const char *at = text; count < TRAIN_STOPS; at++) {
+    for (const char *at = text; count < most; at++) {
         char *end;
-        long long id = strtoll(at, &end, 10);
-        if (end == at || (*end && *end != ',') || id < 0 || id >= vocab) break;
-        stops[count++] = (int32_t)id;
+        long long number = strtoll(at, &end, 10);
+        if (end == at || (*end && *end != ',') || number < 0 || number >= limit) break;
+        list[count++] = (int32_t)number;
         if (!*end) return count;
         at = end;
     }
-    ravel_error_set(err, RAVEL_E_ARGUMENT, "stop-ids is \"%.60s\"; it must be up to %d tokens below %lld, as 3,17",
-                    text, TRAIN_STOPS, (long long)vocab);
     return 0;
+}
+
+int32_t train_stops_parse(const char *text, int64_t vocab, int32_t *stops, ravel_error *err) {
+    int32_t count = parse_list(text, vocab, stops, TRAIN_STOPS);
+    if (!count)
+        ravel_error_set(err, RAVEL_E_ARGUMENT, "stop-ids is \"%.60s\"; it must be up to %d tokens below %lld, as 3,17",
+                        text, TRAIN_STOPS, (long long)vocab);
+    return count;
 }
 
 ravel_status train_gpus_parse(const char *name, const char *text, int32_t *list, int32_t *count, ravel_error *err) {
     *count = 0;
     if (!text || strcmp(text, "auto") == 0) return RAVEL_OK;
-    for (const char *at = text; *count < TRAIN_GPUS; at++) {
-        char *end;
-        long gpu = *at >= '0' && *at <= '9' ? strtol(at, &end, 10) : -1;
-        if (gpu < 0 || gpu >= TRAIN_GPUS || (*end && *end != ',')) break;
-        list[(*count)++] = (int32_t)gpu;
-        if (!*end) return RAVEL_OK;
-        at = end;
-    }
+    *count = parse_list(text, TRAIN_GPUS, list, TRAIN_GPUS);
+    if (*count) return RAVEL_OK;
     return ravel_error_set(err, RAVEL_E_ARGUMENT,
                            "%s is \"%.60s\"; it must be auto, a GPU from 0 to %d, or a list of them like 0,1,2,3", name,
                            text, TRAIN_GPUS - 1);

@@ -7,12 +7,11 @@
 
 enum { TAG_GATHER = 21 };
 
-train_array train__array_of(const train_learner *l, int32_t chunk, train__which which) {
-    TRAIN_ASSERT(chunk >= 0 && chunk < l->count);
+train_array train__array_of(const train_learner *l, int32_t chunk, int32_t which) {
+    TRAIN_ASSERT(chunk >= 0 && chunk < l->count && which >= TRAIN_MOMENT1 && which <= TRAIN__WEIGHTS);
     const train__part *p = &l->part[chunk];
-    if (which == TRAIN__MOMENT1) return train_optimizer_first_moment(p->optimizer);
-    if (which == TRAIN__MOMENT2) return train_optimizer_second_moment(p->optimizer);
-    return which == TRAIN__MASTER ? train_optimizer_master(p->optimizer) : train_model_array(p->model);
+    if (which == TRAIN__WEIGHTS) return train_model_array(p->model);
+    return train_optimizer_array(p->optimizer, (train_states)which);
 }
 
 static int32_t type_of(const train__gather *g) {
@@ -148,10 +147,9 @@ ravel_status train__gather_send(train__gather *g, ravel_error *err) {
 
 /* ---- create and free ------------------------------------------------------------------------------------- */
 
-void train__gather_begin(train__gather *g, train__which which) {
+void train__gather_begin(train__gather *g, int32_t which) {
     g->which = which;
     g->tensor = g->row = 0;
-    TRAIN_ASSERT(which >= TRAIN__MOMENT1 && which <= TRAIN__WEIGHTS);
     g->rows = (train_rows_source){read_rows, g, type_of(g)};
 }
 

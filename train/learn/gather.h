@@ -16,12 +16,13 @@
 #include "train/learn/learner_internal.h"
 #include "train/model/hf.h"
 
-typedef enum train__which { TRAIN__MOMENT1, TRAIN__MOMENT2, TRAIN__MASTER, TRAIN__WEIGHTS } train__which;
+/* Which array: one of train_states, or the weights. */
+enum { TRAIN__WEIGHTS = TRAIN_MASTER + 1 };
 
 typedef struct train__gather {
     train_learner *l;
     train__arena arena; /* of all arrays here */
-    train__which which;
+    int32_t which;
     train_rows_source rows; /* rank 0 */
     train_params *whole;    /* the table of the whole model */
     train_params **tables;  /* rank 0: [parts * tp] */
@@ -35,7 +36,7 @@ typedef struct train__gather {
 
 ravel_status train__gather_open(train__gather *g, train_learner *learner, ravel_error *err);
 /* Begins with the rows of one of the arrays. */
-void train__gather_begin(train__gather *g, train__which which);
+void train__gather_begin(train__gather *g, int32_t which);
 /* All but rank 0: sends everything. */
 ravel_status train__gather_send(train__gather *g, ravel_error *err);
 /* Rank 0: receives and drops the blocks that were not asked for. */
@@ -43,6 +44,6 @@ ravel_status train__gather_drain(train__gather *g, ravel_error *err);
 void train__gather_close(train__gather *g);
 
 /* A part's array on this rank. */
-train_array train__array_of(const train_learner *l, int32_t chunk, train__which which);
+train_array train__array_of(const train_learner *l, int32_t chunk, int32_t which);
 
 #endif

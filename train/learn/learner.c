@@ -98,7 +98,7 @@ static ravel_status join_groups(train_learner *l, ravel_error *err) {
     if (!status && pp > 1 && l->shape.tied)
         status = ravel_comm_split(ravel_mesh_comm(l->mesh, RAVEL_AXIS_PP), stage == 0 || stage == pp - 1 ? 0 : -1,
                                   stage, &l->ends_host, err);
-    if (!status && l->ends_host) status = train_parts_join(l->parts, l->ends_host, &l->ends, err);
+    if (!status && l->ends_host) status = train__parts_join(l->parts, l->ends_host, &l->ends, err);
     return status;
 }
 
@@ -144,10 +144,10 @@ ravel_status train_learner_create(const train_learner_options *options, const ra
     l->eos = stops[0] < shape->vocab ? stops[0] : -1;
     ravel_status status = train_parts_create(&parts, shape, mesh, &l->parts, err);
     if (!status) {
-        l->count = train_parts_count(l->parts);
-        l->kernels = train_parts_kernels(l->parts);
-        l->device = train_parts_device(l->parts);
-        l->replicas = train_parts_replicas(l->parts);
+        l->count = l->parts->count;
+        l->kernels = l->parts->kernels;
+        l->device = l->parts->device;
+        l->replicas = l->parts->replicas;
         status = join_groups(l, err);
     }
     if (!status) status = ravel_agree(l->world, make_states(l, err), err);
@@ -181,13 +181,4 @@ void train_learner_free(train_learner *l) {
 
 train_parts *train_learner_parts(train_learner *l) {
     return l->parts;
-}
-
-const train_kernels *train_learner_kernels(const train_learner *l, train_device **device) {
-    *device = l->device;
-    return l->kernels;
-}
-
-train_model *train_learner_model(train_learner *l) {
-    return train_parts_model(l->parts, 0);
 }

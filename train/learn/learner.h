@@ -75,12 +75,6 @@ ravel_status train_learner_estimate(const train_learner_options *options, const 
                                     const ravel_mesh_layout *layout, train_estimate *estimate, ravel_error *err);
 
 train_parts *train_learner_parts(train_learner *learner);
-/* The model of this rank's first part: the whole model on a mesh without tp, pp. */
-train_model *train_learner_model(train_learner *learner);
-
-/* The kernel set, and in *device what runs it. */
-const train_kernels *train_learner_kernels(const train_learner *learner, train_device **device);
-
 void train_learner_begin(train_learner *learner);
 /* *norm is the global gradient norm before clipping. A norm that is not finite leaves the weights as they are on every
  * rank and sets *skipped. `metrics` (may be NULL) gets the phases. */

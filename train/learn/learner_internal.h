@@ -3,6 +3,7 @@
 #define TRAIN_LEARNER_INTERNAL_H
 
 #include "train/learn/learner.h"
+#include "train/learn/parts_internal.h"
 
 /* One part of the model and its optimiser. */
 typedef struct train__part {

@@ -216,12 +216,12 @@ void train_optimizer_skip(train_optimizer *o) {
 
 /* ---- states --------------------------------------------------------------------------------------------- */
 
-static train_array array_of(const train_optimizer *o, void *data, int32_t dtype) {
-    return (train_array){o->kernels, o->device, data, dtype, o->shares};
-}
-
-train_array train_optimizer_master(train_optimizer *o) {
-    return o->master ? array_of(o, o->master, o->kernels->types.master) : train_model_array(o->model);
+train_array train_optimizer_array(train_optimizer *o, train_states which) {
+    int32_t moment = moment_type(o->kernels, o->options.moments);
+    if (which == TRAIN_MASTER && !o->master) return train_model_array(o->model);
+    if (which == TRAIN_MASTER)
+        return (train_array){o->kernels, o->device, o->master, o->kernels->types.master, o->shares};
+    return (train_array){o->kernels, o->device, which == TRAIN_MOMENT1 ? o->m : o->v, moment, o->shares};
 }
 
 void train_optimizer_take_weights(train_optimizer *o) {
@@ -235,14 +235,6 @@ void train_optimizer_take_weights(train_optimizer *o) {
             o->kernels->convert(o->device, train__at(o->master, t->master, s->places[u]), t->master,
                                 train_array_at(&weights, begin), t->weight, count);
     }
-}
-
-train_array train_optimizer_first_moment(train_optimizer *o) {
-    return array_of(o, o->m, moment_type(o->kernels, o->options.moments));
-}
-
-train_array train_optimizer_second_moment(train_optimizer *o) {
-    return array_of(o, o->v, moment_type(o->kernels, o->options.moments));
 }
 
 int64_t train_optimizer_steps(const train_optimizer *o) {

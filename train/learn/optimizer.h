@@ -61,13 +61,13 @@ void train_optimizer_step(train_optimizer *optimizer, double lr);
 /* Takes back the count of a step that the device skipped. */
 void train_optimizer_skip(train_optimizer *optimizer);
 
-/* For checkpoints: the share's master weights (the model's weights, where those are the master weights), the two states, on
- * the device, and the number of steps taken. */
-train_array train_optimizer_master(train_optimizer *optimizer);
+/* For checkpoints: the share's arrays on the device. The master weights are the model's, where those are the master
+ * weights. */
+typedef enum train_states { TRAIN_MOMENT1, TRAIN_MOMENT2, TRAIN_MASTER } train_states;
+train_array train_optimizer_array(train_optimizer *optimizer, train_states which);
 /* After weights were loaded: the share's master weights become these. */
 void train_optimizer_take_weights(train_optimizer *optimizer);
-train_array train_optimizer_first_moment(train_optimizer *optimizer);
-train_array train_optimizer_second_moment(train_optimizer *optimizer);
+/* Steps taken. */
 int64_t train_optimizer_steps(const train_optimizer *optimizer);
 void train_optimizer_set_steps(train_optimizer *optimizer, int64_t steps);
 

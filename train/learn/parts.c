@@ -70,10 +70,6 @@ static ravel_status set_weights(train_model *model, const train_model_choice *ch
     return train_model_init(model, choice->init_seed, choice->init_std, err);
 }
 
-ravel_comm *train__parts_replicas(const train_parts *p) {
-    return ravel_mesh_comm(p->mesh, RAVEL_AXIS_DP | RAVEL_AXIS_CP);
-}
-
 static ravel_status make_model(train_parts *p, int32_t chunk, ravel_error *err) {
     TRAIN_ASSERT(chunk >= 0 && chunk < p->count && !p->models[chunk]);
     train_model_options options;
@@ -101,14 +97,14 @@ static ravel_status join_rings(train_parts *p, ravel_error *err) {
     for (int32_t i = 0; i < p->width_count && !status; i++)
         if (p->widths[i] > 1) {
             status = ravel_comm_split(pool, rank / p->widths[i], rank, &p->ring_hosts[i], err);
-            if (!status) status = train_parts_join(p, p->ring_hosts[i], &p->rings[i], err);
+            if (!status) status = train__parts_join(p, p->ring_hosts[i], &p->rings[i], err);
         }
     return status;
 }
 
 /* ---- NCCL ------------------------------------------------------------------------------------------------ */
 
-ravel_status train_parts_join(train_parts *p, ravel_comm *host, ravel_comm **comm, ravel_error *err) {
+ravel_status train__parts_join(train_parts *p, ravel_comm *host, ravel_comm **comm, ravel_error *err) {
     *comm = host;
     return p->wires ? train__wires_join(p->wires, host, TRAIN__WIRE_OWN, comm, err) : RAVEL_OK;
 }
@@ -141,23 +137,15 @@ static ravel_status join_mesh(train_parts *p, ravel_error *err) {
     ravel_status status = RAVEL_OK;
     p->tp = ravel_mesh_comm(p->mesh, RAVEL_AXIS_TP);
     p->cp = ravel_mesh_comm(p->mesh, RAVEL_AXIS_CP);
-    p->replicas = train__parts_replicas(p);
+    p->replicas = ravel_mesh_comm(p->mesh, RAVEL_AXIS_DP | RAVEL_AXIS_CP);
     if (p->options.model->wire != TRAIN_WIRE_NCCL || p->kernels->host_memory) return RAVEL_OK;
     status = train__wires_open(p->kernels, p->device, p->options.model->gpu, world, &p->wires, err);
     status = ravel_agree(world, status, err);
     if (!status && ravel_comm_size(p->tp) > 1)
         status = train__wires_join(p->wires, p->tp, TRAIN__WIRE_KERNELS, &p->tp, err);
-    if (!status && ravel_comm_size(p->cp) > 1) status = train_parts_join(p, p->cp, &p->cp, err);
-    if (!status) status = train_parts_join(p, p->replicas, &p->replicas, err);
+    if (!status && ravel_comm_size(p->cp) > 1) status = train__parts_join(p, p->cp, &p->cp, err);
+    if (!status) status = train__parts_join(p, p->replicas, &p->replicas, err);
     return status ? status : join_edges(p, err);
-}
-
-ravel_comm *train_parts_replicas(const train_parts *p) {
-    return p->replicas;
-}
-
-int train_parts_wired(const train_parts *p) {
-    return p->wires != NULL;
 }
 
 void train_parts_disconnect(train_parts *p, const ravel_error *why) {
@@ -226,23 +214,10 @@ train_model *train_parts_model(const train_parts *p, int32_t chunk) {
     return p->models[chunk];
 }
 
-int32_t train_parts_number(const train_parts *p, int32_t chunk) {
-    TRAIN_ASSERT(chunk >= 0 && chunk < p->count);
-    return chunk * train_layout_pp(&p->layout) + p->at.pp;
-}
-
 const train_kernels *train_parts_kernels(const train_parts *p) {
     return p->kernels;
 }
 
 train_device *train_parts_device(const train_parts *p) {
     return p->device;
-}
-
-ravel_mesh *train_parts_mesh(const train_parts *p) {
-    return p->mesh;
-}
-
-int train_parts_is_last(const train_parts *p) {
-    return train_parts_number(p, p->count - 1) == train_layout_parts(&p->layout) - 1;
 }

@@ -47,23 +47,10 @@ ravel_status train_parts_memory(const train_parts_options *options, const ravel_
 
 int32_t train_parts_count(const train_parts *parts);
 train_model *train_parts_model(const train_parts *parts, int32_t chunk);
-/* The model part that a chunk of this rank is: chunk * pp + stage. */
-int32_t train_parts_number(const train_parts *parts, int32_t chunk);
 const train_kernels *train_parts_kernels(const train_parts *parts);
 train_device *train_parts_device(const train_parts *parts);
-ravel_mesh *train_parts_mesh(const train_parts *parts);
-/* The communicator of the same ranks for arrays of the device: `host` itself, or NCCL's. Collective over `host` where it is NCCL's for
- * the first time. */
-ravel_status train_parts_join(train_parts *parts, ravel_comm *host, ravel_comm **comm, ravel_error *err);
-/* Ranks with the same parameters, for arrays of the device. */
-ravel_comm *train_parts_replicas(const train_parts *parts);
-/* Whether arrays of the device travel over NCCL. */
-int train_parts_wired(const train_parts *parts);
 /* Ends NCCL's communicators, before anything that their operations use is released. `why`: this rank failed; or NULL. */
 void train_parts_disconnect(train_parts *parts, const ravel_error *why);
-/* Whether this rank has the last part, and so log-probs and losses. */
-int train_parts_is_last(const train_parts *parts);
-
 /* The caller's functions for each micro-batch; either may be NULL. Called once per part, in the order of the schedule;
  * a micro-batch's arrays that a part does not get are NULL. */
 typedef struct train_work {

@@ -1,7 +1,8 @@
-/* The struct train_parts, shared by parts.c (create, free) and parts_run.c (run). */
+/* The struct train_parts, shared by parts.c (create, free), parts_run.c (run) and the learner. */
 #ifndef TRAIN_PARTS_INTERNAL_H
 #define TRAIN_PARTS_INTERNAL_H
 
+#include "train/kernels/assert.h"
 #include "train/learn/parts.h"
 
 /* A place of a micro-batch in flight. */
@@ -19,7 +20,7 @@ struct train_parts {
     ravel_mesh_coord at;
     ravel_comm *pp;                 /* ranks of the pipeline, the mesh's */
     train__wires *wires;            /* NULL: arrays travel over host communicators; else these are NCCL's: */
-    ravel_comm *tp, *cp, *replicas; /* the mesh's; NULL: not needed */
+    ravel_comm *tp, *cp, *replicas; /* the mesh's; replicas: ranks that have the same parameters */
     ravel_comm *edges[2][2];        /* [gradients][sent]: rows or gradients, received (0) or sent (1): rank 0 sends */
     ravel_comm *ring_hosts[RAVEL_FIT_WIDTHS]; /* below `rings` */
     int32_t width_count;                      /* hybrid: widths that groups may have, rising, */
@@ -40,7 +41,14 @@ struct train_parts {
 /* Moves the sends that are under way along, without waiting; `user` is a train_parts. */
 void train__parts_progress(void *user);
 
-/* Ranks that have the same parameters. */
-ravel_comm *train__parts_replicas(const train_parts *p);
+/* The model part that a chunk of this rank is: chunk * pp + stage. */
+static inline int32_t train__parts_number(const train_parts *p, int32_t chunk) {
+    TRAIN_ASSERT(chunk >= 0 && chunk < p->count);
+    return chunk * train_layout_pp(&p->layout) + p->at.pp;
+}
+
+/* The communicator of the same ranks for arrays of the device: `host` itself, or NCCL's. Collective over `host` where it is
+ * NCCL's for the first time. */
+ravel_status train__parts_join(train_parts *p, ravel_comm *host, ravel_comm **comm, ravel_error *err);
 
 #endif

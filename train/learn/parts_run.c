@@ -80,7 +80,7 @@ static int32_t tag_of(int32_t chunk, int backward) {
 /* Receives the rows of `part` (in forward its input, in backward its output) from the part that makes them. */
 static ravel_status receive(const run *r, train_op op, const ravel_micro_batch *micro, ravel_error *err) {
     train_parts *p = r->p;
-    int32_t pp = train_layout_pp(&p->layout), part = train_parts_number(p, op.chunk), flight = flight_of(p, op);
+    int32_t pp = train_layout_pp(&p->layout), part = train__parts_number(p, op.chunk), flight = flight_of(p, op);
     int32_t from = op.backward ? part + 1 : part - 1;
     train_model *model = p->models[op.chunk];
     if (from < 0 || from == train_layout_parts(&p->layout)) return RAVEL_OK;
@@ -98,7 +98,7 @@ static ravel_status receive(const run *r, train_op op, const ravel_micro_batch *
 /* Sends the rows that the operation made to the part that needs them, with that part's tag. */
 static ravel_status send(const run *r, train_op op, const ravel_micro_batch *micro, ravel_error *err) {
     train_parts *p = r->p;
-    int32_t pp = train_layout_pp(&p->layout), part = train_parts_number(p, op.chunk), flight = flight_of(p, op);
+    int32_t pp = train_layout_pp(&p->layout), part = train__parts_number(p, op.chunk), flight = flight_of(p, op);
     int32_t to = op.backward ? part - 1 : part + 1;
     train_model *model = p->models[op.chunk];
     if (to < 0 || to == train_layout_parts(&p->layout)) return RAVEL_OK;
@@ -233,7 +233,8 @@ static ravel_status run_table(run *r, const train_pipeline *table,
         if (!status && p->sent) status = ravel_error_set(err, p->sent, "%s", p->sent_error.message);
     }
     if (status && !train__is_lost(status) && table->pp > 1) ravel_comm_abort(p->pp, err);
-    if (status && !train__is_lost(status) && p->options.shard) ravel_comm_abort(train__parts_replicas(p), err);
+    if (status && !train__is_lost(status) && p->options.shard)
+        ravel_comm_abort(ravel_mesh_comm(p->mesh, RAVEL_AXIS_DP | RAVEL_AXIS_CP), err);
     if (status) train__wires_abort(p->wires, err); /* the GPUs of other ranks may wait for this one */
     ravel_status sent = finish_sends(p, status ? NULL : err);
     return status ? status : sent;

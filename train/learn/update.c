@@ -31,7 +31,7 @@ static ravel_status scatter_gradients(train_learner *l, const train__part *p, ra
 static ravel_status sum_gradients(train_learner *l, const train__part *p, ravel_error *err) {
     TRAIN_ASSERT(p->model && p->shares && (p->shares->ranks == 1 || p->shares->ranks == l->ranks));
     void *grads = train_model_grads(p->model);
-    if (l->ranks == 1 && !train_parts_wired(l->parts)) return RAVEL_OK;
+    if (l->ranks == 1 && !l->parts->wires) return RAVEL_OK;
     if (train_model_shares(p->model)) return train_model_finish_grads(p->model, err);
     if (p->shares->ranks > 1) return scatter_gradients(l, p, err);
     return train__exchange_sum(train_model_exchange(p->model), l->replicas, grads, p->shares->most,
@@ -95,8 +95,9 @@ static ravel_status clip(train_learner *l, ravel_error *err) {
 
 /* Figures of the losses are where the last part is, once for all tensor-parallel ranks; the norm is everywhere. */
 static ravel_status read_figures(train_learner *l, ravel_error *err) {
+    int32_t part = train__parts_number(l->parts, l->count - 1);
     ravel_status status = train_model_read(l->part[l->count - 1].model, &l->update, err);
-    if (!train_parts_is_last(l->parts) || ravel_mesh_coords(l->mesh).tp > 0) l->update.sums = (train_loss_sums){0};
+    if (part < train_layout_parts(&l->parts->layout) - 1 || l->parts->at.tp > 0) l->update.sums = (train_loss_sums){0};
     return status;
 }
 

@@ -7,6 +7,7 @@
 struct train_pairs {
     double beta;
     int64_t budget;
+    int32_t tp_rank;
     train_parts *reference;
     train_scores before;       /* log-probs of the reference, by micro-batch */
     int32_t *lengths, *starts; /* [2 * budget + 1] cu_seqlens of the answers */
@@ -25,6 +26,7 @@ ravel_status train_pairs_create(const train_parts_options *options, const ravel_
     if (p) {
         p->beta = beta;
         p->budget = options->budget;
+        p->tp_rank = ravel_mesh_coords(mesh).tp;
         p->lengths = train__alloc(NULL, ends);
         p->starts = train__alloc(NULL, ends);
         if (!p->lengths || !p->starts) status = train__no_memory(err, 2 * ends, "pairs");
@@ -164,10 +166,9 @@ static ravel_status score_reference(train_pairs *p, train_parts *parts, const ra
 }
 
 /* Tensor-parallel ranks have the same pairs: only the first counts them. */
-static void tell(const train_pairs *p, const train_parts *parts, train_dpo_sums *sums) {
-    *sums = p->sums;
+static void tell(const train_pairs *p, train_dpo_sums *sums) {
     TRAIN_ASSERT(p->sums.right <= p->sums.pairs);
-    if (ravel_mesh_coords(train_parts_mesh(parts)).tp > 0) *sums = (train_dpo_sums){0};
+    *sums = p->tp_rank == 0 ? p->sums : (train_dpo_sums){0};
 }
 
 ravel_status train_pairs_learn(train_pairs *p, train_parts *parts, const ravel_feed *feed, int64_t micros,
@@ -177,7 +178,7 @@ ravel_status train_pairs_learn(train_pairs *p, train_parts *parts, const ravel_f
     ravel_status status = score_reference(p, parts, feed, micros, err);
     if (metrics) (void)ravel_metrics_phase_end(metrics, RAVEL_PHASE_FORWARD, NULL);
     if (!status) status = train_parts_learn(parts, feed, micros, &work, metrics, time, err);
-    tell(p, parts, sums);
+    tell(p, sums);
     return status;
 }
 
@@ -186,6 +187,6 @@ ravel_status train_pairs_score(train_pairs *p, train_parts *parts, const ravel_f
     train_work work = {.begin = begin_pairs, .take = take_now, .user = p};
     ravel_status status = score_reference(p, parts, feed, micros, err);
     if (!status) status = train_parts_score(parts, feed, micros, &work, err);
-    tell(p, parts, sums);
+    tell(p, sums);
     return status;
 }

@@ -188,8 +188,8 @@ static void close_trainer(train__grpo *g) {
     ravel_refit_free(g->refit);
     train_place_close(&g->place);
     if (g->host_weights) {
-        train_model *model = train_learner_model(g->learner);
-        train_model_kernels(model)->release_host(train_model_device(model), g->host_weights, g->host_bytes);
+        train_parts *parts = train_learner_parts(g->learner);
+        train_parts_kernels(parts)->release_host(train_parts_device(parts), g->host_weights, g->host_bytes);
     }
     train__release(NULL, g->tensors, (size_t)g->tensor_room * sizeof *g->tensors);
     ravel_feed_free(g->feed);

@@ -300,8 +300,8 @@ static ravel_status refit_together(train__grpo *g, train_order order, ravel_erro
 
 /* Published before it is ordered, so that generators wait for nothing. The trainer goes on while they pull. */
 static ravel_status refit_by_pull(train__grpo *g, train_order order, ravel_error *err) {
-    train_model *model = train_learner_model(g->learner);
-    ravel_status status = train_model_kernels(model)->sync(train_model_device(model), err); /* the update is done */
+    train_parts *parts = train_learner_parts(g->learner);
+    ravel_status status = train_parts_kernels(parts)->sync(train_parts_device(parts), err); /* the update is done */
     if (!status) status = ravel_publisher_publish(g->own, order.version, err);
     if (!status) status = train_place_wait(&g->place, err); /* the next update may write */
     if (!status) status = send_orders(g, order, 0, 0, err);

@@ -209,6 +209,7 @@ void train_run_free(train_run *run) {
 
 ravel_status train_run_apply(train_run *run, train_learner *learner, ravel_error *err) {
     const train_learn_options *o = &run->config->learn;
+    const train_parts *parts = train_learner_parts(learner);
     ravel_metrics *m = run->metrics;
     int64_t step = run->state.step + 1;
     TRAIN_ASSERT(run->metrics && run->state.step < run->steps);
@@ -221,9 +222,7 @@ ravel_status train_run_apply(train_run *run, train_learner *learner, ravel_error
     (void)ravel_metrics_add(m, RAVEL_METRIC_TRAIN_LEARNING_RATE, lr, 1);
     if (!skipped) (void)ravel_metrics_add(m, RAVEL_METRIC_TRAIN_GRAD_NORM, norm, 1);
     (void)ravel_metrics_count(m, RAVEL_METRIC_TRAIN_SKIPPED, skipped);
-    train_device *device;
-    const train_kernels *kernels = train_learner_kernels(learner, &device);
-    train_metrics_add_gpu(m, kernels, device);
+    train_metrics_add_gpu(m, train_parts_kernels(parts), train_parts_device(parts));
     run->state.step = step;
     run->state.skipped += skipped;
     run->skipped_in_row = skipped ? run->skipped_in_row + 1 : 0;

@@ -5,21 +5,10 @@
 
 #include <stdio.h>
 
-/* X(field, JSON key): seconds of one rank, in the order in which they are gathered. */
-#define SPAN_LIST(X)        \
-    X(forward, "forward")   \
-    X(backward, "backward") \
-    X(tp, "tp_wait")        \
-    X(cp, "cp_wait")        \
-    X(pp, "pp_wait")        \
-    X(finish, "finish")     \
-    X(seconds, "seconds")   \
-    X(predicted, "predicted")
-
+/* Seconds of one rank, gathered as doubles. */
 typedef struct spans {
-#define X(field, key) double field;
-    SPAN_LIST(X)
-#undef X
+    train_parts_time time;
+    double pp, finish; /* waits for other stages; the end of the update */
 } spans;
 
 enum { SPANS = sizeof(spans) / sizeof(double) };
@@ -29,10 +18,10 @@ static void write_rank(FILE *f, const ravel_mesh_layout *layout, int32_t rank, c
     ravel_mesh_coord at = ravel_mesh_locate(layout, rank);
     TRAIN_ASSERT(rank >= 0 && rank < layout->ranks);
     (void)fprintf(f, "%s{\"tp\": %d, \"cp\": %d, \"dp\": %d, \"pp\": %d", rank ? ", " : "", at.tp, at.cp, at.dp, at.pp);
-#define X(field, key) (void)fprintf(f, ", \"" key "\": %.6g", s->field);
-    SPAN_LIST(X)
-#undef X
-    (void)fprintf(f, "}");
+    (void)fprintf(f, ", \"forward\": %.6g, \"backward\": %.6g, \"tp_wait\": %.6g, \"cp_wait\": %.6g", s->time.forward,
+                  s->time.backward, s->time.tp, s->time.cp);
+    (void)fprintf(f, ", \"pp_wait\": %.6g, \"finish\": %.6g, \"seconds\": %.6g, \"predicted\": %.6g}", s->pp, s->finish,
+                  s->time.seconds, s->time.predicted);
 }
 
 /* Nothing depends on this file, so write errors are ignored; a full disk is reported by the next checkpoint. */
@@ -43,10 +32,10 @@ static void write_row(const train_run *run, const ravel_mesh_layout *layout, con
     FILE *f = train_path_join(path, run->folder, "timeline.jsonl", NULL) ? NULL : fopen(path, "a");
     if (!f) return;
     for (int32_t r = 0; r < layout->ranks; r++) {
-        seconds += all[r].seconds;
+        seconds += all[r].time.seconds;
         bubble += all[r].pp;
-        exposed += all[r].tp + all[r].cp;
-        predicted += all[r].predicted / layout->ranks;
+        exposed += all[r].time.tp + all[r].time.cp;
+        predicted += all[r].time.predicted / layout->ranks;
     }
     if (!(seconds > 0)) seconds = 1;
     (void)fprintf(f, "{\"step\": %lld, \"bubble\": %.6g, \"bubble_predicted\": %.6g, \"exposed\": %.6g, \"ranks\": [",
@@ -60,14 +49,8 @@ ravel_status train_timeline_add(const train_run *run, const ravel_mesh *mesh, co
                                 ravel_error *err) {
     const ravel_mesh_layout *layout = ravel_mesh_get_layout(mesh);
     size_t bytes = (size_t)layout->ranks * sizeof(spans);
-    spans mine = {.forward = time->forward,
-                  .backward = time->backward,
-                  .tp = time->tp,
-                  .cp = time->cp,
-                  .pp = train_layout_pp(layout) > 1 ? time->seconds - time->busy : 0,
-                  .finish = run->finish_seconds,
-                  .seconds = time->seconds,
-                  .predicted = time->predicted};
+    spans mine = {.time = *time, .finish = run->finish_seconds};
+    if (train_layout_pp(layout) > 1) mine.pp = time->seconds - time->busy;
     if (layout->ranks == 1) return RAVEL_OK;
     TRAIN_ASSERT(layout->ranks == ravel_comm_size(run->comm));
     spans *all = train__alloc(NULL, bytes);
