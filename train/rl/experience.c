@@ -16,15 +16,10 @@ const ravel_field train_fields[TRAIN_FIELDS] = {
 #undef X
 };
 
-void train_experience_init(train_experience *x, const ravel_allocator *allocator) {
-    memset(x, 0, sizeof *x);
-    x->allocator = allocator;
-}
-
 void train_experience_free(train_experience *x) {
-    train__release(x->allocator, x->block, x->block_bytes);
-    train__release(x->allocator, x->token_block, x->token_bytes);
-    train_experience_init(x, x->allocator);
+    train__release(NULL, x->block, x->block_bytes);
+    train__release(NULL, x->token_block, x->token_bytes);
+    *x = (train_experience){0};
 }
 
 /* ---- room ----------------------------------------------------------------------------------------------- */
@@ -61,10 +56,10 @@ static ravel_status grow(train_experience *x, place_fn place, int64_t need, int6
     if (*block && need <= *room) return RAVEL_OK;
     int64_t larger = need + need / 4 + 64;
     TRAIN_ASSERT(need >= 0 && larger > need);
-    train__release(x->allocator, *block, *bytes);
+    train__release(NULL, *block, *bytes);
     *room = 0;
     *bytes = place(x, larger, NULL);
-    *block = train__alloc(x->allocator, *bytes);
+    *block = train__alloc(NULL, *bytes);
     if (!*block) return train__no_memory(err, *bytes, "samples to learn from");
     size_t used = place(x, larger, *block);
     TRAIN_ASSERT(used == *bytes);
@@ -262,11 +257,11 @@ static int by_number(const void *a, const void *b) {
 }
 
 /* Every rank takes part in every step, also one without memory. */
-ravel_status train_groups_gather(ravel_comm *comm, const int64_t *mine, int64_t count, const ravel_allocator *allocator,
-                                 int64_t **sorted, int64_t *total, ravel_error *err) {
+ravel_status train_groups_gather(ravel_comm *comm, const int64_t *mine, int64_t count, int64_t **sorted, int64_t *total,
+                                 ravel_error *err) {
     size_t ranks = (size_t)ravel_comm_size(comm), bytes = ranks * sizeof(int64_t);
     TRAIN_ASSERT(count >= 0 && (mine || count == 0));
-    int64_t *counts = train__alloc(allocator, bytes), sum = 0, *all = NULL;
+    int64_t *counts = train__alloc(NULL, bytes), sum = 0, *all = NULL;
     ravel_status status = counts ? RAVEL_OK : train__no_memory(err, bytes, "groups of a batch");
     *sorted = NULL, *total = 0;
     status = ravel_agree(comm, status, err);
@@ -275,17 +270,17 @@ ravel_status train_groups_gather(ravel_comm *comm, const int64_t *mine, int64_t 
     for (size_t r = 0; r < ranks && !status; r++) sum += counts[r];
     size_t all_bytes = (size_t)sum * sizeof(int64_t);
     if (!status && sum > 0) {
-        all = train__alloc(allocator, all_bytes);
+        all = train__alloc(NULL, all_bytes);
         status = ravel_agree(comm, all ? RAVEL_OK : train__no_memory(err, all_bytes, "groups of a batch"), err);
         if (all && !status) status = ravel_gather(comm, mine, counts, 1, all, err);
         if (all && !status) qsort(all, (size_t)sum, sizeof *all, by_number);
     }
-    train__release(allocator, counts, bytes);
+    train__release(NULL, counts, bytes);
     if (!status) {
         *sorted = all, *total = sum;
         return RAVEL_OK;
     }
-    train__release(allocator, all, all_bytes);
+    train__release(NULL, all, all_bytes);
     return status;
 }
 
@@ -318,9 +313,9 @@ ravel_status train_experience_cut(train_experience *x, ravel_comm *comm, int32_t
     int64_t *all = NULL, total = 0;
     if (updates == 1) return RAVEL_OK;
     TRAIN_ASSERT(updates > 1 && x->count <= x->room);
-    ravel_status status = train_groups_gather(comm, x->groups, x->count, x->allocator, &all, &total, err);
+    ravel_status status = train_groups_gather(comm, x->groups, x->count, &all, &total, err);
     if (!status) cut_into_updates(x, all, total, updates);
-    train__release(x->allocator, all, (size_t)total * sizeof *all);
+    train__release(NULL, all, (size_t)total * sizeof *all);
     return status;
 }
 

@@ -42,7 +42,6 @@ typedef struct train_scoring {
 } train_scoring;
 
 typedef struct train_experience {
-    const ravel_allocator *allocator;
     int64_t count, tokens; /* in use */
     int64_t room, token_room;
     int64_t *offsets;          /* [count + 1] */
@@ -64,7 +63,7 @@ typedef struct train_experience {
     ravel_samples samples;
 } train_experience;
 
-void train_experience_init(train_experience *x, const ravel_allocator *allocator);
+/* All zero is an empty one. */
 void train_experience_free(train_experience *x);
 
 /* Takes the rollouts, in their order. `version` is that of the weights that will be trained. */
@@ -93,8 +92,8 @@ void train_experience_length_rules(train_experience *x, const train_scoring *sco
 void train_experience_advantages(train_experience *x, const train_policy *policy);
 
 /* The groups of all ranks' samples, sorted; the caller releases `*total` of them. Collective. */
-ravel_status train_groups_gather(ravel_comm *comm, const int64_t *mine, int64_t count, const ravel_allocator *allocator,
-                                 int64_t **sorted, int64_t *total, ravel_error *err);
+ravel_status train_groups_gather(ravel_comm *comm, const int64_t *mine, int64_t count, int64_t **sorted, int64_t *total,
+                                 ravel_error *err);
 
 /* Cuts the batch into `updates` runs of equal length, in the order of groups over all ranks: which rank has a group does
  * not change what an update learns from. `comm` holds one rank per share of the batch. Collective. */

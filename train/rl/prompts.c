@@ -14,7 +14,7 @@
 /* A text per row, each with a NUL behind it. */
 typedef struct texts {
     char *data;
-    size_t used, room;
+    int64_t used, room;
     int64_t *at; /* [rows] offsets; -1: the row has none */
     int64_t at_room;
 } texts;
@@ -49,27 +49,24 @@ static const char *answer_text(const ravel_json_node *node, char *number, size_t
 
 /* The text of row `row`, the last one so far; NULL: it has none. */
 static ravel_status keep_text(texts *t, int64_t row, const char *text, size_t bytes, ravel_error *err) {
-    if (row >= t->at_room) {
-        int64_t room = t->at_room ? t->at_room * 2 : 1024;
-        int64_t *grown = realloc(t->at, (size_t)room * sizeof *grown);
-        if (!grown) return train__no_memory(err, (size_t)room * sizeof *grown, "texts of rows");
-        t->at = grown;
-        t->at_room = room;
-    }
-    t->at[row] = -1;
+    int64_t need = t->used + (text ? (int64_t)bytes + 1 : 0);
+    int64_t *at = train__grown(NULL, t->at, &t->at_room, row, row + 1, sizeof *at);
+    if (!at) return train__no_memory(err, (size_t)(row + 1) * sizeof *at, "texts of rows");
+    t->at = at;
+    t->at[row] = text ? t->used : -1;
     if (!text) return RAVEL_OK;
-    if (t->room - t->used < bytes + 1) {
-        size_t room = (t->room + bytes + 1) * 2;
-        char *grown = realloc(t->data, room);
-        if (!grown) return train__no_memory(err, room, "texts of rows");
-        t->data = grown;
-        t->room = room;
-    }
-    t->at[row] = (int64_t)t->used;
+    char *data = train__grown(NULL, t->data, &t->room, t->used, need, 1);
+    if (!data) return train__no_memory(err, (size_t)need, "texts of rows");
+    t->data = data;
     memcpy(t->data + t->used, text, bytes);
-    t->data[t->used + bytes] = '\0';
-    t->used += bytes + 1;
+    t->data[need - 1] = '\0';
+    t->used = need;
     return RAVEL_OK;
+}
+
+static void free_texts(texts *t) {
+    train__release(NULL, t->data, (size_t)t->room);
+    train__release(NULL, t->at, (size_t)t->at_room * sizeof *t->at);
 }
 
 static const char *text_of(const texts *t, int64_t row) {
@@ -219,10 +216,8 @@ ravel_status train_prompts_open(const train_prompts_options *options, train_prom
 void train_prompts_free(train_prompts *p) {
     if (!p) return;
     train_rollouts_free(&p->rows);
-    free(p->answers.data);
-    free(p->answers.at);
-    free(p->lines_kept.data);
-    free(p->lines_kept.at);
+    free_texts(&p->answers);
+    free_texts(&p->lines_kept);
     train__release(NULL, p, sizeof *p);
 }
 

@@ -20,9 +20,12 @@ static uint32_t below(draw *d, uint32_t bound) {
     return (uint32_t)((train__random(d->seed, d->stream, d->next++) >> 32) * bound >> 32);
 }
 
+/* A question of its own kind, or "VERB WORD:", whose answer is the word, changed. */
 struct train_task {
     const char *name, *doc;
-    void (*make)(draw *d, int32_t level, train_question *q);
+    void (*make)(draw *d, int32_t level, train_question *q); /* NULL: the latter, */
+    const char *verb, *letters;                              /* with a word of these letters */
+    void (*change)(char *word);                              /* NULL: it stays as it is */
 };
 
 /* ---- makers --------------------------------------------------------------------------------------------- */
@@ -54,36 +57,27 @@ static int by_byte(const void *a, const void *b) {
     return *(const unsigned char *)a - *(const unsigned char *)b;
 }
 
-static void make_sort(draw *d, int32_t level, train_question *q) {
-    char text[32];
-    word(d, level + 1, digits, text);
-    (void)snprintf(q->prompt, sizeof q->prompt, "sort %s:", text);
-    qsort(text, strlen(text), 1, by_byte);
-    (void)snprintf(q->answer, sizeof q->answer, "%s", text);
+static void sort_word(char *word) {
+    qsort(word, strlen(word), 1, by_byte);
 }
 
-static void make_reverse(draw *d, int32_t level, train_question *q) {
-    char text[32];
-    word(d, level + 1, letters, text);
-    (void)snprintf(q->prompt, sizeof q->prompt, "rev %s:", text);
-    size_t n = strlen(text);
-    TRAIN_ASSERT(n < sizeof q->answer);
-    for (size_t i = 0; i < n; i++) q->answer[i] = text[n - 1 - i];
-    q->answer[n] = '\0';
+static void reverse_word(char *word) {
+    for (size_t i = 0, n = strlen(word); i < n / 2; i++) {
+        char c = word[i];
+        word[i] = word[n - 1 - i];
+        word[n - 1 - i] = c;
+    }
 }
 
-static void make_copy(draw *d, int32_t level, train_question *q) {
-    char text[32];
-    word(d, level + 1, letters, text);
-    (void)snprintf(q->prompt, sizeof q->prompt, "copy %s:", text);
-    (void)snprintf(q->answer, sizeof q->answer, "%s", text);
+static void raise_word(char *word) {
+    for (; *word; word++) *word = (char)toupper((unsigned char)*word);
 }
 
-static void make_upper(draw *d, int32_t level, train_question *q) {
+static void make_word(const train_task *task, draw *d, int32_t level, train_question *q) {
     char text[32];
-    word(d, level + 1, letters, text);
-    (void)snprintf(q->prompt, sizeof q->prompt, "up %s:", text);
-    for (size_t i = 0; text[i]; i++) text[i] = (char)toupper((unsigned char)text[i]);
+    word(d, level + 1, task->letters, text);
+    (void)snprintf(q->prompt, sizeof q->prompt, "%s %s:", task->verb, text);
+    if (task->change) task->change(text);
     (void)snprintf(q->answer, sizeof q->answer, "%s", text);
 }
 
@@ -98,12 +92,12 @@ static void make_count(draw *d, int32_t level, train_question *q) {
 }
 
 static const train_task tasks[] = {
-    {"arithmetic", "sums and differences of whole numbers", make_arithmetic},
-    {"sort", "the digits of a number in order", make_sort},
-    {"reverse", "a word backwards", make_reverse},
-    {"copy", "a word again", make_copy},
-    {"upper", "a word in capitals", make_upper},
-    {"count", "how often a letter occurs", make_count},
+    {.name = "arithmetic", .doc = "sums and differences of whole numbers", .make = make_arithmetic},
+    {"sort", "the digits of a number in order", NULL, "sort", digits, sort_word},
+    {"reverse", "a word backwards", NULL, "rev", letters, reverse_word},
+    {"copy", "a word again", NULL, "copy", letters, NULL},
+    {"upper", "a word in capitals", NULL, "up", letters, raise_word},
+    {.name = "count", .doc = "how often a letter occurs", .make = make_count},
 };
 enum { TASKS = sizeof tasks / sizeof *tasks };
 
@@ -137,7 +131,11 @@ ravel_status train_task_find(const char *name, const train_task **task, ravel_er
 void train_task_make(const train_task *task, uint64_t seed, int64_t index, int32_t level, train_question *question) {
     TRAIN_ASSERT(task >= tasks && task < tasks + TASKS);
     draw d = {seed, (uint64_t)index ^ (uint64_t)(task - tasks) << 56, 0};
-    task->make(&d, level < 1 ? 1 : level > 12 ? 12 : level, question);
+    level = level < 1 ? 1 : level > 12 ? 12 : level;
+    if (task->make)
+        task->make(&d, level, question);
+    else
+        make_word(task, &d, level, question);
 }
 
 double train_task_score(const train_question *question, const char *response, size_t bytes, int ended, double partial) {

@@ -111,13 +111,9 @@ static ravel_status encode_bytes(train_text *t, const char *prompt, size_t bytes
     if (t->vocab > TRAIN_BYTE_VOCAB)
         return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
                                "a vocabulary of %lld is not of bytes: give tokens as input_ids", (long long)t->vocab);
-    if (need > t->room) {
-        train__release(NULL, t->tokens, (size_t)t->room * sizeof *t->tokens);
-        t->room = 0;
-        t->tokens = train__alloc(NULL, (size_t)need * sizeof *t->tokens);
-        if (!t->tokens) return train__no_memory(err, (size_t)need * sizeof *t->tokens, "a prompt");
-        t->room = need;
-    }
+    int32_t *tokens = train__grown(NULL, t->tokens, &t->room, 0, need, sizeof *tokens);
+    if (!tokens) return train__no_memory(err, (size_t)need * sizeof *tokens, "a prompt");
+    t->tokens = tokens;
     t->tokens[0] = TRAIN_TOKEN_BOS;
     for (size_t i = 0; i < bytes; i++) t->tokens[i + 1] = (unsigned char)prompt[i];
     return RAVEL_OK;

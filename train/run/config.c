@@ -6,6 +6,7 @@
 #include <ravel/chat.h>
 #include <ravel/weights.h>
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -350,37 +351,30 @@ typedef struct out {
     size_t bytes, need;
 } out;
 
-static void put(out *o, const char *text, size_t bytes) {
-    for (size_t i = 0; i < bytes; i++, o->need++)
-        if (o->need + 1 < o->bytes) o->text[o->need] = text[i];
-}
-
-static void put_quoted(out *o, const char *text, size_t bytes) {
+static void put(out *o, const char *format, ...) RAVEL_PRINTF(2, 3);
+static void put(out *o, const char *format, ...) {
     size_t left = o->need < o->bytes ? o->bytes - o->need : 0;
-    o->need += ravel_json_quote(text, bytes, left ? o->text + o->need : NULL, left);
+    va_list args;
+    va_start(args, format);
+    o->need += (size_t)vsnprintf(left ? o->text + o->need : NULL, left, format, args);
+    va_end(args);
 }
 
 static void put_row(out *o, const ravel_option *row, const void *options) {
     char value[128];
-    const char *string = NULL;
+    const char *text = value;
     TRAIN_ASSERT(row->name && options);
-    put(o, ",\n  \"", 5);
-    put(o, row->name, strlen(row->name));
-    put(o, "\": ", 3);
-    if (row->type == RAVEL_OPTION_STRING) { /* of any length */
-        memcpy(&string, (const char *)options + row->offset, sizeof string);
-        if (string)
-            put_quoted(o, string, strlen(string));
-        else
-            put(o, "null", 4);
-        return;
-    }
-    size_t n = ravel_option_format(row, options, value, sizeof value);
-    TRAIN_ASSERT(n < sizeof value);
-    if (row->type == RAVEL_OPTION_ENUM)
-        put_quoted(o, value, n);
+    put(o, ",\n  \"%s\": ", row->name);
+    if (row->type == RAVEL_OPTION_STRING) /* of any length */
+        memcpy(&text, (const char *)options + row->offset, sizeof text);
     else
-        put(o, value, n);
+        (void)ravel_option_format(row, options, value, sizeof value);
+    if (text && (row->type == RAVEL_OPTION_STRING || row->type == RAVEL_OPTION_ENUM)) {
+        size_t left = o->need < o->bytes ? o->bytes - o->need : 0;
+        o->need += ravel_json_quote(text, strlen(text), left ? o->text + o->need : NULL, left);
+    } else {
+        put(o, "%s", text ? text : "null");
+    }
 }
 
 size_t train_config_text(const train_config *config, train_kind kind, char *text, size_t bytes) {
@@ -388,11 +382,10 @@ size_t train_config_text(const train_config *config, train_kind kind, char *text
     train_config copy = *config; /* the parts point into something that may be written */
     int count = train_config_parts(&copy, kind, parts);
     out o = {text, bytes, 0};
-    char head[64];
-    put(&o, head, (size_t)snprintf(head, sizeof head, "{\n  \"kind\": \"%s\"", train_kind_name(kind)));
+    put(&o, "{\n  \"kind\": \"%s\"", train_kind_name(kind));
     for (int i = 0; i < count; i++)
         for (const ravel_option *row = parts[i].table; row->name; row++) put_row(&o, row, parts[i].options);
-    put(&o, "\n}\n", 3);
+    put(&o, "\n}\n");
     if (bytes) text[o.need < bytes ? o.need : bytes - 1] = '\0';
     return o.need;
 }

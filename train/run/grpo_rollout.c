@@ -127,7 +127,7 @@ static ravel_status last_group(train__grpo *g, int64_t wanted, int64_t *last, ra
     if (!own) return status;
     for (int64_t i = 0, end; !status && i < x->count; i = end)
         if (group_is_useful(x, i, &end)) own[n++] = x->items[i].group;
-    if (!status) status = train_groups_gather(g->leaders, own, n, NULL, &all, &total, err);
+    if (!status) status = train_groups_gather(g->leaders, own, n, &all, &total, err);
     TRAIN_ASSERT(status || total >= n);
     if (!status && all && total > wanted) *last = all[wanted - 1];
     train__release(NULL, all, (size_t)total * sizeof *all);
