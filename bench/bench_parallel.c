@@ -154,7 +154,7 @@ static ravel_status run_rank(ravel_comm *inner, void *user, ravel_error *err) {
     train_hooks quiet = {.config_text = "{}"};
     ravel_comm *comm = NULL;
     ravel_status status = ravel_comm_callbacks(&hooks, NULL, &comm, err);
-    if (!status) status = train_sft(&j->config, comm, &quiet, &summary, err);
+    if (!status) status = train_tune(TRAIN_SFT, &j->config, comm, &quiet, &summary, err);
     if (comm) ravel_comm_free(comm);
     return status;
 }

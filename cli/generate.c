@@ -277,7 +277,7 @@ static ravel_status keep(void *user, const train_answer *a, ravel_error *err) {
     w->count = a->count;
     w->ended = a->ended;
     w->version = a->version;
-    w->last_version = train_sampler_version(j->sampler);
+    w->last_version = train_sampler_pulled(j->sampler).version;
     w->logprob = 0;
     for (int64_t i = 0; i < a->count; i++) w->logprob += (double)a->logprob[i];
     return RAVEL_OK;

@@ -220,10 +220,8 @@ static ravel_status work(ravel_comm *comm, void *user, ravel_error *err) {
     job *j = user;
     train_summary summary = {0};
     TRAIN_ASSERT(j->kind >= 0 && j->kind < TRAIN_KINDS);
-    static ravel_status (*const loops[TRAIN_KINDS])(const train_config *, ravel_comm *, const train_hooks *,
-                                                    train_summary *,
-                                                    ravel_error *) = {train_sft, train_dpo, train_grpo};
-    ravel_status status = loops[j->kind](j->config, comm, &j->hooks, &summary, err);
+    ravel_status status = j->kind == TRAIN_GRPO ? train_grpo(j->config, comm, &j->hooks, &summary, err)
+                                                : train_tune(j->kind, j->config, comm, &j->hooks, &summary, err);
     if (ravel_comm_rank(comm) == 0) j->summary = summary;
     return status;
 }

@@ -22,7 +22,7 @@ static int row_of(const train_prompts *p, int64_t index) {
     train_rollouts rollouts;
     train_question q;
     size_t bytes;
-    train_rollouts_init(&rollouts, NULL);
+    memset(&rollouts, 0, sizeof rollouts);
     ravel_error err = RAVEL_ERROR_INIT;
     if (!EXPECT(train_prompts_add(p, index, &rollouts, &err) == RAVEL_OK)) return -1;
     EXPECT(rollouts.items[0].group == index && rollouts.items[0].prompt == 3 && rollouts.tokens[0] == TRAIN_TOKEN_BOS);
@@ -99,7 +99,7 @@ TEST(train_prompts_of_tasks_keep_their_bound) {
             train_prompts_options o = {.task = train_task_name(t), .level = level, .vocab = 320};
             CHECK_OK(train_prompts_open(&o, &p, &err), &err);
             train_rollouts rollouts;
-            train_rollouts_init(&rollouts, NULL);
+            memset(&rollouts, 0, sizeof rollouts);
             for (int64_t i = 0; i < 100; i++) {
                 train_rollouts_clear(&rollouts);
                 CHECK_OK(train_prompts_add(p, i, &rollouts, &err), &err);

@@ -67,7 +67,7 @@ static ravel_status score(const char *command, double seconds, int64_t count, tr
                                 .row = i % 2 ? "{\"tests\": [1, 2]}" : NULL};
         rollouts[i] = x;
     }
-    ravel_status status = train_reward_create(command, seconds, NULL, &reward, err);
+    ravel_status status = train_reward_create(command, seconds, &reward, err);
     if (!status) status = train_reward_score(reward, rollouts, count, scores, err);
     for (int64_t i = 0; i < count && !status; i++) scores[i].reward = NAN;
     if (!status) status = train_reward_score(reward, rollouts, count, scores, err); /* the same process again */
@@ -114,7 +114,7 @@ TEST(reward_command_gets_the_row) {
 TEST(reward_server_is_reached_without_tls) {
     train_reward *reward = NULL;
     ravel_error err = RAVEL_ERROR_INIT;
-    CHECK_EQ(train_reward_create("https://host/score", 1, NULL, &reward, &err), RAVEL_E_ARGUMENT);
+    CHECK_EQ(train_reward_create("https://host/score", 1, &reward, &err), RAVEL_E_ARGUMENT);
     CHECK_HAS(err.message, "plain http://");
 }
 

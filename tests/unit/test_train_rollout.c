@@ -16,8 +16,8 @@ static int32_t token_of(int64_t group, int64_t member, int64_t place) {
 static ravel_status generator(ravel_comm *comm, job *j, ravel_error *err) {
     train_rollouts prompts, answers;
     train_order order = {0};
-    train_rollouts_init(&prompts, NULL);
-    train_rollouts_init(&answers, NULL);
+    memset(&prompts, 0, sizeof prompts);
+    memset(&answers, 0, sizeof answers);
     ravel_status status;
     while (!(status = train_order_receive(comm, &order, &prompts, err)) && order.kind == TRAIN_ORDER_GENERATE) {
         train_rollouts_clear(&answers);
@@ -48,7 +48,7 @@ static ravel_status send_prompts(ravel_comm *comm, const job *j, int64_t batch, 
     train_rollouts prompts;
     ravel_status status = RAVEL_OK;
     for (int32_t g = 0; g < j->generators && !status; g++) {
-        train_rollouts_init(&prompts, NULL);
+        memset(&prompts, 0, sizeof prompts);
         for (int64_t i = g; i < j->prompts && !status; i += j->generators) {
             int32_t tokens[8] = {0};
             train_rollout p = {.length = 1 + i % 7, .prompt = 1 + i % 7, .group = i};
@@ -82,7 +82,7 @@ static ravel_status rank_body(ravel_comm *comm, void *user, ravel_error *err) {
     if (rank >= j->trainers) return generator(comm, j, err);
     train_rollouts answers;
     ravel_status status = RAVEL_OK;
-    train_rollouts_init(&answers, NULL);
+    memset(&answers, 0, sizeof answers);
     for (int64_t batch = 0; batch < 3 && !status; batch++) {
         if (rank == 0) status = send_prompts(comm, j, batch, err);
         train_rollouts_clear(&answers);

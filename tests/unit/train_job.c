@@ -10,9 +10,8 @@ ravel_status job_work(ravel_comm *comm, void *user, ravel_error *err) {
     job *j = user;
     train_summary summary;
     train_hooks hooks = {.stop = j->stop, .config_text = "{}"};
-    ravel_status status = j->kind == TRAIN_SFT   ? train_sft(j->config, comm, &hooks, &summary, err)
-                          : j->kind == TRAIN_DPO ? train_dpo(j->config, comm, &hooks, &summary, err)
-                                                 : train_grpo(j->config, comm, &hooks, &summary, err);
+    ravel_status status = j->kind == TRAIN_GRPO ? train_grpo(j->config, comm, &hooks, &summary, err)
+                                                : train_tune(j->kind, j->config, comm, &hooks, &summary, err);
     if (ravel_comm_rank(comm) == 0) j->summary = summary;
     return status;
 }

@@ -3,6 +3,8 @@
 #include "train/kernels/assert.h"
 #include "train/kernels/host.h"
 
+#include <ravel/json.h>
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -87,6 +89,18 @@ ravel_status train_file_close(FILE *f, const char *path, ravel_error *err) {
     int failed = ferror(f);
     failed |= fclose(f) != 0;
     return failed ? train_file_error(err, "written", path) : RAVEL_OK;
+}
+
+int train_file_quote(FILE *f, const char *text, size_t bytes) {
+    char small[512], *quoted = small;
+    size_t need = ravel_json_quote(text, bytes, small, sizeof small) + 1;
+    if (need > sizeof small) {
+        quoted = train__alloc(NULL, need);
+        if (quoted) (void)ravel_json_quote(text, bytes, quoted, need);
+    }
+    (void)fputs(quoted ? quoted : "\"\"", f);
+    if (quoted != small) train__release(NULL, quoted, need);
+    return quoted != NULL;
 }
 
 static ravel_status write_all(const char *path, const char *text, size_t bytes, ravel_error *err) {

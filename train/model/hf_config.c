@@ -1,7 +1,6 @@
 /* config.json of a model folder, in and out, and the files that travel with it. */
 #include "train/model/hf.h"
 
-#include "train/kernels/host.h"
 #include "train/model/arch.h"
 #include "train/model/files.h"
 
@@ -160,17 +159,6 @@ ravel_status train_config_write(const char *path, const ravel_shape *shape, int3
 
 /* ---- the folder that a model came from ------------------------------------------------------------------ */
 
-static void print_string(FILE *f, const char *text, size_t bytes) {
-    char small[512], *quoted = small;
-    size_t need = ravel_json_quote(text, bytes, small, sizeof small) + 1;
-    if (need > sizeof small) {
-        quoted = train__alloc(NULL, need);
-        if (quoted) (void)ravel_json_quote(text, bytes, quoted, need);
-    }
-    (void)fputs(quoted ? quoted : "\"\"", f);
-    if (quoted != small) train__release(NULL, quoted, need);
-}
-
 /* Writes a value as text. At the top level, the two keys of the dtype get the new value. */
 static void print_value(FILE *f, const ravel_json *doc, const ravel_json_node *node, int depth, const char *dtype) {
     int object = node->kind == RAVEL_JSON_OBJECT;
@@ -180,7 +168,7 @@ static void print_value(FILE *f, const ravel_json *doc, const ravel_json_node *n
     case RAVEL_JSON_TRUE: (void)fputs("true", f); return;
     case RAVEL_JSON_INTEGER: (void)fprintf(f, "%lld", (long long)node->as.integer); return;
     case RAVEL_JSON_REAL: print_real(f, "", node->as.real); return;
-    case RAVEL_JSON_STRING: print_string(f, node->as.string, node->bytes); return;
+    case RAVEL_JSON_STRING: (void)train_file_quote(f, node->as.string, node->bytes); return;
     default: break;
     }
     (void)fputs(object ? "{" : "[", f);
@@ -188,10 +176,10 @@ static void print_value(FILE *f, const ravel_json *doc, const ravel_json_node *n
     for (const ravel_json_node *n = ravel_json_first(doc, node); n; n = ravel_json_next(doc, n), before = ",") {
         int is_dtype = object && depth == 1 && (strcmp(n->key, "torch_dtype") == 0 || strcmp(n->key, "dtype") == 0);
         (void)fprintf(f, "%s\n%*s", before, 2 * depth, "");
-        if (object) print_string(f, n->key, strlen(n->key));
+        if (object) (void)train_file_quote(f, n->key, strlen(n->key));
         if (object) (void)fputs(": ", f);
         if (is_dtype)
-            print_string(f, dtype, strlen(dtype));
+            (void)train_file_quote(f, dtype, strlen(dtype));
         else
             print_value(f, doc, n, depth + 1, dtype);
     }

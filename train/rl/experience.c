@@ -172,7 +172,7 @@ static ravel_status score_by_command(train_rollouts *rollouts, const train_score
                                      ravel_error *err) {
     size_t each = sizeof(train_rollout_text) + sizeof(train_question) + sizeof(train_score) + sizeof(int64_t);
     size_t bytes = ((size_t)rollouts->count + 1) * each;
-    train_rollout_text *texts = train__alloc(rollouts->allocator, bytes);
+    train_rollout_text *texts = train__alloc(NULL, bytes);
     if (!texts) return train__no_memory(err, bytes, "texts to score");
     train_score *scores = (train_score *)(void *)(texts + rollouts->count);
     int64_t *items = (int64_t *)(void *)(scores + rollouts->count), count = 0;
@@ -191,7 +191,7 @@ static ravel_status score_by_command(train_rollouts *rollouts, const train_score
         r->reward = r->scored ? scores[k].reward : 0;
         r->accuracy = r->scored ? scores[k].accuracy : 0;
     }
-    train__release(rollouts->allocator, texts, bytes);
+    train__release(NULL, texts, bytes);
     return status;
 }
 
@@ -209,7 +209,7 @@ static size_t text_bytes(const train_rollouts *rollouts, const train_text *text)
 ravel_status train_rollouts_score(train_rollouts *rollouts, const train_scorer *scorer, int64_t *dropped,
                                   ravel_error *why, ravel_error *err) {
     size_t bytes = text_bytes(rollouts, scorer->text);
-    char *room = train__alloc(rollouts->allocator, bytes);
+    char *room = train__alloc(NULL, bytes);
     if (!room) return train__no_memory(err, bytes, "texts to score");
     ravel_status status = RAVEL_OK;
     int64_t kept = 0;
@@ -221,7 +221,7 @@ ravel_status train_rollouts_score(train_rollouts *rollouts, const train_scorer *
         r->accuracy = r->reward == 1;
         r->scored = 1;
     }
-    train__release(rollouts->allocator, room, bytes);
+    train__release(NULL, room, bytes);
     for (int64_t i = 0; i < rollouts->count && !status; i++)
         if (rollouts->items[i].scored) rollouts->items[kept++] = rollouts->items[i];
     if (status) return status;

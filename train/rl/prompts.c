@@ -203,7 +203,6 @@ ravel_status train_prompts_open(const train_prompts_options *options, train_prom
     train_prompts *p = train__calloc(NULL, 1, sizeof *p);
     if (!p) return train__no_memory(err, sizeof *p, "prompts");
     p->options = *options;
-    train_rollouts_init(&p->rows, NULL);
     ravel_status status = open_either(p, err);
     if (status) {
         train_prompts_free(p);

@@ -11,6 +11,7 @@
 #include "train/kernels/assert.h"
 
 #include "train/kernels/host.h"
+#include "train/model/files.h"
 #include "train/rl/http.h"
 
 #include <ravel/json.h>
@@ -27,71 +28,60 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-typedef struct text {
-    char *data;
-    size_t used, room;
-} text;
-
 struct train_reward {
-    const ravel_allocator *allocator;
     char *command;
     double seconds;
     int server;  /* `command` is the URL of a server */
     pid_t child; /* 0: not running */
     int to, from;
-    text out, in;
+    char *out; /* lines to the command, [out_bytes] */
+    size_t out_bytes;
+    char *in; /* [in_room] what came from it, [in_bytes] */
+    int64_t in_bytes, in_room;
     ravel_json *doc; /* reused for every line */
 };
 
-/* ---- growing text --------------------------------------------------------------------------------------- */
+/* ---- lines to the command ------------------------------------------------------------------------------- */
 
-static ravel_status make_room(train_reward *r, text *t, size_t more, ravel_error *err) {
-    int64_t room = (int64_t)t->room, used = (int64_t)t->used;
-    char *grown = train__grown(r->allocator, t->data, &room, used, used + (int64_t)more, 1);
-    if (!grown) return train__no_memory(err, t->used + more, "lines to the reward command");
-    t->data = grown;
-    t->room = (size_t)room;
-    TRAIN_ASSERT(t->room - t->used >= more);
-    return RAVEL_OK;
+static void print_ids(FILE *f, const char *key, const int32_t *ids, int64_t count) {
+    (void)fprintf(f, ", \"%s\": [", key);
+    for (int64_t i = 0; i < count; i++) (void)fprintf(f, i ? ", %d" : "%d", ids[i]);
+    (void)fputc(']', f);
 }
 
-static ravel_status append_quoted(train_reward *r, const char *key, const char *bytes, size_t count, ravel_error *err) {
-    size_t need = ravel_json_quote(bytes, count, NULL, 0);
-    ravel_status status = make_room(r, &r->out, need + strlen(key) + 8, err);
-    if (status) return status;
-    r->out.used += (size_t)sprintf(r->out.data + r->out.used, ", \"%s\": ", key);
-    r->out.used += ravel_json_quote(bytes, count, r->out.data + r->out.used, r->out.room - r->out.used);
-    TRAIN_ASSERT(r->out.used < r->out.room);
-    return RAVEL_OK;
+/* 0: memory was short. */
+static int print_line(FILE *f, int64_t id, const train_rollout_text *x) {
+    (void)fprintf(f, "{\"id\": %lld, \"prompt\": ", (long long)id);
+    int done = train_file_quote(f, x->prompt, x->prompt_bytes);
+    (void)fputs(", \"response\": ", f);
+    done &= train_file_quote(f, x->response, x->response_bytes);
+    if (x->answer) {
+        (void)fputs(", \"answer\": ", f);
+        done &= train_file_quote(f, x->answer, x->answer_bytes);
+    }
+    print_ids(f, "prompt_ids", x->prompt_ids, x->prompt_tokens);
+    print_ids(f, "response_ids", x->response_ids, x->tokens);
+    (void)fprintf(f, ", \"tokens\": %lld, \"ended\": %s%s%s}\n", (long long)x->tokens, x->ended ? "true" : "false",
+                  x->row ? ", \"row\": " : "", x->row ? x->row : "");
+    return done;
 }
 
-static ravel_status append_ids(train_reward *r, const char *key, const int32_t *ids, int64_t count, ravel_error *err) {
-    ravel_status status = make_room(r, &r->out, strlen(key) + 16 + (size_t)count * 13, err);
-    if (status) return status;
-    char *at = r->out.data + r->out.used;
-    at += sprintf(at, ", \"%s\": [", key);
-    for (int64_t i = 0; i < count; i++) at += sprintf(at, i ? ", %d" : "%d", ids[i]);
-    *at++ = ']';
-    r->out.used = (size_t)(at - r->out.data);
-    TRAIN_ASSERT(r->out.used <= r->out.room);
-    return RAVEL_OK;
-}
-
-static ravel_status append_line(train_reward *r, int64_t id, const train_rollout_text *x, ravel_error *err) {
-    ravel_status status = make_room(r, &r->out, 64, err);
-    if (status) return status;
-    r->out.used += (size_t)sprintf(r->out.data + r->out.used, "{\"id\": %lld", (long long)id);
-    status = append_quoted(r, "prompt", x->prompt, x->prompt_bytes, err);
-    if (!status) status = append_quoted(r, "response", x->response, x->response_bytes, err);
-    if (!status && x->answer) status = append_quoted(r, "answer", x->answer, x->answer_bytes, err);
-    if (!status) status = append_ids(r, "prompt_ids", x->prompt_ids, x->prompt_tokens, err);
-    if (!status) status = append_ids(r, "response_ids", x->response_ids, x->tokens, err);
-    if (!status) status = make_room(r, &r->out, 96 + (x->row ? strlen(x->row) : 0), err);
-    if (status) return status;
-    r->out.used +=
-        (size_t)sprintf(r->out.data + r->out.used, ", \"tokens\": %lld, \"ended\": %s%s%s}\n", (long long)x->tokens,
-                        x->ended ? "true" : "false", x->row ? ", \"row\": " : "", x->row ? x->row : "");
-    return RAVEL_OK;
+/* Those of the rollouts without a score; *asked of them. */
+static ravel_status print_lines(train_reward *r, const train_rollout_text *rollouts, int64_t count,
+                                const train_score *scores, int64_t *asked, ravel_error *err) {
+    free(r->out);
+    r->out = NULL;
+    *asked = 0;
+    FILE *f = open_memstream(&r->out, &r->out_bytes);
+    int done = f != NULL;
+    for (int64_t i = 0; done && i < count; i++) {
+        if (!isnan(scores[i].reward)) continue;
+        done = print_line(f, i, &rollouts[i]);
+        ++*asked;
+    }
+    if (f) done &= !ferror(f);
+    if (f) done &= fclose(f) == 0;
+    return !done ? train__no_memory(err, r->out_bytes, "lines to the reward command") : RAVEL_OK;
 }
 
 /* ---- the child ------------------------------------------------------------------------------------------ */
@@ -112,7 +102,7 @@ static void stop(train_reward *r, int at_once) {
         (void)usleep(2000);
     }
     r->child = 0;
-    r->in.used = 0;
+    r->in_bytes = 0;
 }
 
 static void run_child(const char *command, int in, int out) {
@@ -163,7 +153,7 @@ static ravel_status take_line(train_reward *r, const char *line, size_t bytes, i
     double value;
     int quoted = bytes > 120 ? 120 : (int)bytes;
     if (bytes == 0) return RAVEL_OK;
-    if (ravel_json_parse(line, bytes, r->allocator, &r->doc, NULL) != RAVEL_OK)
+    if (ravel_json_parse(line, bytes, NULL, &r->doc, NULL) != RAVEL_OK)
         return ravel_error_set(err, RAVEL_E_CALLBACK, "reward command: it wrote \"%.*s\", which is not a JSON line",
                                quoted, line);
     const ravel_json_node *root = ravel_json_root(r->doc);
@@ -184,17 +174,24 @@ static ravel_status take_line(train_reward *r, const char *line, size_t bytes, i
 
 /* Whole lines of what has been read; the rest is kept for later. */
 static ravel_status take_lines(train_reward *r, int64_t count, train_score *scores, int64_t *left, ravel_error *err) {
-    size_t from = 0;
-    for (size_t i = 0; i < r->in.used; i++)
-        if (r->in.data[i] == '\n') {
-            ravel_status status = take_line(r, r->in.data + from, i - from, count, scores, left, err);
+    int64_t from = 0;
+    for (int64_t i = 0; i < r->in_bytes; i++)
+        if (r->in[i] == '\n') {
+            ravel_status status = take_line(r, r->in + from, (size_t)(i - from), count, scores, left, err);
             if (status) return status;
             from = i + 1;
         }
-    TRAIN_ASSERT(from <= r->in.used && *left >= 0);
-    memmove(r->in.data, r->in.data + from, r->in.used - from);
-    r->in.used -= from;
-    TRAIN_ASSERT(!memchr(r->in.data, '\n', r->in.used));
+    TRAIN_ASSERT(from <= r->in_bytes && *left >= 0);
+    r->in_bytes -= from;
+    memmove(r->in, r->in + from, (size_t)r->in_bytes);
+    TRAIN_ASSERT(!memchr(r->in, '\n', (size_t)r->in_bytes));
+    return RAVEL_OK;
+}
+
+static ravel_status make_room(train_reward *r, int64_t more, ravel_error *err) {
+    char *grown = train__grown(NULL, r->in, &r->in_room, r->in_bytes, r->in_bytes + more, 1);
+    if (!grown) return train__no_memory(err, (size_t)(r->in_bytes + more), "lines of the reward command");
+    r->in = grown;
     return RAVEL_OK;
 }
 
@@ -208,7 +205,7 @@ static ravel_status died(train_reward *r, ravel_error *err) {
         close(r->to);
         close(r->from);
         r->child = 0;
-        r->in.used = 0;
+        r->in_bytes = 0;
         if (WIFSIGNALED(status))
             return ravel_error_set(err, RAVEL_E_CALLBACK, "reward command: it was killed by signal %d",
                                    WTERMSIG(status));
@@ -220,21 +217,21 @@ static ravel_status died(train_reward *r, ravel_error *err) {
 }
 
 static ravel_status receive(train_reward *r, int64_t count, train_score *scores, int64_t *left, ravel_error *err) {
-    ravel_status status = make_room(r, &r->in, 65536, err);
+    ravel_status status = make_room(r, 65536, err);
     if (status) return status;
-    ssize_t got = read(r->from, r->in.data + r->in.used, r->in.room - r->in.used);
+    ssize_t got = read(r->from, r->in + r->in_bytes, (size_t)(r->in_room - r->in_bytes));
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return RAVEL_OK;
     if (got <= 0) return died(r, err);
-    r->in.used += (size_t)got;
-    if (r->in.used > (size_t)16 << 20)
+    r->in_bytes += got;
+    if (r->in_bytes > 16 << 20)
         return ravel_error_set(err, RAVEL_E_CALLBACK, "reward command: it wrote 16 MiB without the end of a line");
     return take_lines(r, count, scores, left, err);
 }
 
 static ravel_status transmit(train_reward *r, size_t *sent, ravel_error *err) {
-    ssize_t put = send(r->to, r->out.data + *sent, r->out.used - *sent, MSG_NOSIGNAL);
+    ssize_t put = send(r->to, r->out + *sent, r->out_bytes - *sent, MSG_NOSIGNAL);
     if (put > 0) *sent += (size_t)put;
-    TRAIN_ASSERT(*sent <= r->out.used);
+    TRAIN_ASSERT(*sent <= r->out_bytes);
     if (put < 0 && errno != EAGAIN && errno != EINTR) return died(r, err);
     return RAVEL_OK;
 }
@@ -249,7 +246,7 @@ static ravel_status converse(train_reward *r, int64_t count, int64_t asked, trai
         if (wait <= 0)
             return ravel_error_set(err, RAVEL_E_TIMEOUT, "reward command: %lld of %lld rewards came within %g s",
                                    (long long)(asked - left), (long long)asked, r->seconds);
-        struct pollfd fds[2] = {{r->from, POLLIN, 0}, {sent < r->out.used ? r->to : -1, POLLOUT, 0}};
+        struct pollfd fds[2] = {{r->from, POLLIN, 0}, {sent < r->out_bytes ? r->to : -1, POLLOUT, 0}};
         int ready = poll(fds, 2, wait > 1 ? 1000 : (int)(wait * 1000) + 1);
         ravel_status status = RAVEL_OK;
         if (ready > 0 && fds[0].revents) status = receive(r, count, scores, &left, err);
@@ -265,17 +262,17 @@ static ravel_status post(train_reward *r, int64_t count, int64_t asked, train_sc
     size_t bytes = 0;
     int64_t left = asked;
     TRAIN_ASSERT(asked > 0 && asked <= count && r->server);
-    ravel_status status = train_http_post(r->command, r->out.data, r->out.used, r->seconds, &answer, &bytes, err);
-    r->in.used = 0;
-    if (!status) status = make_room(r, &r->in, bytes + 1, err);
+    ravel_status status = train_http_post(r->command, r->out, r->out_bytes, r->seconds, &answer, &bytes, err);
+    r->in_bytes = 0;
+    if (!status) status = make_room(r, (int64_t)bytes + 1, err);
     if (!status) {
-        memcpy(r->in.data, answer, bytes);
-        r->in.used = bytes;
-        if (bytes && answer[bytes - 1] != '\n') r->in.data[r->in.used++] = '\n';
+        memcpy(r->in, answer, bytes);
+        r->in_bytes = (int64_t)bytes;
+        if (bytes && answer[bytes - 1] != '\n') r->in[r->in_bytes++] = '\n';
         status = take_lines(r, count, scores, &left, err);
     }
     free(answer);
-    r->in.used = 0;
+    r->in_bytes = 0;
     if (!status && left > 0)
         status = ravel_error_set(err, RAVEL_E_CALLBACK, "%s scored %lld of %lld answers", r->command,
                                  (long long)(asked - left), (long long)asked);
@@ -284,25 +281,18 @@ static ravel_status post(train_reward *r, int64_t count, int64_t asked, train_sc
 
 ravel_status train_reward_score(train_reward *r, const train_rollout_text *rollouts, int64_t count, train_score *scores,
                                 ravel_error *err) {
-    ravel_status status = RAVEL_OK;
-    int64_t asked = 0;
-    r->out.used = 0;
-    for (int64_t i = 0; i < count && !status; i++) {
-        if (!isnan(scores[i].reward)) continue;
-        status = append_line(r, i, &rollouts[i], err);
-        asked++;
-    }
+    int64_t asked;
+    ravel_status status = print_lines(r, rollouts, count, scores, &asked, err);
     if (!status && r->server) return asked > 0 ? post(r, count, asked, scores, err) : RAVEL_OK;
     if (!status) status = start(r, err);
     if (!status) status = converse(r, count, asked, scores, err);
-    if (!status && r->in.used)
+    if (!status && r->in_bytes)
         status = ravel_error_set(err, RAVEL_E_CALLBACK, "reward command: it wrote more than it was asked for");
     if (status) stop(r, 1);
     return status;
 }
 
-ravel_status train_reward_create(const char *command, double seconds, const ravel_allocator *allocator,
-                                 train_reward **reward, ravel_error *err) {
+ravel_status train_reward_create(const char *command, double seconds, train_reward **reward, ravel_error *err) {
     size_t bytes = strlen(command) + 1;
     if (bytes == 1) return ravel_error_set(err, RAVEL_E_ARGUMENT, "the reward command is empty");
     int server = strncmp(command, "http://", 7) == 0;
@@ -314,15 +304,14 @@ ravel_status train_reward_create(const char *command, double seconds, const rave
     if (server && train_http_check(command, err)) return RAVEL_E_ARGUMENT;
     if (!(seconds > 0))
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "the reward command's time limit must be above 0");
-    train_reward *r = train__calloc(allocator, 1, sizeof *r);
+    train_reward *r = train__calloc(NULL, 1, sizeof *r);
     if (!r) return train__no_memory(err, sizeof *r, "the reward command");
-    r->command = train__alloc(allocator, bytes);
+    r->command = train__alloc(NULL, bytes);
     if (!r->command) {
-        train__release(allocator, r, sizeof *r);
+        train__release(NULL, r, sizeof *r);
         return train__no_memory(err, bytes, "the reward command");
     }
     memcpy(r->command, command, bytes);
-    r->allocator = allocator;
     r->seconds = seconds;
     r->server = server;
     TRAIN_ASSERT(r->command[0] && r->seconds > 0 && !r->child);
@@ -334,8 +323,8 @@ void train_reward_free(train_reward *r) {
     if (!r) return;
     stop(r, 0);
     ravel_json_free(r->doc);
-    train__release(r->allocator, r->out.data, r->out.room);
-    train__release(r->allocator, r->in.data, r->in.room);
-    train__release(r->allocator, r->command, strlen(r->command) + 1);
-    train__release(r->allocator, r, sizeof *r);
+    free(r->out);
+    train__release(NULL, r->in, (size_t)r->in_room);
+    train__release(NULL, r->command, strlen(r->command) + 1);
+    train__release(NULL, r, sizeof *r);
 }

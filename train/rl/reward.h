@@ -33,8 +33,7 @@ typedef struct train_rollout_text {
 } train_rollout_text;
 
 /* Nothing is started before the first batch. `seconds` is the time limit of a batch. */
-ravel_status train_reward_create(const char *command, double seconds, const ravel_allocator *allocator,
-                                 train_reward **reward, ravel_error *err);
+ravel_status train_reward_create(const char *command, double seconds, train_reward **reward, ravel_error *err);
 /* Closes the command's input, gives it a second to leave, then kills it. */
 void train_reward_free(train_reward *reward);
 

@@ -26,21 +26,15 @@ _Static_assert(HEAD == 8 && ITEM == 10, "words of a message");
 
 /* ---- batches of rollouts ---------------------------------------------------------------------------------------------- */
 
-void train_rollouts_init(train_rollouts *rollouts, const ravel_allocator *allocator) {
-    memset(rollouts, 0, sizeof *rollouts);
-    rollouts->allocator = allocator;
-}
-
 void train_rollouts_clear(train_rollouts *rollouts) {
     rollouts->count = rollouts->used = 0;
 }
 
-void train_rollouts_free(train_rollouts *rollouts) {
-    const ravel_allocator *a = rollouts->allocator;
-    train__release(a, rollouts->items, (size_t)rollouts->room * sizeof *rollouts->items);
-    train__release(a, rollouts->tokens, (size_t)rollouts->token_room * sizeof *rollouts->tokens);
-    train__release(a, rollouts->logprobs, (size_t)rollouts->logprob_room * sizeof *rollouts->logprobs);
-    train_rollouts_init(rollouts, a);
+void train_rollouts_free(train_rollouts *x) {
+    train__release(NULL, x->items, (size_t)x->room * sizeof *x->items);
+    train__release(NULL, x->tokens, (size_t)x->token_room * sizeof *x->tokens);
+    train__release(NULL, x->logprobs, (size_t)x->logprob_room * sizeof *x->logprobs);
+    *x = (train_rollouts){0};
 }
 
 /* Counts lie within the room of their arrays. */
@@ -51,13 +45,13 @@ static int rollouts_ok(const train_rollouts *p) {
 
 /* Each array keeps its own room, so a failure leaves every one of them as it was or larger. */
 static ravel_status reserve(train_rollouts *p, int64_t items, int64_t tokens, ravel_error *err) {
-    void *array = train__grown(p->allocator, p->items, &p->room, p->count, items, sizeof *p->items);
+    void *array = train__grown(NULL, p->items, &p->room, p->count, items, sizeof *p->items);
     if (!array) return train__no_memory(err, (size_t)items * sizeof *p->items, "rollouts");
     p->items = array;
-    array = train__grown(p->allocator, p->tokens, &p->token_room, p->used, tokens, sizeof *p->tokens);
+    array = train__grown(NULL, p->tokens, &p->token_room, p->used, tokens, sizeof *p->tokens);
     if (!array) return train__no_memory(err, (size_t)tokens * sizeof *p->tokens, "tokens of rollouts");
     p->tokens = array;
-    array = train__grown(p->allocator, p->logprobs, &p->logprob_room, p->used, tokens, sizeof *p->logprobs);
+    array = train__grown(NULL, p->logprobs, &p->logprob_room, p->used, tokens, sizeof *p->logprobs);
     if (!array) return train__no_memory(err, (size_t)tokens * sizeof *p->logprobs, "log-probs of rollouts");
     p->logprobs = array;
     return RAVEL_OK;
@@ -170,10 +164,9 @@ ravel_status train_order_receive(ravel_comm *comm, train_order *order, train_rol
 
 ravel_status train_answers_send(ravel_comm *comm, int32_t receivers, int32_t stride, int64_t batch,
                                 const train_rollouts *answers, ravel_error *err) {
-    train_rollouts share;
+    train_rollouts share = {0};
     TRAIN_ASSERT(receivers > 0 && stride > 0 && (receivers - 1) * stride < ravel_comm_size(comm));
     ravel_status status = RAVEL_OK;
-    train_rollouts_init(&share, answers->allocator);
     for (int32_t t = 0; t < receivers && !status; t++) {
         train_rollouts_clear(&share);
         status = train_rollouts_take(&share, answers, receivers, t, err);

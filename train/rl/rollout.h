@@ -34,8 +34,8 @@ typedef struct train_rollout {
     double accuracy; /* 1 right, 0 wrong; of a reward command what it says, else its reward */
 } train_rollout;
 
+/* All zero is an empty list. */
 typedef struct train_rollouts {
-    const ravel_allocator *allocator;
     train_rollout *items; /* [count] */
     int32_t *tokens;      /* [used] */
     float *logprobs;      /* [used] the generator's, of each token; 0 on prompts */
@@ -43,8 +43,6 @@ typedef struct train_rollouts {
     int64_t used, token_room, logprob_room;
 } train_rollouts;
 
-/* All zero is an empty list, too. */
-void train_rollouts_init(train_rollouts *rollouts, const ravel_allocator *allocator);
 void train_rollouts_clear(train_rollouts *rollouts);
 void train_rollouts_free(train_rollouts *rollouts);
 /* Copies a rollout in; item->first is ignored. logprobs NULL: zeros. On E_MEMORY the list is as it was. */

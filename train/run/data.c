@@ -5,7 +5,6 @@
 #include "train/rl/problems.h"
 #include "train/model/files.h"
 #include "train/run/log.h"
-#include "train/run/pair_source.h"
 
 #include <ravel/exchange.h>
 #include <ravel/order.h>
@@ -190,15 +189,12 @@ static ravel_status check_part(check *c, ravel_comm *comm, const train_progress 
 }
 
 static void add_found(train_data_found *sum, const train_data_found *x) {
+    int64_t longest = train__max(sum->longest, x->longest);
     TRAIN_ASSERT(sum != x && x->rows >= 0 && x->loss_tokens <= x->tokens);
-    sum->rows += x->rows;
-    sum->samples += x->samples;
-    sum->tokens += x->tokens;
-    sum->loss_tokens += x->loss_tokens;
-    sum->longest = train__max(sum->longest, x->longest);
-    sum->bad += x->bad;
-    sum->oversize += x->oversize;
-    sum->lossless += x->lossless;
+    _Static_assert(sizeof *x % sizeof(int64_t) == 0, "counts alone");
+    for (size_t i = 0; i < sizeof *x / sizeof(int64_t); i++)
+        ((int64_t *)(void *)sum)[i] += ((const int64_t *)(const void *)x)[i];
+    sum->longest = longest;
 }
 
 static ravel_status refuse(const train_data_rules *rules, const char *name, const part *sum, ravel_error *err) {

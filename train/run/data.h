@@ -31,12 +31,16 @@ ravel_status train_data_open(const char *path, ravel_comm *comm, const train_pro
 /* Whether the file has changed. */
 int train_data_changed(const train_data_file *file);
 
+/* Rows of two samples, the chosen answer first (ravel/source.h), as one sample each, so that packing never parts a pair.
+ * Fields: tokens, loss_mask, and `chosen`, how many tokens are the chosen answer's. Takes `inner` over, also on an error. A row
+ * that is not two samples is E_DATA. */
+ravel_status train_pair_source(ravel_source *inner, ravel_source **source, ravel_error *err);
 /* Opens a data file or mock data, as pairs where asked. */
 ravel_status train_data_source(const ravel_source_options *options, int pairs, ravel_source **source, ravel_error *err);
 
 typedef struct train_data_rules {
     const ravel_source_options *source; /* its bad_rows and truncate are honoured */
-    int32_t pairs;                      /* rows are pairs: train/run/pair_source.h */
+    int32_t pairs;                      /* rows are pairs */
     const ravel_plan_options *plan;     /* budget, align, cp, cp_pool, oversize */
     int32_t widest;                     /* the most ranks that share a sample: each has the budget; 0 means 1 */
     int64_t most;                       /* rows to check; 0: all */

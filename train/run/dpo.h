@@ -1,6 +1,6 @@
 /* train/run/dpo.h: preference pairs through a model and its reference.
  *
- * A pair is one sample of the feed: the chosen answer, then the rejected one (train/run/pair_source.h). The model sees them as
+ * A pair is one sample of the feed: the chosen answer, then the rejected one (train/run/data.h). The model sees them as
  * two sequences. The reference scores the micro-batches of an update just before they are learnt, so both go through the
  * same plan, and before the first update every margin is exactly 0.
  *

@@ -136,7 +136,7 @@ static ravel_status open_prompts(train__grpo *g, const ravel_shape *shape, int64
                                "prompts of up to %lld tokens and answers of up to %lld (max-tokens) do not fit a "
                                "budget of %lld",
                                (long long)longest, (long long)o->scoring.max_tokens, (long long)most);
-    if (o->reward_command) status = train_reward_create(o->reward_command, o->reward_seconds, NULL, &g->command, err);
+    if (o->reward_command) status = train_reward_create(o->reward_command, o->reward_seconds, &g->command, err);
     return status;
 }
 

@@ -1,5 +1,5 @@
 /* Several threads may read at once: each call borrows a reader of the inner source from a short list. */
-#include "train/run/pair_source.h"
+#include "train/run/data.h"
 
 #include "train/kernels/assert.h"
 #include "train/kernels/host.h"

@@ -76,12 +76,8 @@ static ravel_status pull(train_sampler *s, int idle, ravel_error *err) {
     return train_pulled_step(s->pulled, idle, train_generator_counts(s->generator).tokens, err);
 }
 
-int64_t train_sampler_version(const train_sampler *s) {
-    return s->pulled ? train_pulled_counts(s->pulled).version : 1;
-}
-
 train_pulled_stats train_sampler_pulled(const train_sampler *s) {
-    return s->pulled ? train_pulled_counts(s->pulled) : (train_pulled_stats){0};
+    return s->pulled ? train_pulled_counts(s->pulled) : (train_pulled_stats){.version = 1};
 }
 
 ravel_status train_sampler_run(train_sampler *s, const train_request *requests, int64_t count,

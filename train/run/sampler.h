@@ -38,9 +38,7 @@ typedef struct train_sampler_hooks {
 ravel_status train_sampler_run(train_sampler *sampler, const train_request *requests, int64_t count,
                                const train_sampler_hooks *hooks, ravel_error *err);
 
-/* The version of the weights that the next step uses: what was pulled last; 1 for a folder's. */
-int64_t train_sampler_version(const train_sampler *sampler);
-/* Figures of the pulls; zeros for a folder's weights. */
+/* Figures of the pulls; for a folder's weights, which are version 1, zeros. */
 train_pulled_stats train_sampler_pulled(const train_sampler *sampler);
 
 #endif

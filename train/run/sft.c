@@ -299,8 +299,8 @@ static void summarise(const sft *s, train_summary *summary) {
     summary->eval_loss = s->eval_loss;
 }
 
-static ravel_status run_kind(train_kind kind, const train_config *config, ravel_comm *comm, const train_hooks *hooks,
-                             train_summary *summary, ravel_error *err) {
+ravel_status train_tune(train_kind kind, const train_config *config, ravel_comm *comm, const train_hooks *hooks,
+                        train_summary *summary, ravel_error *err) {
     train_config own = *config; /* with this rank's GPU */
     sft s = {.config = &own,
              .run = {.config = &own, .kind = kind, .comm = comm},
@@ -324,14 +324,4 @@ static ravel_status run_kind(train_kind kind, const train_config *config, ravel_
     ravel_mesh_free(s.mesh);
     train_run_free(&s.run);
     return status;
-}
-
-ravel_status train_sft(const train_config *config, ravel_comm *comm, const train_hooks *hooks, train_summary *summary,
-                       ravel_error *err) {
-    return run_kind(TRAIN_SFT, config, comm, hooks, summary, err);
-}
-
-ravel_status train_dpo(const train_config *config, ravel_comm *comm, const train_hooks *hooks, train_summary *summary,
-                       ravel_error *err) {
-    return run_kind(TRAIN_DPO, config, comm, hooks, summary, err);
 }

@@ -1,16 +1,13 @@
-/* train/run/sft.h: supervised fine-tuning, on data, mock data or the answers of a verifiable task. */
+/* train/run/sft.h: supervised fine-tuning, on data, mock data or the answers of a verifiable task, and preference pairs. */
 #ifndef TRAIN_SFT_H
 #define TRAIN_SFT_H
 
 #include "train/run/run.h"
 
-/* Every rank of `comm` is a trainer and calls it. summary may be NULL. */
-ravel_status train_sft(const train_config *config, ravel_comm *comm, const train_hooks *hooks, train_summary *summary,
-                       ravel_error *err);
-
-/* The same on preference pairs, with the loss of train/rl/dpo.h. */
-ravel_status train_dpo(const train_config *config, ravel_comm *comm, const train_hooks *hooks, train_summary *summary,
-                       ravel_error *err);
+/* Supervised fine-tuning (TRAIN_SFT), or the same on preference pairs with the loss of train/rl/dpo.h (TRAIN_DPO). Every rank
+ * of `comm` is a trainer and calls it. summary may be NULL. */
+ravel_status train_tune(train_kind kind, const train_config *config, ravel_comm *comm, const train_hooks *hooks,
+                        train_summary *summary, ravel_error *err);
 
 /* A source of a task's questions and answers, rows first .. first+count-1 of (task, seed, level). */
 ravel_status train_task_source(const char *task, uint64_t seed, int32_t level, int64_t first, int64_t count,
