@@ -59,6 +59,8 @@ windowed window --ranks 3 --cp 3
 windowed window-pool --ranks 4 --cp-pool 4 --budget 16
 awk 'BEGIN { for (i = 0; i < 32; i++) printf "{\"prompt\": \"p%d\", \"chosen\": \"%s\", \"rejected\": \"%s\"}\n", i, substr("abc", 1, 1 + i % 3), substr("xyz", 1, 1 + i % 2) }' >"$dir/pairs.jsonl"
 pair dpo dpo --data "$dir/pairs.jsonl" --batch 8 --steps 2 --ranks 2 --shard params
+pair dpo-cp dpo --data "$dir/pairs.jsonl" --batch 8 --steps 2 --ranks 6 --tp 2 --cp 3 --shard params
+pair dpo-pool dpo --data "$dir/pairs.jsonl" --batch 8 --steps 2 --ranks 4 --cp-pool 4 --budget 12
 pair dpo-pp dpo --data "$dir/pairs.jsonl" --batch 8 --steps 2 --ranks 4 --tp 2 --pp 2
 for mesh in "--ranks 2" "--ranks 4 --tp 2 --pp 2 --generators 2"; do
     # shellcheck disable=SC2086

@@ -23,18 +23,19 @@ TEST(dpo_loss_and_its_slope) {
 
 enum { ROWS = 24 };
 
-/* The chosen answer counts up from the prompt, the rejected one down. */
+/* The chosen answer counts up from the prompt, the rejected one down, for another number of digits. */
 static void write_pairs(char *path) {
     strcpy(path, "/tmp/ravel-pairs-XXXXXX");
     FILE *f = fdopen(mkstemp(path), "w");
     for (int row = 0; row < ROWS; row++) {
-        int length = 3 + row % 5, digit = row % 10, n = 2 + length;
+        int lengths[] = {3 + row % 5, 2 + row * 5 % 9}, digit = row % 10;
         (void)fprintf(f, "{\"input_ids\": [");
         for (int part = 0; part < 2; part++) {
             (void)fprintf(f, "%s256, %d", part ? ", " : "", '0' + digit);
-            for (int i = 1; i <= length; i++) (void)fprintf(f, ", %d", '0' + (digit + (part ? 10 - i : i)) % 10);
+            for (int i = 1; i <= lengths[part]; i++) (void)fprintf(f, ", %d", '0' + (digit + (part ? 10 - i : i)) % 10);
         }
-        (void)fprintf(f, "], \"cu_seqlens\": [0, %d, %d], \"prompt_length\": [2, 2]}\n", n, 2 * n);
+        (void)fprintf(f, "], \"cu_seqlens\": [0, %d, %d], \"prompt_length\": [2, 2]}\n", 2 + lengths[0],
+                      4 + lengths[0] + lengths[1]);
     }
     (void)fclose(f);
 }
@@ -122,20 +123,31 @@ TEST(train_dpo_rows_must_be_pairs) {
     (void)unlink(path);
 }
 
-/* Tensor parallel, pipeline and data parallel ranks: the curves of one rank. */
+/* Every kind of ranks: the curves of one rank. Answers of context-parallel ranks begin anywhere in a chunk. */
 TEST(train_dpo_on_meshes) {
-    static const int32_t meshes[][4] = {{1, 1, 1, 1}, {2, 2, 1, 1}, {1, 2, 2, 2}};
-    curve loss[3], accuracy, margin[3];
+    static const struct {
+        int32_t tp, cp, pp, vpp, dp, pool;
+    } meshes[] = {{1, 1, 1, 1, 1, 0}, {2, 1, 2, 1, 1, 0}, {1, 1, 2, 2, 2, 0}, {1, 2, 1, 1, 1, 0}, {1, 4, 1, 1, 1, 0},
+                  {2, 3, 1, 1, 1, 0}, {1, 2, 2, 1, 2, 0}, {1, 1, 1, 1, 2, 2}, {1, 1, 1, 1, 4, 4}};
+    enum { MESHES = sizeof meshes / sizeof *meshes };
+    curve loss[MESHES], accuracy, margin[MESHES];
     char data[64];
     train_config c;
     write_pairs(data);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < MESHES; i++) {
         configure(&c, NULL, data);
         c.model.layers = 4;
-        c.mesh.tp = meshes[i][0], c.mesh.pp = meshes[i][1], c.mesh.vpp = meshes[i][2], c.mesh.dp = meshes[i][3];
-        if (!run_dpo(&c, c.mesh.tp * c.mesh.pp * c.mesh.dp, &loss[i], &accuracy, &margin[i])) break;
-        CHECK(curve_distance(&loss[0], &loss[i]) < 1e-5);
-        CHECK(fabs(margin[0].values[11] - margin[i].values[11]) < 1e-4 * (1 + fabs(margin[0].values[11])));
+        c.mesh.tp = meshes[i].tp, c.mesh.cp = meshes[i].cp, c.mesh.pp = meshes[i].pp, c.mesh.vpp = meshes[i].vpp;
+        c.mesh.dp = meshes[i].dp;
+        c.plan.cp_pool = meshes[i].pool;
+        if (c.plan.cp_pool) c.plan.budget = c.plan.cp_pool == 2 ? 16 : 12;
+        c.learn.shard = i % 3;
+        if (!run_dpo(&c, c.mesh.tp * c.mesh.cp * c.mesh.pp * c.mesh.dp, &loss[i], &accuracy, &margin[i])) break;
+        CHECK_EQ(loss[i].count, 12);
+        double off = curve_distance(&loss[0], &loss[i]), apart = fabs(margin[0].values[11] - margin[i].values[11]);
+        CHECK(fabs(margin[i].values[11]) > 0.1);
+        if (!EXPECT(off < 1e-5 && apart < 1e-4 * (1 + fabs(margin[0].values[11]))))
+            printf("    mesh %d: the loss is off by %g, the margin by %g\n", i, off, apart);
     }
     CHECK(unlink(data) == 0);
 }

@@ -5,6 +5,8 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 enum { LAYOUTS = 20 };
 
@@ -86,13 +88,12 @@ static void compare(const char *what, const outcome *one, const outcome *many, d
 }
 
 /* A mesh of at most `most` ranks that the model allows. */
-static int32_t random_mesh(uint64_t *seed, const ravel_shape *shape, train_kind kind, int32_t most,
-                           ravel_mesh_options *m) {
+static int32_t random_mesh(uint64_t *seed, const ravel_shape *shape, int32_t most, ravel_mesh_options *m) {
     ravel_mesh_layout layout;
     for (;;) {
         ravel_mesh_options_default(m);
         m->tp = 1 + (int32_t)draw(seed, 6);
-        m->cp = kind == TRAIN_DPO ? 1 : 1 + (int32_t)draw(seed, 3);
+        m->cp = 1 + (int32_t)draw(seed, 3);
         m->pp = 1 + (int32_t)draw(seed, 4);
         m->vpp = 1 + (int32_t)draw(seed, 2);
         m->dp = 1 + (int32_t)draw(seed, 4);
@@ -128,7 +129,7 @@ static void random_layouts(uint64_t seed, int count, int32_t most) {
         c.model.recompute = (int32_t)draw(&seed, 3);
         CHECK(train_shape(&c.model, &shape, NULL) == RAVEL_OK);
         if (!run_once(&c, TRAIN_SFT, 1, &one)) return;
-        int32_t ranks = random_mesh(&seed, &shape, TRAIN_SFT, most, &c.mesh);
+        int32_t ranks = random_mesh(&seed, &shape, most, &c.mesh);
         c.plan.budget = 40 + (int64_t)draw(&seed, 3) * 40;
         c.plan.min_micro_steps = 1 + (int64_t)draw(&seed, 5);
         c.learn.shard = (int32_t)draw(&seed, 3);
@@ -189,6 +190,59 @@ TEST(train_layouts_windows_on_context_ranks) {
 TEST(train_layouts_random_meshes_have_one_update) {
     int soak = getenv("RAVEL_SOAK") != NULL;
     random_layouts(soak ? 77 : 1, soak ? 500 : LAYOUTS, soak ? 24 : 8);
+}
+
+/* Pairs of answers of random lengths. */
+static void write_pairs(uint64_t *seed, char *path) {
+    strcpy(path, "/tmp/ravel-pairs-XXXXXX");
+    FILE *f = fdopen(mkstemp(path), "w");
+    for (int row = 0; row < 32; row++) {
+        int lengths[] = {2 + (int)draw(seed, 17), 2 + (int)draw(seed, 17)};
+        (void)fprintf(f, "{\"input_ids\": [");
+        for (int i = 0; i < lengths[0] + lengths[1]; i++) (void)fprintf(f, "%s%d", i ? ", " : "", (int)draw(seed, 60));
+        (void)fprintf(f, "], \"cu_seqlens\": [0, %d, %d], \"prompt_length\": [1, 1]}\n", lengths[0],
+                      lengths[0] + lengths[1]);
+    }
+    (void)fclose(f);
+}
+
+/* DPO with and without a sliding window, on any mesh and with groups of their own widths. */
+static void random_pairs(uint64_t seed, int count, int32_t most) {
+    for (int i = 0; i < count; i++) {
+        train_config c;
+        ravel_shape shape;
+        outcome one, many;
+        char data[64], what[160];
+        small_job(&c);
+        write_pairs(&seed, data);
+        c.source.mock = NULL;
+        c.source.data = data;
+        const char *model = draw(&seed, 2) ? "tests/golden/archs/mistral" : NULL;
+        c.model.model = model;
+        CHECK(train_shape(&c.model, &shape, NULL) == RAVEL_OK);
+        bool ran = run_once(&c, TRAIN_DPO, 1, &one);
+        int32_t ranks = random_mesh(&seed, &shape, most, &c.mesh);
+        c.plan.budget = 40 + (int64_t)draw(&seed, 3) * 40;
+        c.learn.shard = (int32_t)draw(&seed, 3);
+        random_pool(&seed, &c);
+        (void)snprintf(what, sizeof what, "dpo, %s, tp %d cp %d dp %d pp %d vpp %d, pool %d, shard %d, budget %d",
+                       model ? "mistral" : "new", c.mesh.tp, c.mesh.cp, c.mesh.dp, c.mesh.pp, c.mesh.vpp,
+                       c.plan.cp_pool, c.learn.shard, (int)c.plan.budget);
+        if (getenv("RAVEL_VERBOSE")) printf("    %s\n", what);
+        ran = ran && run_once(&c, TRAIN_DPO, ranks, &many);
+        if (ran)
+            compare(what, &one, &many, 1e-5);
+        else
+            printf("    %s\n", what);
+        CHECK(unlink(data) == 0);
+        if (!ran) return;
+        free(one.moment), free(many.moment);
+    }
+}
+
+TEST(train_layouts_dpo_on_random_meshes) {
+    int soak = getenv("RAVEL_SOAK") != NULL;
+    random_pairs(soak ? 9 : 4, soak ? 200 : 10, soak ? 24 : 8);
 }
 
 static void grpo_job(train_config *c) {
@@ -266,7 +320,7 @@ static void random_grpo(uint64_t seed, int count, int32_t most) {
         c.learn.aggregation = (int32_t)draw(&seed, 3);
         CHECK(train_shape(&c.model, &shape, NULL) == RAVEL_OK);
         one = c;
-        int32_t ranks = random_mesh(&seed, &shape, TRAIN_GRPO, most, &c.mesh);
+        int32_t ranks = random_mesh(&seed, &shape, most, &c.mesh);
         c.grpo.generator_tp = (int32_t)draw(&seed, 2) + 1;
         c.grpo.generators = c.grpo.generator_tp * ((int32_t)draw(&seed, 2) + 1);
         ranks += c.grpo.generators;

@@ -10,6 +10,7 @@ train_parts_options train_learner_parts_options(const train_learner_options *fro
     return (train_parts_options){.model = from->model,
                                  .budget = from->budget,
                                  .plan = from->plan,
+                                 .pairs = from->pairs,
                                  .shard = from->learn->shard == TRAIN_SHARD_PARAMS,
                                  .allocator = from->allocator};
 }

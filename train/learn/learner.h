@@ -48,6 +48,7 @@ typedef struct train_learner_options {
     const train_learn_options *learn;
     int64_t budget;                   /* tokens per micro-batch */
     const ravel_plan_options *plan;   /* as in train_parts_options */
+    int32_t pairs;                    /* as in train_parts_options */
     int32_t save_dtype;               /* of the model in a checkpoint: RAVEL_F32 or RAVEL_BF16 */
     int64_t save_shard;               /* the most bytes of one of its files; 0: 5 GiB */
     const ravel_allocator *allocator; /* NULL: malloc */

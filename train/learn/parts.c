@@ -33,6 +33,7 @@ static void model_options(const train_parts_options *from, const ravel_shape *sh
     options->recompute = from->model->recompute;
     options->graphs = from->model->graphs;
     options->inference = from->inference;
+    options->pairs = from->pairs;
     options->first_layer = part.first_layer;
     options->last_layer = part.last_layer;
     options->in_flight = flights_of(from, layout, stage, chunk);
@@ -146,6 +147,14 @@ static ravel_status join_mesh(train_parts *p, ravel_error *err) {
     if (!status && ravel_comm_size(p->cp) > 1) status = train__parts_join(p, p->cp, &p->cp, err);
     if (!status) status = train__parts_join(p, p->replicas, &p->replicas, err);
     return status ? status : join_edges(p, err);
+}
+
+ravel_comm *train_parts_ring(const train_parts *p, int32_t cp) {
+    if (cp == 1) return NULL;
+    for (int32_t i = 0; i < p->width_count; i++)
+        if (p->widths[i] == cp) return p->ring_hosts[i];
+    TRAIN_ASSERT(!p->width_count && cp == train_layout_cp(&p->layout));
+    return ravel_mesh_comm(p->mesh, RAVEL_AXIS_CP);
 }
 
 void train_parts_disconnect(train_parts *p, const ravel_error *why) {

@@ -31,6 +31,7 @@ typedef struct train_parts_options {
     const ravel_plan_options
         *plan;         /* of the feed, for the widths of groups (cp_pool); NULL: every sample has cp ranks */
     int32_t inference; /* no gradients: only train_parts_score */
+    int32_t pairs;     /* samples may be two sequences (train_batch.splits) */
     int32_t shard;     /* weights and gradients are sharded over dp x cp ranks (train_model_options.shard) */
     const ravel_allocator *allocator;
 } train_parts_options;
@@ -49,6 +50,8 @@ int32_t train_parts_count(const train_parts *parts);
 train_model *train_parts_model(const train_parts *parts, int32_t chunk);
 const train_kernels *train_parts_kernels(const train_parts *parts);
 train_device *train_parts_device(const train_parts *parts);
+/* The ranks that share the samples of a micro-batch of `cp` ranks, for arrays of the host; NULL: this one alone. */
+ravel_comm *train_parts_ring(const train_parts *parts, int32_t cp);
 /* Ends NCCL's communicators, before anything that their operations use is released. `why`: this rank failed; or NULL. */
 void train_parts_disconnect(train_parts *parts, const ravel_error *why);
 /* The caller's functions for each micro-batch; either may be NULL. Called once per part, in the order of the schedule;

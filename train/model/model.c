@@ -50,9 +50,9 @@ static size_t cut_ring(train_model *m, char *base, size_t used) {
     for (int i = 0; i < 2; i++) r->kv[i] = train__cut_take(&cut, 1, bytes);
     for (int i = 0; i < 2 && !m->options.inference; i++) r->d_kv[i] = train__cut_take(&cut, 1, bytes);
     if (!m->options.inference) r->own = train__cut_take(&cut, 1, bytes);
-    if (n->window) r->mine = train__cut_take(&cut, 1, bytes);
-    if (n->window && !m->options.inference) r->spare = train__cut_take(&cut, 1, bytes);
-    if (n->window && !m->options.inference) r->back = train__cut_take(&cut, 1, bytes);
+    if (train__model_by_chunk(m)) r->mine = train__cut_take(&cut, 1, bytes);
+    if (train__model_by_chunk(m) && !m->options.inference) r->spare = train__cut_take(&cut, 1, bytes);
+    if (train__model_by_chunk(m) && !m->options.inference) r->back = train__cut_take(&cut, 1, bytes);
     r->o = train__cut_take(&cut, 1, train__net_bytes(n, m->sizes.tokens * n->q_width));
     r->lse = train__cut_take(&cut, m->sizes.tokens * n->shape.heads, sizeof *r->lse);
     return cut.used;
@@ -104,7 +104,9 @@ static train_limits limits_of(const train_model *m) {
 }
 
 /* A batch's arrays, each at most [T] of 4 bytes, see model_batch.c. */
-enum { STAGED_ARRAYS = 18, WINDOW_ARRAYS = 2 };
+enum { STAGED_ARRAYS = 18 };
+/* Chunk by chunk: two arrays of [1.5 T] and five of [T / 2] for each of 2 R - 1 views. */
+enum { OWN_ARRAYS = 3, VIEW_ARRAYS = 5 };
 
 static void sizes_of(train_model *m) {
     const train_model_options *o = &m->options;
@@ -132,8 +134,9 @@ static void sizes_of(train_model *m) {
     s->working = cut_working(m, NULL);
     s->logits = train__net_bytes(n, s->logits_rows * n->shape.vocab);
     s->tables = cut_tables(m, NULL);
-    int64_t arrays = STAGED_ARRAYS + (m->cp_most > 1 && n->window ? WINDOW_ARRAYS + m->cp_most : 0);
-    s->stage = (size_t)arrays * (lines((size_t)t * 4) + TRAIN_ALIGN);
+    int64_t arrays = STAGED_ARRAYS;
+    if (train__model_by_chunk(m)) arrays += OWN_ARRAYS + (int64_t)VIEW_ARRAYS * m->cp_most;
+    s->stage = (size_t)arrays * (lines((size_t)t * 4) + 2 * TRAIN_ALIGN);
     TRAIN_ASSERT(s->positions > 0 && s->logits_rows > 0 && s->logits_rows <= s->tokens);
     TRAIN_ASSERT(s->o <= s->lse && s->lse <= s->x_mid && s->q <= s->k && s->k <= s->h);
 }
@@ -187,7 +190,9 @@ static int blocks_of(train_model *m, block *list) {
 
 static int64_t host_bytes(const train_model *m) {
     int64_t graphs = m->graphs.kernels ? TRAIN__GRAPH_PLACES * (int64_t)sizeof *m->graphs.places : 0;
-    return graphs + m->sizes.tokens * 4 * (3 + m->options.in_flight) +
+    int64_t views =
+        train__model_by_chunk(m) ? (int64_t)m->options.in_flight * 2 * m->cp_most * (int64_t)sizeof(train__view) : 0;
+    return graphs + views + m->sizes.tokens * 4 * (3 + m->options.in_flight) +
            train__max(m->net.hidden, m->net.shape.head_dim) * (int64_t)sizeof(train_real);
 }
 
@@ -317,6 +322,8 @@ static ravel_status take_memory(train_model *m, ravel_error *err) {
     train_limits limits = limits_of(m);
     block list[BLOCKS];
     for (int i = 0; i < m->options.in_flight; i++) TRAIN__TAKE(&m->arena, m->flights[i].places, m->sizes.tokens);
+    for (int i = 0; i < m->options.in_flight && train__model_by_chunk(m); i++)
+        TRAIN__TAKE(&m->arena, m->flights[i].views, 2 * m->cp_most);
     if (m->graphs.kernels) TRAIN__TAKE(&m->arena, m->graphs.places, TRAIN__GRAPH_PLACES);
     TRAIN__TAKE(&m->arena, m->numbers, m->sizes.tokens);
     TRAIN__TAKE(&m->arena, m->by_place, 2 * m->sizes.tokens);

@@ -67,6 +67,7 @@ typedef struct train_model_options {
     int32_t graphs;    /* train_record: the kernels of a micro-batch as recorded graphs */
     int32_t tp_ranks, tp_rank; /* train_model_memory: of the model to be, where there are no communicators yet */
     int32_t cp_ranks;          /* the same; and, where batches bring their own ring (train_batch.cp), its most ranks */
+    int32_t pairs;             /* context-parallel batches may have `splits` */
     int32_t sequence; /* sequence parallel, where there are several tensor-parallel ranks: between the products of a
                                   layer each of them has a share of the rows */
     ravel_comm *cp;   /* ranks that share samples (context parallel): each runs its zig-zag shard of every batch, see
@@ -188,6 +189,9 @@ typedef struct train_batch {
      * tokens, alignment of the whole sample included, and what a token predicts may be on another rank. */
     const int32_t *positions; /* [padded tokens] place of a token in its whole sample; NULL: 0, 1, 2, ... */
     const int32_t *targets;   /* [padded tokens] the token after it; anything where the weight is 0 */
+    const int32_t
+        *splits;    /* [samples] or NULL, context parallel only (option pairs): the place in the whole sample at which
+                              a second sequence begins, which does not see the first; positions are of its own */
     ravel_comm *cp; /* ranks that share the samples of this batch, at most option cp_ranks; NULL: those of option cp. It
                        must outlive the model. */
 } train_batch;

@@ -6,7 +6,7 @@
  *     rows            0  1 |   |     4        whose output predicts them
  *
  * Two blocks are used in turn, so that the host fills one while the device still works on the other. */
-#include "train/model/model_internal.h"
+#include "train/model/ring.h"
 
 #include "train/kernels/assert.h"
 
@@ -80,6 +80,9 @@ static ravel_status check_batch(const train_model *m, const train_batch *b, rave
                                padded_start(b, b->samples), b->samples, (long long)m->sizes.tokens);
     if ((ranks > 1 && !b->positions) || (last && ranks > 1 && !b->targets) || (b->targets && !b->weights))
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "a context-parallel batch needs positions, targets and weights");
+    if (b->splits && (ranks == 1 || !m->options.pairs))
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "splits are of context-parallel samples, of a model made with option pairs");
     for (int64_t i = 0; i < b->samples; i++) {
         ravel_status status = check_sample(m, b, i, ranks, err);
         if (status) return status;
@@ -160,22 +163,6 @@ static void gather(train_model *m, const float *by_place, const float **device) 
     for (int64_t i = 0; i < m->now.scored; i++) to[i] = by_place[m->now.places[i]];
 }
 
-/* Context parallel with a window: see ring.h. */
-static void lay_out_chunks(train_model *m, const train_batch *b, const int32_t *halves) {
-    train__halves *h = &m->now.staged.halves;
-    int64_t samples = b->samples, distances = 2 * (int64_t)m->cp->ranks;
-    int32_t *starts = next_array(m, 2 * samples, &h->chunk_starts);
-    int32_t *lengths = next_array(m, 2 * samples, &h->chunk_lengths);
-    int32_t *shifts = train__staging_take(&m->staging, distances * samples, 4, &h->shifts);
-    for (int32_t i = 0; i < samples; i++) {
-        starts[2 * i] = padded_start(b, i);
-        starts[2 * i + 1] = starts[2 * i] + halves[i];
-        lengths[2 * i] = lengths[2 * i + 1] = halves[i];
-        for (int64_t back = 0; back < distances; back++) shifts[back * samples + i] = (int32_t)(back * halves[i]);
-    }
-    h->host_chunk_lengths = lengths;
-}
-
 /* Context parallel: see ring.h. */
 static void lay_out_halves(train_model *m, const train_batch *b) {
     train__halves *h = &m->now.staged.halves;
@@ -188,7 +175,7 @@ static void lay_out_halves(train_model *m, const train_batch *b) {
         h->longest = i ? (int32_t)train__max(h->longest, lengths[i]) : lengths[i];
     }
     h->host_lengths = lengths;
-    if (m->net.window) lay_out_chunks(m, b, lengths);
+    if (train__model_by_chunk(m)) train__ring_lay_out(m);
 }
 
 static void lay_out_scored(train_model *m, const train_batch *b, const train__extra *x) {

@@ -32,10 +32,15 @@ typedef struct train__halves {
     const int32_t *lengths, *seconds; /* [samples] tokens of a chunk, and where the second one begins */
     const int32_t *host_lengths;      /* lengths, in host memory */
     int32_t shortest, longest;        /* of the lengths */
-    /* With a window: every chunk by itself, in the order of their rows, and how far back the keys are. */
-    const int32_t *chunk_starts, *chunk_lengths, *host_chunk_lengths; /* [2 * samples] */
-    const int32_t *shifts; /* [2 * ranks, samples] of keys 0, 1, ... chunks back, in tokens */
 } train__halves;
+
+/* Context parallel, chunk by chunk: one call of attention. */
+typedef struct train__view {
+    train_ragged queries, keys;
+    const int32_t *shifts; /* [samples] see train_attention; NULL: both are the same rows */
+    int32_t samples;       /* 0: nothing is seen */
+    int32_t all;           /* every query sees every key */
+} train__view;
 
 /* A batch on the device: pointers into one staged block, and what the host knows of it. Scored rows are numbered 0 ..
  * scored - 1 in the order of their tokens. */
@@ -74,7 +79,7 @@ typedef struct train__working {
 typedef struct train__ring {
     void *kv[2], *d_kv[2]; /* [T, 2 * kv_width] one is sent from, the other received into */
     void *own;             /* [T, 2 * kv_width] gradients of the block that is here, by this rank's queries */
-    void *mine;            /* with a window: this rank's block, */
+    void *mine;            /* chunk by chunk: this rank's block, */
     void *spare, *back;    /* gradients of a part of a block, and those that come back; all [T, 2 * kv_width] */
     void *o;               /* [T, q_width] */
     train_real *lse;       /* [T, heads] */
@@ -97,7 +102,8 @@ typedef struct train__flight {
     train__staged staged;
     train_batch batch;
     train_ragged ragged;
-    int32_t *places; /* [T] on the host: place of each scored row in the batch */
+    int32_t *places;    /* [T] on the host: place of each scored row in the batch */
+    train__view *views; /* [2 * cp_most] two per rank of the ring: chunk by chunk only */
     int64_t scored, ordered;
     train_real logit_scale;
     int32_t gaps;           /* some rows belong to no sample */
@@ -138,6 +144,10 @@ struct train_model {
     train__flight flights[TRAIN__FLIGHTS];
 };
 
+/* Whether the ring goes chunk by chunk (ring.h). */
+static inline int train__model_by_chunk(const train_model *m) {
+    return m->cp_most > 1 && (m->net.window || m->options.pairs);
+}
 /* Makes another micro-batch in flight the current one. */
 void train__model_use(train_model *m, int32_t flight);
 /* Makes the ring of the current micro-batch the current one. */

@@ -99,7 +99,7 @@ static void attend(void *user, int64_t layer, const train__acts *a) {
     (void)layer;
     if (m->now.gaps) clear(m, a->o, m->now.ragged.tokens * m->net.q_width);
     if (m->cp) {
-        (m->net.window ? train__ring_window_forward : train__ring_forward)(m, a);
+        (train__model_by_chunk(m) ? train__ring_chunks_forward : train__ring_forward)(m, a);
         return;
     }
     train_attention attention = attention_of(m, a);
@@ -243,7 +243,7 @@ static void attend_backward(train_model *m, int64_t layer, const train__acts *a)
         clear(m, w->d_qkv, tokens * n->qkv_width);
     }
     if (m->cp)
-        (m->net.window ? train__ring_window_backward : train__ring_backward)(m, a);
+        (train__model_by_chunk(m) ? train__ring_chunks_backward : train__ring_backward)(m, a);
     else
         whole_attention_backward(m, a);
     rope.d_q = w->d_q;

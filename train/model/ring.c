@@ -61,7 +61,7 @@ void train__ring_forward(const train_model *m, const train__acts *a) {
     const train__ring *r = &m->ring;
     int64_t count = (int64_t)m->now.ragged.tokens * 2 * n->kv_width;
     TRAIN_ASSERT(m->cp && m->cp->ranks > 1 && m->cp->ranks <= m->cp_most);
-    TRAIN_ASSERT(count > 0 && m->now.ragged.tokens <= m->sizes.tokens && !n->window);
+    TRAIN_ASSERT(count > 0 && m->now.ragged.tokens <= m->sizes.tokens);
     train__ring_pack(m, r->kv[0], a);
     for (int32_t step = 0; step < m->cp->ranks; step++) {
         void *kv = r->kv[step % 2];
@@ -106,7 +106,7 @@ void train__ring_backward(const train_model *m, const train__acts *a) {
     int64_t count = m->now.ragged.tokens * 2 * n->kv_width;
     int32_t ranks = m->cp->ranks, type = n->types.activation;
     train__shift gradients = {0};
-    TRAIN_ASSERT(ranks > 1 && !m->options.inference && r->own && r->d_kv[0] && !n->window);
+    TRAIN_ASSERT(ranks > 1 && !m->options.inference && r->own && r->d_kv[0]);
     train__ring_pack(m, r->kv[0], a);
     for (int32_t step = 0; step < ranks; step++) {
         void *kv = r->kv[step % 2], *d_kv = r->d_kv[step % 2];

@@ -154,17 +154,13 @@ static ravel_status check_task(const train_config *c, ravel_error *err) {
     return RAVEL_OK;
 }
 
-static ravel_status check_pool(const train_config *c, train_kind kind, ravel_error *err) {
+static ravel_status check_pool(const train_config *c, ravel_error *err) {
     const ravel_plan_options *p = &c->plan;
     if (!p->cp_pool) {
         if (!p->cp_widths && !p->cp_price && p->min_cp == 1) return RAVEL_OK;
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "--cp-widths, --cp-price and --min-cp are those of --cp-pool; give --cp-pool too");
     }
-    if (kind == TRAIN_DPO)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               "dpo has no context parallelism: the two answers of a pair lie side by side; leave out "
-                               "--cp-pool");
     if (c->mesh.cp > 1 || c->mesh.dp != p->cp_pool)
         return ravel_error_set(
             err, RAVEL_E_ARGUMENT,
@@ -190,10 +186,6 @@ static ravel_status check_sft(const train_config *c, ravel_error *err) {
 static ravel_status check_dpo(const train_config *c, ravel_error *err) {
     if (!c->source.data || c->source.mock || c->sft.task)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "give --data FILE.jsonl with \"chosen\" and \"rejected\"");
-    if (c->mesh.cp > 1)
-        return ravel_error_set(
-            err, RAVEL_E_ARGUMENT,
-            "dpo has no context parallelism: the two answers of a pair lie side by side; say --cp 1");
     if (c->learn.aggregation != RAVEL_TOKEN_MEAN || c->learn.norm > 0)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "the loss of dpo is a mean over pairs; --aggregation and --norm do not apply");
@@ -239,7 +231,7 @@ ravel_status train_config_check(const train_config *c, train_kind kind, ravel_er
     TRAIN_ASSERT(kind >= 0 && kind < TRAIN_KINDS);
     ravel_status status = check_model(&c->model, err);
     if (!status) status = check_run(c, err);
-    if (!status) status = check_pool(c, kind, err);
+    if (!status) status = check_pool(c, err);
     if (status) return status;
     if (kind == TRAIN_DPO) return check_dpo(c, err);
     return kind == TRAIN_SFT ? check_sft(c, err) : check_grpo(c, err);

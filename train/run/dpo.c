@@ -4,6 +4,12 @@
 #include "train/kernels/host.h"
 #include "train/run/scores.h"
 
+/* A pair's answers: sums over their tokens of model - reference, and of the tokens' weights, which are all the same. */
+typedef struct pair {
+    double chosen, rejected;
+    double weight, tokens;
+} pair;
+
 struct train_pairs {
     double beta;
     int64_t budget;
@@ -11,29 +17,35 @@ struct train_pairs {
     train_parts *reference;
     train_scores before;       /* log-probs of the reference, by micro-batch */
     int32_t *lengths, *starts; /* [2 * budget + 1] cu_seqlens of the answers */
+    int32_t *positions;        /* [budget] of tokens in their answers */
+    pair *pairs;               /* [budget] of a micro-batch */
     const ravel_feed *feed;    /* of the update that is run */
     int32_t chunk;             /* the last one of this rank */
     train_dpo_sums sums;
 };
 
+static size_t ends_bytes(const train_pairs *p) {
+    return (size_t)(2 * p->budget + 1) * sizeof(int32_t);
+}
+
 ravel_status train_pairs_create(const train_parts_options *options, const ravel_shape *shape, ravel_mesh *mesh,
                                 double beta, train_pairs **pairs, ravel_error *err) {
     train_parts_options reference = *options;
     TRAIN_ASSERT(options->budget > 0 && beta > 0);
-    size_t ends = (size_t)(2 * options->budget + 1) * sizeof(int32_t);
     train_pairs *p = train__calloc(NULL, 1, sizeof *p);
     ravel_status status = p ? RAVEL_OK : train__no_memory(err, sizeof *p, "pairs");
     if (p) {
         p->beta = beta;
         p->budget = options->budget;
         p->tp_rank = ravel_mesh_coords(mesh).tp;
-        p->lengths = train__alloc(NULL, ends);
-        p->starts = train__alloc(NULL, ends);
-        if (!p->lengths || !p->starts) status = train__no_memory(err, 2 * ends, "pairs");
+        p->lengths = train__alloc(NULL, ends_bytes(p));
+        p->starts = train__alloc(NULL, ends_bytes(p));
+        p->positions = train__alloc(NULL, (size_t)p->budget * sizeof *p->positions);
+        p->pairs = train__alloc(NULL, (size_t)p->budget * sizeof *p->pairs);
+        if (!p->lengths || !p->starts || !p->positions || !p->pairs)
+            status = train__no_memory(err, 2 * ends_bytes(p), "pairs");
     }
     reference.inference = 1;
-    if (!status && train_layout_cp(ravel_mesh_get_layout(mesh)) > 1)
-        status = ravel_error_set(err, RAVEL_E_UNSUPPORTED, "preference pairs have no context parallelism; use cp 1");
     status = ravel_agree(ravel_mesh_world(mesh), status, err);
     if (!status) status = train_parts_create(&reference, shape, mesh, &p->reference, err);
     if (status)
@@ -45,11 +57,12 @@ ravel_status train_pairs_create(const train_parts_options *options, const ravel_
 
 void train_pairs_free(train_pairs *p) {
     if (!p) return;
-    size_t ends = (size_t)(2 * p->budget + 1) * sizeof(int32_t);
     train_parts_free(p->reference);
     train_scores_free(&p->before);
-    train__release(NULL, p->lengths, ends);
-    train__release(NULL, p->starts, ends);
+    train__release(NULL, p->lengths, ends_bytes(p));
+    train__release(NULL, p->starts, ends_bytes(p));
+    train__release(NULL, p->positions, (size_t)p->budget * sizeof *p->positions);
+    train__release(NULL, p->pairs, (size_t)p->budget * sizeof *p->pairs);
     train__release(NULL, p, sizeof *p);
 }
 
@@ -57,60 +70,99 @@ static const int32_t *chosen_of(const train_pairs *p, const ravel_micro_batch *m
     return micro->thd->fields[ravel_feed_find(p->feed, "chosen")];
 }
 
+/* A token's place in its pair. */
+static int32_t place_of(const ravel_micro_batch *micro, int64_t sample, int32_t t) {
+    return micro->cp > 1 ? micro->thd->positions[t] : t - micro->thd->cu_seqlens_padded[sample];
+}
+
+/* This rank's tokens of a pair. */
+typedef struct span {
+    int32_t from, to;
+} span;
+
+static span span_of(const ravel_micro_batch *micro, int64_t sample) {
+    const int32_t *cu = micro->thd->cu_seqlens, *padded = micro->thd->cu_seqlens_padded;
+    if (micro->cp > 1) return (span){padded[sample] / micro->cp, padded[sample + 1] / micro->cp};
+    return (span){padded[sample], padded[sample] + cu[sample + 1] - cu[sample]};
+}
+
 /* ---- the loss ------------------------------------------------------------------------------------------- */
 
-/* An answer's places in a micro-batch, and its log-probs by the model and by the reference. */
-typedef struct answer {
-    int32_t from, to;
-} answer;
-
-/* Sum over an answer of model - reference; *weight is that of its tokens, which all have the same. */
-static double gain_of(answer a, const float *weights, const float *now, const float *before, double *weight) {
-    double sum = 0;
-    TRAIN_ASSERT(a.from >= 0 && a.from < a.to && weights && now && before);
-    for (int32_t t = a.from; t < a.to; t++) {
-        if (weights[t] == 0) continue;
-        sum += (double)now[t] - (double)before[t];
-        *weight = weights[t];
+/* This rank's part of a pair's sums. */
+static pair sum_pair(const ravel_micro_batch *micro, int64_t i, int32_t chosen, const float *now, const float *before) {
+    const float *w = micro->weights;
+    pair sums = {0};
+    TRAIN_ASSERT(w && now && before && chosen > 0);
+    for (int32_t t = span_of(micro, i).from; t < span_of(micro, i).to; t++) {
+        if (w[t] == 0) continue;
+        *(place_of(micro, i, t) < chosen ? &sums.chosen : &sums.rejected) += (double)now[t] - (double)before[t];
+        sums.weight += w[t];
+        sums.tokens += 1;
     }
-    return sum;
+    return sums;
 }
 
-static void set_coef(answer a, const float *weights, double value, float *coef) {
-    TRAIN_ASSERT(a.from <= a.to && weights);
-    for (int32_t t = a.from; coef && t < a.to; t++) coef[t] = weights[t] != 0 ? (float)value : 0;
+/* Derivatives by the log-probs of this rank's tokens of a pair. */
+static void set_coefs(const ravel_micro_batch *micro, int64_t i, int32_t chosen, double value, float *coef) {
+    for (int32_t t = span_of(micro, i).from; coef && t < span_of(micro, i).to; t++)
+        coef[t] = (float)(micro->weights[t] == 0 ? 0 : place_of(micro, i, t) < chosen ? value : -value);
 }
 
-/* The loss of every pair of a micro-batch; coef [tokens] = its derivative, or NULL. */
-static void weigh_pairs(train_pairs *p, const ravel_micro_batch *micro, const float *now, float *coef) {
-    const int32_t *chosen = chosen_of(p, micro), *cu = micro->thd->cu_seqlens, *padded = micro->thd->cu_seqlens_padded;
-    const float *before = train_scores_at(&p->before, 0, micro->step), *w = micro->weights;
-    for (int64_t i = 0; i < micro->thd->samples_count; i++) {
-        double weight = 0, slope;
-        answer first = {padded[i], padded[i] + chosen[i]}, second = {first.to, padded[i] + cu[i + 1] - cu[i]};
-        TRAIN_ASSERT(first.from < first.to && second.from < second.to);
-        double margin = p->beta * (gain_of(first, w, now, before, &weight) - gain_of(second, w, now, before, &weight));
-        double loss = train_dpo_loss(margin, &slope);
-        TRAIN_ASSERT(!(loss < 0) && !(slope > 0));
-        set_coef(first, w, weight * slope * p->beta, coef);
-        set_coef(second, w, -weight * slope * p->beta, coef);
+/* Adds the loss of a pair to the figures; returns its derivative by the sum of the chosen answer's log-probs. */
+static double weigh_pair(train_pairs *p, const pair *sums, int counted) {
+    double slope, weight = sums->tokens > 0 ? sums->weight / sums->tokens : 0;
+    double margin = p->beta * (sums->chosen - sums->rejected), loss = train_dpo_loss(margin, &slope);
+    TRAIN_ASSERT(!(loss < 0) && !(slope > 0));
+    if (counted) {
         p->sums.loss += weight * loss;
         p->sums.plain += loss;
         p->sums.pairs += 1;
         p->sums.right += margin > 0;
         p->sums.margin += margin;
     }
+    return weight * slope * p->beta;
+}
+
+/* The loss of every pair of a micro-batch; coef [tokens] = its derivative, or NULL. Ranks that share the pairs sum them up
+ * first, and the first of these ranks counts them. */
+static ravel_status weigh_pairs(train_pairs *p, const ravel_micro_batch *micro, const float *now, float *coef,
+                                ravel_error *err) {
+    const int32_t *chosen = chosen_of(p, micro);
+    const float *before = train_scores_at(&p->before, 0, micro->step);
+    int64_t count = micro->thd->samples_count;
+    ravel_comm *ring = train_parts_ring(p->reference, micro->cp);
+    TRAIN_ASSERT(count <= p->budget);
+    for (int64_t i = 0; i < count; i++) p->pairs[i] = sum_pair(micro, i, chosen[i], now, before);
+    ravel_status status = RAVEL_OK;
+    if (ring)
+        status = ravel_comm_allreduce(ring, p->pairs, p->pairs, count * (int64_t)(sizeof *p->pairs / sizeof(double)),
+                                      RAVEL_F64, RAVEL_SUM, err);
+    for (int64_t i = 0; i < count && !status; i++)
+        set_coefs(micro, i, chosen[i], weigh_pair(p, &p->pairs[i], micro->cp_rank == 0), coef);
+    return status;
 }
 
 static ravel_status couple(void *user, int64_t step, const float *logprob, float *coef, ravel_error *err) {
     train_pairs *p = user;
     ravel_micro_batch micro;
     ravel_status status = ravel_feed_micro(p->feed, p->chunk, step, &micro, err);
-    if (!status && !micro.filler) weigh_pairs(p, &micro, logprob, coef);
-    return status;
+    return status || micro.filler ? status : weigh_pairs(p, &micro, logprob, coef, err);
 }
 
 /* ---- batches -------------------------------------------------------------------------------------------- */
+
+/* Context parallel: pairs are cut whole, and the model is told where the second answer begins. */
+static void split_pairs(train_pairs *p, const ravel_micro_batch *micro, train_batch *batch) {
+    const int32_t *chosen = chosen_of(p, micro);
+    TRAIN_ASSERT(micro->thd->local_tokens <= p->budget);
+    for (int32_t i = 0; i < batch->samples; i++)
+        for (int32_t t = span_of(micro, i).from; t < span_of(micro, i).to; t++) {
+            int32_t place = place_of(micro, i, t);
+            p->positions[t] = place < chosen[i] ? place : place - chosen[i];
+        }
+    batch->positions = p->positions;
+    batch->splits = chosen;
+}
 
 /* The pairs of a batch as twice as many sequences, and the loss where it is learnt. */
 static ravel_status begin_pairs(void *user, const ravel_micro_batch *micro, train_batch *batch, train_loss *loss,
@@ -122,6 +174,10 @@ static ravel_status begin_pairs(void *user, const ravel_micro_batch *micro, trai
     (void)err;
     if (loss) *loss = (train_loss){.couple = couple, .user = user, .tag = micro->step};
     if (micro->filler) return RAVEL_OK;
+    if (micro->cp > 1) {
+        split_pairs(p, micro, batch);
+        return RAVEL_OK;
+    }
     for (int32_t i = 0; i < batch->samples; i++) {
         int32_t start = padded[i], both[] = {chosen[i], cu[i + 1] - cu[i] - chosen[i]};
         for (int k = 0; k < 2; k++, n++) {
@@ -147,9 +203,8 @@ static ravel_status keep_before(void *user, const ravel_micro_batch *micro, cons
 
 static ravel_status take_now(void *user, const ravel_micro_batch *micro, const train_batch *batch, const float *logprob,
                              ravel_error *err) {
-    (void)batch, (void)err;
-    weigh_pairs(user, micro, logprob, NULL);
-    return RAVEL_OK;
+    (void)batch;
+    return weigh_pairs(user, micro, logprob, NULL, err);
 }
 
 /* ---- an update ------------------------------------------------------------------------------------------ */

@@ -1,7 +1,9 @@
 /* train/run/dpo.h: preference pairs through a model and its reference.
  *
  * A pair is one sample of the feed: the chosen answer, then the rejected one (train/run/data.h). The model sees them as
- * two sequences. The reference scores the micro-batches of an update just before they are learnt, so both go through the
+ * two sequences. Context-parallel ranks have a zig-zag shard of the pair; the model is told where the second sequence begins
+ * (train_batch.splits), and the sums of log-probs are added up over these ranks before the loss. The reference scores the
+ * micro-batches of an update just before they are learnt, so both go through the
  * same plan, and before the first update every margin is exactly 0.
  *
  *     train_pairs_learn    the reference's log-probs, then train_parts_learn with the loss of pairs

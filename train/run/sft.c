@@ -269,6 +269,7 @@ static ravel_status open_all(sft *s, ravel_error *err) {
     ravel_mesh_layout layout = {0};
     ravel_comm *comm = s->run.comm;
     train_learner_options options = train_config_learner(s->config);
+    options.pairs = s->run.kind == TRAIN_DPO;
     train_parts_options reference = train_learner_parts_options(&options);
     ravel_status status = train_shape(&s->config->model, &shape, err);
     if (!status) status = train_layout_plan(&s->config->mesh, ravel_comm_size(comm), &shape, &layout, err);
