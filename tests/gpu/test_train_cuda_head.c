@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static train_limits head_limits(int64_t vocab) {
     return (train_limits){.tokens = 256,
@@ -16,21 +17,49 @@ static train_limits head_limits(int64_t vocab) {
                           .vocab = vocab};
 }
 
-static void softmax_case(int64_t columns, int64_t first, int fused) {
+enum { MOST_ROWS = 141, LOGIT = 3 }; /* more rows than run at a time; the size of logits */
+
+/* Log-sum-exp and gradients that the fused form made have the bits of those that are made one after the other. `seed` is
+ * the one that its logits came from. */
+static void fused_bits(pair *p, train_softmax s, const pair_array *gradients, const pair_array *lse, uint64_t seed) {
+    size_t n = (size_t)(s.rows * s.columns);
+    float *a = malloc(n * sizeof *a), *b = malloc(n * sizeof *b);
+    uint64_t now = p->seed;
+    p->seed = seed;
+    pair_array logits = pair_random(p, (int64_t)n, PAIR_ACTIVATION, LOGIT);
+    p->seed = now;
+    pair_array apart = pair_zeros(p, s.rows, PAIR_REAL), logprob = pair_zeros(p, s.rows, PAIR_REAL);
+    s.logits = logits.on[CUDA_SIDE];
+    s.lse = apart.on[CUDA_SIDE];
+    s.logprob = logprob.on[CUDA_SIDE];
+    p->set[CUDA_SIDE]->softmax_parts(p->device[CUDA_SIDE], &s);
+    p->set[CUDA_SIDE]->softmax_combine(p->device[CUDA_SIDE], &s);
+    p->set[CUDA_SIDE]->softmax_backward(p->device[CUDA_SIDE], &s);
+    pair_read(p, lse, CUDA_SIDE, a);
+    pair_read(p, &apart, CUDA_SIDE, b);
+    CHECK(memcmp(a, b, (size_t)s.rows * sizeof *a) == 0);
+    pair_read(p, gradients, CUDA_SIDE, a);
+    pair_read(p, &logits, CUDA_SIDE, b);
+    CHECK(memcmp(a, b, n * sizeof *a) == 0);
+    free(a);
+    free(b);
+}
+
+static void softmax_case(int64_t rows, int64_t columns, int64_t first, int fused) {
     pair p;
     train_limits limits = head_limits(columns);
     if (!pair_open(&p, &limits)) return;
-    enum { ROWS = 140 };
-    int32_t targets[ROWS];
-    for (int i = 0; i < ROWS; i++)
+    int32_t targets[MOST_ROWS];
+    for (int i = 0; i < rows; i++)
         targets[i] = (int32_t)(fused ? pair_below(&p, columns) : pair_below(&p, columns + 2 * first));
-    pair_array x = pair_random(&p, ROWS * columns, PAIR_ACTIVATION, 3), y = pair_ints(&p, targets, ROWS);
-    pair_array parts = pair_zeros(&p, 4 * ROWS, PAIR_REAL), logprob = pair_zeros(&p, ROWS, PAIR_REAL);
-    pair_array lse = pair_zeros(&p, ROWS, PAIR_REAL), entropy = pair_zeros(&p, ROWS, PAIR_REAL);
-    pair_array coef = pair_random(&p, ROWS, PAIR_REAL, 1), bonus = pair_random(&p, ROWS, PAIR_REAL, 1);
+    uint64_t seed = p.seed;
+    pair_array x = pair_random(&p, rows * columns, PAIR_ACTIVATION, LOGIT), y = pair_ints(&p, targets, rows);
+    pair_array parts = pair_zeros(&p, 4 * rows, PAIR_REAL), logprob = pair_zeros(&p, rows, PAIR_REAL);
+    pair_array lse = pair_zeros(&p, rows, PAIR_REAL), entropy = pair_zeros(&p, rows, PAIR_REAL);
+    pair_array coef = pair_random(&p, rows, PAIR_REAL, 1), bonus = pair_random(&p, rows, PAIR_REAL, 1);
     EACH_SIDE {
         train_softmax s = {
-            .rows = ROWS, .columns = columns, .first = fused ? 0 : first, .logits = x.on[side], .scale = 0.7F};
+            .rows = rows, .columns = columns, .first = fused ? 0 : first, .logits = x.on[side], .scale = 0.7F};
         s.targets = y.on[side];
         s.parts = parts.on[side];
         s.ranks = 1;
@@ -39,6 +68,7 @@ static void softmax_case(int64_t columns, int64_t first, int fused) {
         s.coef = coef.on[side];
         if (fused && p.set[side]->softmax_fused) {
             p.set[side]->softmax_fused(p.device[side], &s);
+            if (side == CUDA_SIDE) fused_bits(&p, s, &x, &lse, seed);
             continue;
         }
         if (!fused) {
@@ -53,11 +83,11 @@ static void softmax_case(int64_t columns, int64_t first, int fused) {
     if (first == 0) NEAR(&p, &logprob, 1e-4);
     NEAR(&p, &entropy, 1e-3);
     /* Gradients are tiny but for the target's: compare with the largest, not with the root mean square. */
-    float *a = malloc((size_t)(ROWS * columns) * sizeof *a), *b = malloc((size_t)(ROWS * columns) * sizeof *b);
+    float *a = malloc((size_t)(rows * columns) * sizeof *a), *b = malloc((size_t)(rows * columns) * sizeof *b);
     double worst = 0, most = 0;
     pair_read(&p, &x, REF_SIDE, a);
     pair_read(&p, &x, CUDA_SIDE, b);
-    for (int64_t i = 0; i < ROWS * columns; i++) {
+    for (int64_t i = 0; i < rows * columns; i++) {
         worst = fmax(worst, fabs((double)a[i] - b[i]));
         most = fmax(most, fabs((double)a[i]));
     }
@@ -68,13 +98,23 @@ static void softmax_case(int64_t columns, int64_t first, int fused) {
 }
 
 TEST(cuda_softmax) {
-    softmax_case(1000, 0, 0);
-    softmax_case(1000, 300, 0);
-    softmax_case(257, 0, 0);
-    softmax_case(20000, 0, 0);
-    softmax_case(1000, 0, 1);
-    softmax_case(257, 0, 1);
-    softmax_case(20000, 0, 1);
+    softmax_case(140, 1000, 0, 0);
+    softmax_case(140, 1000, 300, 0);
+    softmax_case(140, 257, 0, 0);
+    softmax_case(140, 20000, 0, 0);
+    softmax_case(140, 1000, 0, 1);
+    softmax_case(140, 257, 0, 1);
+    softmax_case(140, 20000, 0, 1);
+}
+
+/* Rows that a cluster of blocks holds: of two, of four, and the first that no cluster holds. */
+TEST(cuda_softmax_large) {
+    softmax_case(MOST_ROWS, 65536, 0, 1);
+    softmax_case(1, 65544, 0, 1);
+    softmax_case(67, 151936, 0, 1);
+    softmax_case(3, 163848, 0, 1);
+    softmax_case(35, 262144, 0, 1);
+    softmax_case(3, 400000, 0, 1);
 }
 
 TEST(cuda_losses) {

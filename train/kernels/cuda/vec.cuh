@@ -14,17 +14,18 @@ struct vec8 {
     float x[8];
 };
 
+/* Two bf16 values of a word; one instruction each. */
+__device__ static inline float low_half(unsigned word) {
+    return __uint_as_float(word << 16);
+}
+__device__ static inline float high_half(unsigned word) {
+    return __uint_as_float(word & 0xffff0000u);
+}
+
 /* Eight values as they are in memory. By value: through a reference the compiler reads four bytes at a time. */
 __device__ static inline vec8 wide8(uint4 raw) {
-    const __nv_bfloat162 *pair = reinterpret_cast<const __nv_bfloat162 *>(&raw);
-    vec8 v;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        float2 f = __bfloat1622float2(pair[i]);
-        v.x[2 * i] = f.x;
-        v.x[2 * i + 1] = f.y;
-    }
-    return v;
+    return {{low_half(raw.x), high_half(raw.x), low_half(raw.y), high_half(raw.y), low_half(raw.z), high_half(raw.z),
+             low_half(raw.w), high_half(raw.w)}};
 }
 
 __device__ static inline vec8 load8(const bf16 *p) {
