@@ -36,73 +36,88 @@ struct head {
     quad lo, hi;
 };
 
-template <int LANES> __device__ static inline raw_head raw_of(const bf16 *head, int lane) {
-    const bf16 *lo = head + lane * 4;
+template <int LANES> __device__ static inline raw_head raw_of(const bf16 *lo) {
     return {*reinterpret_cast<const uint2 *>(lo), *reinterpret_cast<const uint2 *>(lo + LANES * 4)};
 }
 
 __device__ static inline quad wide4(const uint2 &raw) {
-    const __nv_bfloat162 *pair = reinterpret_cast<const __nv_bfloat162 *>(&raw);
-    float2 a = __bfloat1622float2(pair[0]), b = __bfloat1622float2(pair[1]);
-    return {{a.x, a.y, b.x, b.y}};
+    return {{low_half(raw.x), high_half(raw.x), low_half(raw.y), high_half(raw.y)}};
 }
 
 __device__ static inline head wide_head(const raw_head &raw) {
     return {wide4(raw.lo), wide4(raw.hi)};
 }
 
-template <int LANES> __device__ static inline void store_head(bf16 *to, int lane, const head &h) {
-    store4(to + lane * 4, h.lo);
-    store4(to + LANES * 4 + lane * 4, h.hi);
+template <int LANES> __device__ static inline void store_head(bf16 *lo, const head &h) {
+    store4(lo, h.lo);
+    store4(lo + LANES * 4, h.hi);
 }
 
-/* What a warp does at a time: heads first, first + stride, ... of a token. */
+/* What a warp does at a time: heads first, first + stride, ... of a token's queries or of its keys, never of both. */
 template <int LANES> struct chunk {
-    static constexpr unsigned stride = 32 / LANES, heads = stride * HEADS;
+    static constexpr int stride = 32 / LANES, heads = stride * HEADS, dim = LANES * 8;
     int64_t token;
-    unsigned first;
+    int first, count; /* of the `count` heads of the kind */
+    bool query;
+    /* Of the lane's elements of the first head, in arrays of one kind, and in rows of both and the values. The others follow
+     * by distances that are known when this is compiled. */
+    int64_t apart, joined;
+
+    __device__ bool has(int u) const {
+        return first + u * stride < count;
+    }
 };
 
-template <int LANES> __device__ static inline unsigned chunks_of(const cuda_rope_args &a) {
-    return ((unsigned)(a.heads + a.kv_heads) + chunk<LANES>::heads - 1) / chunk<LANES>::heads;
+template <int LANES> __host__ __device__ static inline unsigned chunks_of(const cuda_rope_args &a) {
+    constexpr int heads = chunk<LANES>::heads;
+    return (unsigned)((a.heads + heads - 1) / heads + (a.kv_heads + heads - 1) / heads);
 }
 
 /* 32 bits: a division of 64 takes longer than the memory. */
-template <int LANES> __device__ static inline chunk<LANES> chunk_at(unsigned place, unsigned chunks) {
-    unsigned token = place / chunks, group = threadIdx.x % 32 / LANES;
-    return {token, (place - token * chunks) * chunk<LANES>::heads + group};
+template <int LANES>
+__device__ static inline chunk<LANES> chunk_at(const cuda_rope_args &a, unsigned place, unsigned chunks) {
+    constexpr int heads = chunk<LANES>::heads, dim = chunk<LANES>::dim;
+    unsigned token = place / chunks;
+    int number = (int)(place - token * chunks), of_queries = (a.heads + heads - 1) / heads, lane = threadIdx.x % LANES;
+    bool query = number < of_queries;
+    int first = (query ? number : number - of_queries) * heads + (int)threadIdx.x % 32 / LANES;
+    int count = query ? a.heads : a.kv_heads, before = query ? 0 : a.heads;
+    int64_t apart = ((int64_t)token * count + first) * dim + lane * 4;
+    int64_t joined = ((int64_t)token * (a.heads + 2 * a.kv_heads) + before + first) * dim + lane * 4;
+    return {token, first, count, query, apart, joined};
 }
 
-/* A head of the queries or, after them, of the keys; [tokens, heads] of each kind. */
-__device__ static inline int64_t place_of(const cuda_rope_args &a, int64_t token, unsigned h, bool query) {
-    return query ? token * a.heads + h : token * a.kv_heads + h - a.heads;
+/* A lane's elements of the chunk's heads; zeros where there is no head. */
+template <int LANES>
+__device__ static inline void read_heads(raw_head *raw, const chunk<LANES> &at, const void *from, int64_t place) {
+#pragma unroll
+    for (int u = 0; u < HEADS; u++) {
+        raw[u] = {};
+        if (at.has(u)) raw[u] = raw_of<LANES>((const bf16 *)from + place + u * at.stride * at.dim);
+    }
 }
 
 template <int LANES> __global__ static void __launch_bounds__(THREADS) rotate(cuda_rope_args a) {
     constexpr int half = LANES * 4, dim = 2 * half;
-    unsigned all = (unsigned)(a.heads + a.kv_heads), chunks = chunks_of<LANES>(a);
-    chunk<LANES> at = chunk_at<LANES>(blockIdx.x * WARPS + threadIdx.x / 32, chunks);
+    chunk<LANES> at = chunk_at<LANES>(a, blockIdx.x * WARPS + threadIdx.x / 32, chunks_of<LANES>(a));
     if (at.token >= a.tokens) return; /* whole warps: shuffles need every lane */
     int lane = threadIdx.x % LANES;
-    const bf16 *row = (const bf16 *)a.qkv + at.token * (int64_t)(a.heads + 2 * a.kv_heads) * dim;
-    raw_head raw[HEADS] = {};
-#pragma unroll
-    for (int u = 0; u < HEADS; u++)
-        if (at.first + u * at.stride < all) raw[u] = raw_of<LANES>(row + (at.first + u * at.stride) * dim, lane);
+    raw_head raw[HEADS];
+    read_heads(raw, at, a.qkv, at.joined);
     int64_t angle = (int64_t)a.positions[at.token] * half + lane * 4;
     quad c = load4(a.cosine + angle), s = load4(a.sine + angle);
+    const bf16 *weight = (const bf16 *)(at.query ? a.q_weight : a.k_weight);
+    bf16 *to = (bf16 *)(at.query ? a.q : a.k) + at.apart;
+    head w = {};
+    if (weight) w = wide_head(raw_of<LANES>(weight + lane * 4));
 #pragma unroll
     for (int u = 0; u < HEADS; u++) {
-        unsigned h = at.first + u * at.stride;
-        bool query = h < (unsigned)a.heads;
         head x = wide_head(raw[u]), y;
-        const bf16 *weight = (const bf16 *)(query ? a.q_weight : a.k_weight);
         if (weight) {
             float squares = 0;
 #pragma unroll
             for (int i = 0; i < 4; i++) squares += x.lo.x[i] * x.lo.x[i] + x.hi.x[i] * x.hi.x[i];
             float scale = rsqrtf(lane_sum<LANES>(squares) / dim + a.eps);
-            head w = wide_head(raw_of<LANES>(weight, lane));
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 x.lo.x[i] *= scale * w.lo.x[i];
@@ -114,79 +129,56 @@ template <int LANES> __global__ static void __launch_bounds__(THREADS) rotate(cu
             y.lo.x[i] = x.lo.x[i] * c.x[i] - x.hi.x[i] * s.x[i];
             y.hi.x[i] = x.hi.x[i] * c.x[i] + x.lo.x[i] * s.x[i];
         }
-        if (h < all) store_head<LANES>((bf16 *)(query ? a.q : a.k) + place_of(a, at.token, h, query) * dim, lane, y);
+        if (at.has(u)) store_head<LANES>(to + u * at.stride * dim, y);
     }
 }
 
-/* Turns a gradient back by the same angle, then through the norm: with r = 1 / rms, n = x r,
- * d_x = r (w d - n mean(n w d)) and d_w += n d. A warp walks over chunks, so that the weight's gradient stays in registers;
- * blocks leave one row of partial sums per kind (queries first, then keys). */
-template <int LANES> __global__ static void __launch_bounds__(THREADS, 2) rotate_back(cuda_rope_args a, float *parts) {
+/* The gradient d of a normalised head, with respect to the head x itself: with r = 1 / rms and n = x r,
+ * r (w d - n mean(n w d)). The weight's gradient n d is added to `sum`. */
+template <int LANES>
+__device__ static inline void norm_back(quad &d_lo, quad &d_hi, const head &x, const head &w, float eps, head &sum) {
+    constexpr int dim = LANES * 8;
+    float squares = 0, product = 0;
+    head wd;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        wd.lo.x[i] = w.lo.x[i] * d_lo.x[i];
+        wd.hi.x[i] = w.hi.x[i] * d_hi.x[i];
+        squares += x.lo.x[i] * x.lo.x[i] + x.hi.x[i] * x.hi.x[i];
+        product += x.lo.x[i] * wd.lo.x[i] + x.hi.x[i] * wd.hi.x[i];
+    }
+    squares = lane_sum<LANES>(squares);
+    product = lane_sum<LANES>(product);
+    float scale = rsqrtf(squares / dim + eps), mean = product * scale / dim, back = -scale * mean;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float n_lo = x.lo.x[i] * scale, n_hi = x.hi.x[i] * scale;
+        sum.lo.x[i] += n_lo * d_lo.x[i];
+        sum.hi.x[i] += n_hi * d_hi.x[i];
+        d_lo.x[i] = scale * wd.lo.x[i] + back * n_lo;
+        d_hi.x[i] = scale * wd.hi.x[i] + back * n_hi;
+    }
+}
+
+__device__ static inline void add_head(head &to, const head &from, bool add) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        to.lo.x[i] += add ? from.lo.x[i] : 0;
+        to.hi.x[i] += add ? from.hi.x[i] : 0;
+    }
+}
+
+/* The block's row of partial sums, of both kinds: those of its groups, added in order. */
+template <int LANES> __device__ static inline void leave_sums(const head *sums, float *parts) {
     constexpr int half = LANES * 4, dim = 2 * half, groups = THREADS / LANES;
     extern __shared__ float all_w[]; /* [groups, 2, dim] */
     int lane = threadIdx.x % LANES, group = threadIdx.x / LANES;
-    unsigned all = (unsigned)(a.heads + a.kv_heads), chunks = chunks_of<LANES>(a), places = (unsigned)a.tokens * chunks;
-    int64_t row = (int64_t)(a.heads + 2 * a.kv_heads) * dim;
-    float sum_lo[2][4] = {}, sum_hi[2][4] = {};
-    for (unsigned place = blockIdx.x * WARPS + threadIdx.x / 32; place < places; place += gridDim.x * WARPS) {
-        chunk<LANES> at = chunk_at<LANES>(place, chunks);
-        raw_head g_raw[HEADS] = {}, x_raw[HEADS] = {};
-#pragma unroll
-        for (int u = 0; u < HEADS; u++) {
-            unsigned h = at.first + u * at.stride;
-            bool query = h < (unsigned)a.heads;
-            if (h >= all) continue;
-            g_raw[u] =
-                raw_of<LANES>((const bf16 *)(query ? a.d_q : a.d_k) + place_of(a, at.token, h, query) * dim, lane);
-            if (a.q_weight) x_raw[u] = raw_of<LANES>((const bf16 *)a.qkv + at.token * row + h * dim, lane);
-        }
-        int64_t angle = (int64_t)a.positions[at.token] * half + lane * 4;
-        quad c = load4(a.cosine + angle), s = load4(a.sine + angle);
-#pragma unroll
-        for (int u = 0; u < HEADS; u++) {
-            unsigned h = at.first + u * at.stride;
-            bool query = h < (unsigned)a.heads, here = h < all;
-            head g = wide_head(g_raw[u]), d;
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                d.lo.x[i] = g.lo.x[i] * c.x[i] + g.hi.x[i] * s.x[i];
-                d.hi.x[i] = g.hi.x[i] * c.x[i] - g.lo.x[i] * s.x[i];
-            }
-            if (a.q_weight) {
-                head x = wide_head(x_raw[u]);
-                head w = wide_head(raw_of<LANES>((const bf16 *)(query ? a.q_weight : a.k_weight), lane));
-                float squares = 0, product = 0;
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    squares += x.lo.x[i] * x.lo.x[i] + x.hi.x[i] * x.hi.x[i];
-                    product += x.lo.x[i] * w.lo.x[i] * d.lo.x[i] + x.hi.x[i] * w.hi.x[i] * d.hi.x[i];
-                }
-                squares = lane_sum<LANES>(squares);
-                product = lane_sum<LANES>(product);
-                float scale = rsqrtf(squares / dim + a.eps), mean = product * scale / dim;
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    float n_lo = x.lo.x[i] * scale, n_hi = x.hi.x[i] * scale;
-                    float add_lo = here ? n_lo * d.lo.x[i] : 0, add_hi = here ? n_hi * d.hi.x[i] : 0;
-                    sum_lo[0][i] +=
-                        query ? add_lo : 0; /* no index that is known only at run time: sums are in registers */
-                    sum_hi[0][i] += query ? add_hi : 0;
-                    sum_lo[1][i] += query ? 0 : add_lo;
-                    sum_hi[1][i] += query ? 0 : add_hi;
-                    d.lo.x[i] = scale * (w.lo.x[i] * d.lo.x[i] - n_lo * mean);
-                    d.hi.x[i] = scale * (w.hi.x[i] * d.hi.x[i] - n_hi * mean);
-                }
-            }
-            if (here) store_head<LANES>((bf16 *)a.d_qkv + at.token * row + h * dim, lane, d);
-        }
-    }
-    if (!a.q_weight) return;
 #pragma unroll
     for (int kind = 0; kind < 2; kind++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            all_w[(group * 2 + kind) * dim + lane * 4 + i] = sum_lo[kind][i];
-            all_w[(group * 2 + kind) * dim + half + lane * 4 + i] = sum_hi[kind][i];
+            all_w[(group * 2 + kind) * dim + lane * 4 + i] = sums[kind].lo.x[i];
+            all_w[(group * 2 + kind) * dim + half + lane * 4 + i] = sums[kind].hi.x[i];
         }
     __syncthreads();
     for (int column = threadIdx.x; column < 2 * dim; column += THREADS) {
@@ -194,6 +186,47 @@ template <int LANES> __global__ static void __launch_bounds__(THREADS, 2) rotate
         for (int g = 0; g < groups; g++) total += all_w[g * 2 * dim + column];
         parts[(int64_t)blockIdx.x * 2 * dim + column] = total;
     }
+}
+
+/* Turns a gradient back by the same angle, then goes through the norm. A warp walks over chunks, so that the weights' gradients
+ * stay in registers; blocks leave one row of partial sums per kind (queries first, then keys). */
+template <int LANES, bool NORM>
+__global__ static void __launch_bounds__(THREADS, 2) rotate_back(cuda_rope_args a, float *parts) {
+    constexpr int half = LANES * 4, dim = 2 * half;
+    int lane = threadIdx.x % LANES;
+    unsigned chunks = chunks_of<LANES>(a), places = (unsigned)a.tokens * chunks;
+    unsigned place = blockIdx.x * WARPS + threadIdx.x / 32, apart = gridDim.x * WARPS;
+    /* The position is read one chunk ahead: no read of a chunk waits for another. */
+    int64_t position = place < places ? a.positions[place / chunks] : 0;
+    head sums[2] = {}; /* no index that is known only at run time: they are in registers */
+    for (; place < places; place += apart) {
+        chunk<LANES> at = chunk_at<LANES>(a, place, chunks);
+        raw_head g_raw[HEADS], x_raw[HEADS];
+        read_heads(g_raw, at, at.query ? a.d_q : a.d_k, at.apart);
+        if constexpr (NORM) read_heads(x_raw, at, a.qkv, at.joined);
+        int64_t angle = position * half + lane * 4;
+        quad c = load4(a.cosine + angle), s = load4(a.sine + angle);
+        if (place + apart < places) position = a.positions[(place + apart) / chunks];
+        head w, sum = {};
+        if constexpr (NORM) w = wide_head(raw_of<LANES>((const bf16 *)(at.query ? a.q_weight : a.k_weight) + lane * 4));
+        bf16 *to = (bf16 *)a.d_qkv + at.joined;
+#pragma unroll
+        for (int u = 0; u < HEADS; u++) {
+            head g = wide_head(g_raw[u]), d;
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                d.lo.x[i] = g.lo.x[i] * c.x[i] + g.hi.x[i] * s.x[i];
+                d.hi.x[i] = g.hi.x[i] * c.x[i] - g.lo.x[i] * s.x[i];
+            }
+            if constexpr (NORM) norm_back<LANES>(d.lo, d.hi, wide_head(x_raw[u]), w, a.eps, sum);
+            if (at.has(u)) store_head<LANES>(to + u * at.stride * dim, d);
+        }
+        if constexpr (NORM) {
+            add_head(sums[0], sum, at.query);
+            add_head(sums[1], sum, !at.query);
+        }
+    }
+    if constexpr (NORM) leave_sums<LANES>(sums, parts);
 }
 
 /* Blocks of the backward pass, two per multiprocessor; a function of the tokens alone. */
@@ -215,7 +248,7 @@ extern "C" void cuda_rope(cudaStream_t stream, const cuda_rope_args *a) {
     if (a->tokens <= 0) return;
 #define LAUNCH(LANES)                                                                                    \
     {                                                                                                    \
-        int64_t heads = 32 / LANES * HEADS, chunks = (a->heads + a->kv_heads + heads - 1) / heads;       \
+        int64_t chunks = chunks_of<LANES>(*a);                                                           \
         rotate<LANES><<<(unsigned)((a->tokens * chunks + WARPS - 1) / WARPS), THREADS, 0, stream>>>(*a); \
     }
     EACH_DIM(LAUNCH)
@@ -225,8 +258,12 @@ extern "C" void cuda_rope(cudaStream_t stream, const cuda_rope_args *a) {
 extern "C" void cuda_rope_backward(cudaStream_t stream, const cuda_rope_args *a, float *parts) {
     if (a->tokens <= 0) return;
     int64_t blocks = cuda_rope_parts(a->tokens);
-#define LAUNCH(LANES) \
-    rotate_back<LANES><<<(unsigned)blocks, THREADS, (size_t)THREADS / LANES * 2 * LANES * 8 * 4, stream>>>(*a, parts);
+#define LAUNCH(LANES)                                                                                    \
+    if (a->q_weight)                                                                                     \
+        rotate_back<LANES, true>                                                                         \
+            <<<(unsigned)blocks, THREADS, (size_t)THREADS * 2 * 8 * sizeof(float), stream>>>(*a, parts); \
+    else                                                                                                 \
+        rotate_back<LANES, false><<<(unsigned)blocks, THREADS, 0, stream>>>(*a, parts);
     EACH_DIM(LAUNCH)
 #undef LAUNCH
     if (!a->q_weight) return;
