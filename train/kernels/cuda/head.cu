@@ -123,14 +123,6 @@ template <bool VECTOR> __global__ static void __launch_bounds__(THREADS) softmax
  * another but once per row, when the cluster's blocks exchange their maxima and sums. */
 enum { SPARE = 2 * AHEAD };
 
-__device__ static inline unsigned shared_address(const void *p) {
-    return (unsigned)__cvta_generic_to_shared(p);
-}
-
-__device__ static inline void fetch8(uint4 *to, const bf16 *from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
-}
-
 /* A cluster's blocks send each other their warps' parts: 16 bytes per warp and block, which count towards a barrier in the
  * memory of the block that gets them. No fence is needed, so nobody waits for gradients that are still on their way. */
 struct exchange {
@@ -180,10 +172,6 @@ __device__ static inline void ask(uint4 *to, const bf16 *row, int column, int co
         *to = none8();
 }
 
-__device__ static inline void end_of_step(void) {
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
 template <int BLOCKS>
 __global__ static void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(ROW_THREADS / BLOCKS)
     softmax_once(cuda_softmax_args a, int pieces) {
@@ -202,7 +190,7 @@ __global__ static void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(ROW_THRE
             for (int k = 0; k < AHEAD; k++)
                 ask(at(where) + k * threads, row, (step * AHEAD + k) * STEP + thread * 8, columns);
         }
-        end_of_step();
+        fetches_end();
     };
     bf16 *x = (bf16 *)a.logits + first * a.columns;
     for (int step = 0; step < steps; step++) ask_step(step, x, first, step);
@@ -214,7 +202,7 @@ __global__ static void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(ROW_THRE
         float plain = a.scale * a.coef[row], logit = 0;
         bool mine = owns(thread, target, columns);
         int begin = place;
-        asm volatile("cp.async.wait_group %0;" ::"n"((int)(SPARE / AHEAD)) : "memory");
+        fetches_wait<SPARE / AHEAD>();
         part p = empty_part();
         for (int step = 0; step < steps; step++) {
             uint4 raw[AHEAD];

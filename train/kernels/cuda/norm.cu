@@ -66,34 +66,49 @@ __global__ static void __launch_bounds__(WARPS * 32) norm_rows(bf16 *y, bf16 *su
     }
 }
 
-/* With r = 1 / rms and n = x r:  d_x += r (w d_y - n mean(n w d_y)),  d_w += n d_y. */
+/* Bytes of shared memory in which the threads of a block keep two rows of x, d_y and d_x. */
+static constexpr size_t two_rows(int groups) {
+    return (size_t)2 * 3 * groups * WARPS * 32 * sizeof(uint4);
+}
+
+/* With r = 1 / rms and n = x r:  d_x += r (w d_y - n mean(n w d_y)),  d_w += n d_y.
+ * A thread fetches its columns of the row after the next into shared memory, where it alone reads them, so that a row at
+ * least is on its way while it works on another. */
 template <int THREADS, int GROUPS>
 __global__ static void __launch_bounds__(WARPS * 32)
     norm_rows_backward(bf16 *d_x, float *parts, const bf16 *d_y, const bf16 *x, const bf16 *weight, float eps,
                        int64_t rows, int width) {
     __shared__ float slots[WARPS];
-    extern __shared__ float columns[]; /* [warps, width] where a warp has a row */
-    constexpr int per_block = WARPS * 32 / THREADS;
-    int lane = threadIdx.x % THREADS;
+    extern __shared__ uint4 kept[];                   /* [2, 3, GROUPS, threads] */
+    float *columns = reinterpret_cast<float *>(kept); /* at the end: [warps, width] where a warp has a row */
+    constexpr int per_block = WARPS * 32 / THREADS, array = GROUPS * WARPS * 32;
+    int lane = threadIdx.x % THREADS, turn = 0;
     float d_w[GROUPS][8] = {};
     int64_t stride = (int64_t)gridDim.x * per_block;
-    for (int64_t row = (int64_t)blockIdx.x * per_block + threadIdx.x / THREADS; row < rows; row += stride) {
-        uint4 x_raw[GROUPS], y_raw[GROUPS],
-            d_raw[GROUPS]; /* as in memory, half the registers; all reads before the sums */
-        float squares = 0, product = 0;
+    auto fetch = [&](int64_t row, int to) {
+        uint4 *own = kept + to * 3 * array + threadIdx.x;
 #pragma unroll
         for (int g = 0; g < GROUPS; g++) {
             int column = (g * THREADS + lane) * 8;
-            if (column >= width) continue;
-            x_raw[g] = *reinterpret_cast<const uint4 *>(x + row * width + column);
-            y_raw[g] = *reinterpret_cast<const uint4 *>(d_y + row * width + column);
-            d_raw[g] = *reinterpret_cast<const uint4 *>(d_x + row * width + column);
+            if (row >= rows || column >= width) continue;
+            fetch8(own + g * WARPS * 32, x + row * width + column);
+            fetch8(own + array + g * WARPS * 32, d_y + row * width + column);
+            fetch8(own + 2 * array + g * WARPS * 32, d_x + row * width + column);
         }
+        fetches_end();
+    };
+    int64_t row = (int64_t)blockIdx.x * per_block + threadIdx.x / THREADS;
+    fetch(row, 0);
+    fetch(row + stride, 1);
+    for (; row < rows; row += stride, turn ^= 1) {
+        const uint4 *own = kept + turn * 3 * array + threadIdx.x;
+        float squares = 0, product = 0;
+        fetches_wait<1>();
 #pragma unroll
         for (int g = 0; g < GROUPS; g++) {
             int column = (g * THREADS + lane) * 8;
             if (column >= width) continue;
-            vec8 v = wide8(x_raw[g]), g_y = wide8(y_raw[g]), w = load8(weight + column);
+            vec8 v = wide8(own[g * WARPS * 32]), g_y = wide8(own[array + g * WARPS * 32]), w = load8(weight + column);
 #pragma unroll
             for (int i = 0; i < 8; i++) {
                 squares += v.x[i] * v.x[i];
@@ -106,7 +121,8 @@ __global__ static void __launch_bounds__(WARPS * 32)
         for (int g = 0; g < GROUPS; g++) {
             int column = (g * THREADS + lane) * 8;
             if (column >= width) continue;
-            vec8 v = wide8(x_raw[g]), g_y = wide8(y_raw[g]), w = load8(weight + column), d = wide8(d_raw[g]);
+            vec8 v = wide8(own[g * WARPS * 32]), g_y = wide8(own[array + g * WARPS * 32]), w = load8(weight + column),
+                 d = wide8(own[2 * array + g * WARPS * 32]);
 #pragma unroll
             for (int i = 0; i < 8; i++) {
                 float n = v.x[i] * scale;
@@ -115,6 +131,7 @@ __global__ static void __launch_bounds__(WARPS * 32)
             }
             store8(d_x + row * width + column, d);
         }
+        fetch(row + 2 * stride, turn);
     }
     float *part = parts + (int64_t)blockIdx.x * width;
     if (THREADS > 32) {
@@ -126,6 +143,7 @@ __global__ static void __launch_bounds__(WARPS * 32)
             }
         return;
     }
+    __syncthreads(); /* nobody reads rows any more */
     float *own = columns + (threadIdx.x / 32) * width;
 #pragma unroll
     for (int g = 0; g < GROUPS; g++)
@@ -205,14 +223,13 @@ extern "C" void cuda_rmsnorm_backward(cudaStream_t stream, void *d_x, float *d_w
                                       const void *weight, float eps, int64_t rows, int64_t width, float *parts) {
     if (rows <= 0) return;
     unsigned blocks = (unsigned)cuda_norm_parts(rows);
-#define LAUNCH(THREADS, GROUPS)                                                                                    \
-    {                                                                                                              \
-        size_t shared = THREADS == 32 ? WARPS * (size_t)width * sizeof(float) : 0;                                 \
-        if (shared > 48 * 1024)                                                                                    \
-            cudaFuncSetAttribute(norm_rows_backward<THREADS, GROUPS>, cudaFuncAttributeMaxDynamicSharedMemorySize, \
-                                 (int)shared);                                                                     \
-        norm_rows_backward<THREADS, GROUPS><<<blocks, WARPS * 32, shared, stream>>>(                               \
-            (bf16 *)d_x, parts, (const bf16 *)d_y, (const bf16 *)x, (const bf16 *)weight, eps, rows, (int)width);  \
+#define LAUNCH(THREADS, GROUPS)                                                                                   \
+    {                                                                                                             \
+        size_t shared = two_rows(GROUPS);                                                                         \
+        cudaFuncSetAttribute(norm_rows_backward<THREADS, GROUPS>, cudaFuncAttributeMaxDynamicSharedMemorySize,    \
+                             (int)shared);                                                                        \
+        norm_rows_backward<THREADS, GROUPS><<<blocks, WARPS * 32, shared, stream>>>(                              \
+            (bf16 *)d_x, parts, (const bf16 *)d_y, (const bf16 *)x, (const bf16 *)weight, eps, rows, (int)width); \
     }
     EACH_WIDTH(LAUNCH)
 #undef LAUNCH

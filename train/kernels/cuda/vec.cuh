@@ -48,6 +48,22 @@ __device__ static inline void store8(bf16 *p, const vec8 &v) {
     *reinterpret_cast<uint4 *>(p) = narrow8(v);
 }
 
+/* Eight values into shared memory, without a register and without waiting. fetches_end closes a group of fetches (which may be
+ * empty); fetches_wait waits until at most LATEST groups of this thread are under way. The thread that fetched may then
+ * read. */
+__device__ static inline unsigned shared_address(const void *p) {
+    return (unsigned)__cvta_generic_to_shared(p);
+}
+__device__ static inline void fetch8(uint4 *to, const bf16 *from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
+}
+__device__ static inline void fetches_end(void) {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int LATEST> __device__ static inline void fetches_wait(void) {
+    asm volatile("cp.async.wait_group %0;" ::"n"(LATEST) : "memory");
+}
+
 /* 2^x, one instruction; numbers below 2^-126 are 0. */
 __device__ static inline float exp2_of(float x) {
     float y;
