@@ -119,6 +119,18 @@ static int nccl_reduce(void *comm, const void *send, void *recv, int64_t count, 
     return of(ncclReduce(send, recv, (size_t)count, type, operator_of(reduce), root, comm, (cudaStream_t)stream));
 }
 
+static int nccl_allgather(void *comm, const void *send, void *recv, int64_t bytes, void *stream) {
+    RAVEL_ASSERT(comm && bytes > 0);
+    return of(ncclAllGather(send, recv, (size_t)bytes, ncclUint8, comm, (cudaStream_t)stream));
+}
+
+static int nccl_reduce_scatter(void *comm, const void *send, void *recv, int64_t count, int32_t dtype, int32_t reduce,
+                               void *stream) {
+    ncclDataType_t type;
+    if (!find_type(dtype, &type)) return RAVEL__NCCL_UNSUPPORTED;
+    return of(ncclReduceScatter(send, recv, (size_t)count, type, operator_of(reduce), comm, (cudaStream_t)stream));
+}
+
 const ravel__nccl *ravel_nccl(void) {
     static const ravel__nccl table = {.version = RAVEL__NCCL_VERSION,
                                       .bytes = sizeof(ravel__nccl),
@@ -133,6 +145,8 @@ const ravel__nccl *ravel_nccl(void) {
                                       .recv = nccl_recv,
                                       .broadcast = nccl_broadcast,
                                       .allreduce = nccl_allreduce,
-                                      .reduce = nccl_reduce};
+                                      .reduce = nccl_reduce,
+                                      .allgather = nccl_allgather,
+                                      .reduce_scatter = nccl_reduce_scatter};
     return &table;
 }

@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { RAVEL__NCCL_VERSION = 1, RAVEL__NCCL_PENDING = -1, RAVEL__NCCL_UNSUPPORTED = -2, RAVEL__NCCL_ID = 128 };
+enum { RAVEL__NCCL_VERSION = 2, RAVEL__NCCL_PENDING = -1, RAVEL__NCCL_UNSUPPORTED = -2, RAVEL__NCCL_ID = 128 };
 
 typedef struct ravel__nccl {
     int32_t version, bytes; /* RAVEL__NCCL_VERSION, sizeof(ravel__nccl) */
@@ -38,6 +38,10 @@ typedef struct ravel__nccl {
                      void *stream);
     int (*reduce)(void *comm, const void *send, void *recv, int64_t count, int32_t dtype, int32_t reduce, int32_t root,
                   void *stream);
+    /* Pieces of one size, in the order of ranks. In place: send is this rank's piece of recv; recv is that of send. */
+    int (*allgather)(void *comm, const void *send, void *recv, int64_t bytes, void *stream); /* of a piece */
+    int (*reduce_scatter)(void *comm, const void *send, void *recv, int64_t count, int32_t dtype, int32_t reduce,
+                          void *stream); /* elements of a piece */
 } ravel__nccl;
 
 typedef const ravel__nccl *(*ravel__nccl_fn)(void);

@@ -2,7 +2,8 @@
  *
  *     host communicator   the unique id, what the ranks ask for (cards, where `check` is on), headers of messages, splits,
  *                         and notices of lost ranks
- *     NCCL                the arrays. A ragged all-to-all or all-gather is one group of sends and receives
+ *     NCCL                the arrays. All-gathers and reduce-scatters of equal pieces are NCCL's own. With pieces of different
+ *                         sizes they are one group, of sends and receives or of reductions; so is every all-to-all
  *
  * The states of a request
  *
@@ -153,6 +154,13 @@ static ravel_status agree(ravel_comm *comm, ravel_request *r) {
 
 /* ---- collectives ---------------------------------------------------------------------------------------- */
 
+/* The bytes of each piece, where all have the same and lie in the order of ranks; 0: they do not. */
+static int64_t even_piece(const ravel_comm *comm, const int64_t *sizes, const int64_t *offsets) {
+    for (int32_t i = 0; i < comm->size; i++)
+        if (sizes[i] != sizes[0] || offsets[i] != i * sizes[0]) return 0;
+    return sizes[0];
+}
+
 /* The pieces of a ragged exchange, peers in the order me + 1, me + 2, ...; what goes to this rank itself is a copy. */
 static ravel_status exchange(ravel_comm *comm, ravel_request *r) {
     RAVEL_ASSERT(group_of(comm)->comm && (r->op.kind == RAVEL__ALLGATHER || r->op.kind == RAVEL__ALLTOALL));
@@ -179,12 +187,27 @@ static ravel_status exchange(ravel_comm *comm, ravel_request *r) {
     return check(comm, code ? code : ended, "an exchange", &r->why);
 }
 
+static ravel_status gather(ravel_comm *comm, ravel_request *r) {
+    group *g = group_of(comm);
+    const ravel__op *op = &r->op;
+    int64_t piece = even_piece(comm, op->recv_sizes, op->recv_offsets);
+    if (!piece) return exchange(comm, r);
+    return check(comm, g->nccl->allgather(g->comm, op->send, op->recv, piece, g->stream->native), "an all-gather",
+                 &r->why);
+}
+
 /* A piece for each rank, reduced there. */
 static ravel_status reduce_pieces(ravel_comm *comm, ravel_request *r) {
     group *g = group_of(comm);
     const ravel__op *op = &r->op;
-    int code = g->nccl->group_begin(g->comm);
+    int64_t piece = even_piece(comm, op->recv_sizes, op->send_offsets);
     RAVEL_ASSERT(op->each > 0);
+    if (piece)
+        return check(comm,
+                     g->nccl->reduce_scatter(g->comm, op->send, op->recv, piece / op->each, op->dtype, op->reduce,
+                                             g->stream->native),
+                     "a reduce-scatter", &r->why);
+    int code = g->nccl->group_begin(g->comm);
     for (int32_t i = 0; i < comm->size && code == 0; i++)
         if (op->recv_sizes[i])
             code = g->nccl->reduce(g->comm, op->send + op->send_offsets[i], i == comm->rank ? op->recv : NULL,
@@ -201,7 +224,7 @@ static ravel_status launch_collective(ravel_comm *comm, ravel_request *r) {
     int64_t count = op->each ? op->bytes / op->each : 0;
     int code = 0;
     switch ((ravel__op_kind)op->kind) {
-    case RAVEL__ALLGATHER:
+    case RAVEL__ALLGATHER: return gather(comm, r);
     case RAVEL__ALLTOALL: return exchange(comm, r);
     case RAVEL__REDUCE_SCATTER: return reduce_pieces(comm, r);
     case RAVEL__BROADCAST:

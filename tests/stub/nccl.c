@@ -22,7 +22,7 @@
 
 enum { RANKS = 16, CHUNK = 1 << 16, ITEMS = 64, MISMATCH = 5, HANGS_FROM = 40 };
 
-typedef enum kind { SEND, RECV, BROADCAST, ALLREDUCE, REDUCE } kind;
+typedef enum kind { SEND, RECV, BROADCAST, ALLREDUCE, REDUCE, ALLGATHER, REDUCE_SCATTER } kind;
 
 typedef struct item {
     int32_t kind, peer, dtype, reduce;
@@ -160,15 +160,36 @@ static void combine(comm *c, const item *i, char *to, int64_t bytes) {
         ravel__reduce(i->dtype, i->reduce, chunks, c->size, 0, bytes, to);
 }
 
-static int run_collective(comm *c, const item *i) {
-    int64_t bytes = i->kind == BROADCAST ? i->count : i->count * ravel_dtype_bytes(i->dtype);
-    if (!compare(c, i)) return 0;
+static int64_t bytes_of(const item *i) {
+    int elements = i->kind == ALLREDUCE || i->kind == REDUCE || i->kind == REDUCE_SCATTER;
+    return elements ? i->count * ravel_dtype_bytes(i->dtype) : i->count;
+}
+
+static int run_chunks(comm *c, const item *i) {
+    int64_t bytes = bytes_of(i);
     for (int64_t first = 0; first < bytes; first += CHUNK) {
         int64_t n = bytes - first < CHUNK ? bytes - first : CHUNK;
         memcpy(c->shared->slots[c->me].chunk, i->from + first, (size_t)n);
         if (!step(c)) return 0;
         combine(c, i, i->to ? i->to + first : NULL, n);
         if (!step(c)) return 0;
+    }
+    return 1;
+}
+
+/* Pieces are broadcast, or reduced, one rank after the other. */
+static int run_collective(comm *c, const item *i) {
+    if (!compare(c, i)) return 0;
+    if (i->kind < ALLGATHER) return run_chunks(c, i);
+    for (int32_t r = 0; r < c->size; r++) {
+        item piece = *i;
+        piece.peer = r;
+        piece.kind = i->kind == ALLGATHER ? BROADCAST : REDUCE;
+        if (i->kind == ALLGATHER)
+            piece.to += r * bytes_of(i);
+        else
+            piece.from += r * bytes_of(i);
+        if (!run_chunks(c, &piece)) return 0;
     }
     return 1;
 }
@@ -310,6 +331,22 @@ static int reduce(void *user, const void *send, void *recv, int64_t count, int32
     return ask(user, i, stream);
 }
 
+static int allgather(void *user, const void *send, void *recv, int64_t bytes, void *stream) {
+    return ask(user, (item){.kind = ALLGATHER, .peer = -1, .count = bytes, .from = send, .to = recv}, stream);
+}
+
+static int reduce_scatter(void *user, const void *send, void *recv, int64_t count, int32_t dtype, int32_t reduce_by,
+                          void *stream) {
+    item i = {.kind = REDUCE_SCATTER,
+              .peer = -1,
+              .dtype = dtype,
+              .reduce = reduce_by,
+              .count = count,
+              .from = send,
+              .to = recv};
+    return ask(user, i, stream);
+}
+
 const ravel__nccl stub_nccl = {.version = RAVEL__NCCL_VERSION,
                                .bytes = sizeof(ravel__nccl),
                                .id = new_id,
@@ -323,4 +360,6 @@ const ravel__nccl stub_nccl = {.version = RAVEL__NCCL_VERSION,
                                .recv = do_recv,
                                .broadcast = broadcast,
                                .allreduce = allreduce,
-                               .reduce = reduce};
+                               .reduce = reduce,
+                               .allgather = allgather,
+                               .reduce_scatter = reduce_scatter};

@@ -12,7 +12,7 @@ enum { RANKS_MOST = 64 };
 mock_nccl_state mock_nccl;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-typedef enum item_kind { SEND, RECV, BROADCAST, ALLREDUCE, REDUCE } item_kind;
+typedef enum item_kind { SEND, RECV, BROADCAST, ALLREDUCE, REDUCE, ALLGATHER, REDUCE_SCATTER } item_kind;
 
 /* Something that a rank has asked for and that is not done. */
 typedef struct item {
@@ -21,7 +21,7 @@ typedef struct item {
     int32_t peer; /* or root */
     const char *from;
     char *to;
-    int64_t bytes; /* of a collective: elements */
+    int64_t bytes; /* of a reduction: elements; of pieces: of one */
     int32_t dtype, reduce;
     int64_t number; /* of a collective: which of the communicator's */
     int done;
@@ -165,6 +165,24 @@ static void reduce_all(world *w, item **all) {
     free(result);
 }
 
+static void gather_all(const world *w, item **all) {
+    for (int32_t r = 0; r < w->size; r++)
+        for (int32_t piece = 0; piece < w->size; piece++)
+            memmove(all[r]->to + piece * all[0]->bytes, all[piece]->from, (size_t)all[0]->bytes);
+}
+
+static void scatter_all(const world *w, item **all) {
+    const char *sources[RANKS_MOST];
+    int64_t bytes = all[0]->bytes * ravel_dtype_bytes(all[0]->dtype);
+    char *result = malloc((size_t)bytes + 1);
+    for (int32_t r = 0; r < w->size; r++) {
+        for (int32_t i = 0; i < w->size; i++) sources[i] = all[i]->from + r * bytes;
+        ravel__reduce(all[0]->dtype, all[0]->reduce, sources, w->size, 0, bytes, result);
+        memcpy(all[r]->to, result, (size_t)bytes);
+    }
+    free(result);
+}
+
 /* The next collective of every rank, where all have come. */
 static int run_collective(world *w) {
     item *all[RANKS_MOST] = {NULL};
@@ -181,6 +199,10 @@ static int run_collective(world *w) {
         const char *data = all[all[0]->peer]->from;
         for (int32_t r = 0; r < w->size; r++)
             if (r != all[0]->peer) memcpy(all[r]->to, data, (size_t)all[0]->bytes);
+    } else if (all[0]->kind == ALLGATHER) {
+        gather_all(w, all);
+    } else if (all[0]->kind == REDUCE_SCATTER) {
+        scatter_all(w, all);
     } else {
         reduce_all(w, all);
     }
@@ -230,6 +252,8 @@ static item *push(rank *r, item_kind kind, void *stream) {
     if (kind >= BROADCAST) {
         i->number = r->collectives++;
         mock_nccl.collectives++;
+        mock_nccl.gathers += kind == ALLGATHER;
+        mock_nccl.scatters += kind == REDUCE_SCATTER;
     } else {
         mock_nccl.messages++;
         if (!r->grouping) violate("a message outside a group");
@@ -314,6 +338,15 @@ static int mock_reduce(void *comm, const void *send, void *recv, int64_t count, 
     return push_reduction(comm, REDUCE, send, recv, count, dtype, reduce, root, stream);
 }
 
+static int mock_allgather(void *comm, const void *send, void *recv, int64_t bytes, void *stream) {
+    return push_reduction(comm, ALLGATHER, send, recv, bytes, RAVEL_U8, -1, -1, stream);
+}
+
+static int mock_reduce_scatter(void *comm, const void *send, void *recv, int64_t count, int32_t dtype, int32_t reduce,
+                               void *stream) {
+    return push_reduction(comm, REDUCE_SCATTER, send, recv, count, dtype, reduce, -1, stream);
+}
+
 const ravel__nccl mock_nccl_table = {.version = RAVEL__NCCL_VERSION,
                                      .bytes = sizeof(ravel__nccl),
                                      .id = mock_id,
@@ -327,4 +360,6 @@ const ravel__nccl mock_nccl_table = {.version = RAVEL__NCCL_VERSION,
                                      .recv = mock_recv,
                                      .broadcast = mock_broadcast,
                                      .allreduce = mock_allreduce,
-                                     .reduce = mock_reduce};
+                                     .reduce = mock_reduce,
+                                     .allgather = mock_allgather,
+                                     .reduce_scatter = mock_reduce_scatter};

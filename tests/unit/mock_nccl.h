@@ -9,6 +9,7 @@
 typedef struct mock_nccl_state {
     int64_t violations;
     int64_t groups, messages, collectives; /* that were begun */
+    int64_t gathers, scatters;             /* of the collectives: all-gathers and reduce-scatters */
     int64_t live;                          /* communicators that were not freed */
     int32_t stuck;                         /* nothing ever completes */
     int32_t broken;                        /* this code is what `state` says; 0: none */

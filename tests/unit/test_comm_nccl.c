@@ -51,6 +51,7 @@ TEST(comm_nccl_mock_runs_the_body) {
     CHECK_EQ(mock_nccl.violations, 0);
     CHECK_EQ(mock_nccl.live, 0);
     CHECK(mock_nccl.groups > 100 && mock_nccl.messages > mock_nccl.groups && mock_nccl.collectives > 100);
+    CHECK(mock_nccl.gathers > 10 && mock_nccl.scatters > 10);
 }
 
 /* ---- queued --------------------------------------------------------------------------------------------- */
@@ -88,6 +89,42 @@ TEST(comm_nccl_mock_queued_operations_need_no_headers) {
     CHECK_EQ(mock_nccl.violations, 0);
     CHECK_EQ(mock_nccl.live, 0);
     CHECK_EQ(mock_nccl.groups, 4 * 50); /* all four messages of a round are one */
+}
+
+/* ---- pieces --------------------------------------------------------------------------------------------- */
+
+/* Equal pieces in the order of ranks, in the other order, and with a gap: only the first are NCCL's own all-gather. */
+static ravel_status gather_pieces(ravel_comm *comm, void *user, ravel_error *err) {
+    enum { PIECE = 5, MOST = 8 };
+    int32_t n = ravel_comm_size(comm), me = ravel_comm_rank(comm), all[MOST * (PIECE + 1)], mine[PIECE];
+    (void)user;
+    for (int32_t i = 0; i < PIECE; i++) mine[i] = 100 * me + i;
+    for (int kind = 0; kind < 3; kind++) {
+        int64_t counts[MOST], offsets[MOST];
+        for (int32_t r = 0; r < n; r++) {
+            counts[r] = PIECE;
+            offsets[r] = kind == 0 ? r * PIECE : kind == 1 ? (n - 1 - r) * PIECE : r * (PIECE + 1);
+        }
+        ravel_status status = ravel_comm_allgatherv(comm, mine, all, counts, offsets, RAVEL_I32, err);
+        if (status) return status;
+        for (int32_t r = 0; r < n; r++)
+            for (int32_t i = 0; i < PIECE; i++)
+                if (all[offsets[r] + i] != 100 * r + i) return ravel_error_set(err, RAVEL_E_INTERNAL, "kind %d", kind);
+    }
+    return RAVEL_OK;
+}
+
+TEST(comm_nccl_mock_pieces_in_another_order_are_messages) {
+    const comm_body body = {"pieces", gather_pieces};
+    ravel_error err = RAVEL_ERROR_INIT;
+    wrapped w = {&body, {0, 0, 0, 0, 0}, {0}};
+    mock_nccl_reset();
+    ravel_comm_options_default(&w.options);
+    w.options.check = 0;
+    CHECK_OK(ravel_threads_run(4, NULL, with_nccl, &w, &err), &err);
+    CHECK_EQ(mock_nccl.violations, 0);
+    CHECK_EQ(mock_nccl.gathers, 4);
+    CHECK_EQ(mock_nccl.groups, 2 * 4);
 }
 
 /* ---- what goes wrong ------------------------------------------------------------------------------------ */
