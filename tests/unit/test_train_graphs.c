@@ -3,6 +3,7 @@
  * or the results differ. */
 #include "tests/unit/train_support.h"
 
+#include "train/model/generator_internal.h"
 #include "train/model/graphs.h"
 
 #include <stdlib.h>
@@ -56,6 +57,9 @@ SLOT(rope_backward, train_rope)
 SLOT(softmax_parts, train_softmax)
 SLOT(softmax_combine, train_softmax)
 SLOT(softmax_backward, train_softmax)
+SLOT(cache_write, train_cache_write)
+SLOT(attention_cached, train_cached)
+SLOT(sample, train_sample)
 
 /* Lengths on the host are not there when a graph is launched; a set may have cut its kernels by them, so they must be those of
  * the device. */
@@ -66,7 +70,8 @@ typedef struct attention_call {
 
 static attention_call kept_attention(const train_attention *x) {
     attention_call c = {.x = *x};
-    memcpy(c.lengths, x->queries.host_lengths, (size_t)x->samples * sizeof *c.lengths);
+    if (x->queries.host_lengths) /* prompts have none, and are not recorded */
+        memcpy(c.lengths, x->queries.host_lengths, (size_t)x->samples * sizeof *c.lengths);
     c.x.queries.host_lengths = c.x.keys.host_lengths = NULL;
     return c;
 }
@@ -209,6 +214,9 @@ static bool recording_set(train_kernels *table) {
     table->softmax_backward = some_softmax_backward;
     table->softmax_fused = NULL;
     table->loss = some_loss;
+    table->cache_write = some_cache_write;
+    table->attention_cached = some_attention_cached;
+    table->sample = some_sample;
     table->zero = some_zero;
     table->sync = some_sync;
     table->download = some_download;
@@ -392,6 +400,72 @@ TEST(train_graphs_give_the_bits_of_calls) {
             free(on.grads);
             free(off.grads);
         }
+}
+
+/* ---- a generator ---------------------------------------------------------------------------------------- */
+
+enum { SEQUENCES = 6, ANSWER = 40 };
+
+typedef struct answers {
+    int32_t tokens[SEQUENCES][ANSWER];
+    float logprob[SEQUENCES][ANSWER];
+    int64_t launched, left; /* graphs that were launched; graphs alive afterwards */
+} answers;
+
+static ravel_status keep_answer(void *user, const train_answer *a, ravel_error *err) {
+    answers *to = user;
+    (void)err;
+    memcpy(to->tokens[a->sample], a->tokens, (size_t)a->count * sizeof *a->tokens);
+    memcpy(to->logprob[a->sample], a->logprob, (size_t)a->count * sizeof *a->logprob);
+    return RAVEL_OK;
+}
+
+/* The same prompts with two sets of weights in turn, and the device's memory moving on the way. */
+static bool generate(const train_kernels *table, int32_t graphs, answers *to) {
+    static const int32_t prompt[] = {3, 1, 4, 1, 5};
+    rig g = {.kernels = table, .shape = small_shape()};
+    train_model_options o;
+    train_generator_options options;
+    train_generator *generator = NULL;
+    train_sampling sampling;
+    train_model *other = NULL;
+    train_model_options_default(&o);
+    train_generator_options_default(&options);
+    train_sampling_default(&sampling);
+    sampling.max_tokens = ANSWER;
+    o.budget = 8;
+    o.inference = 1;
+    options.slots = 4;
+    options.slot_tokens = 64;
+    options.graphs = graphs;
+    bool good = EXPECT(!table->open(&(train_device_options){.threads = 1}, &g.device, NULL)) &&
+                EXPECT(!train_model_create(table, g.device, &g.shape, &o, &g.model, NULL)) &&
+                EXPECT(!train_model_create(table, g.device, &g.shape, &o, &other, NULL)) &&
+                EXPECT(!train_model_init(g.model, 3, 0.5, NULL)) && EXPECT(!train_model_init(other, 4, 0.5, NULL)) &&
+                EXPECT(!train_generator_create(table, g.device, &g.shape, &options, &generator, NULL));
+    for (int i = 0; i < 4 && good; i++) {
+        train_request request = {prompt, 5, i, SEQUENCES, 0, &sampling};
+        train_generator_set_weights(generator, train_model_weights(i % 2 ? other : g.model), i);
+        if (i == 3) memory++;
+        good = EXPECT(!train_generator_run(generator, &request, 1, keep_answer, to, NULL));
+    }
+    to->launched = generator ? generator->graphs.launched : 0;
+    train_generator_free(generator);
+    to->left = alive;
+    train_model_free(g.model);
+    train_model_free(other);
+    table->close(g.device);
+    return good;
+}
+
+TEST(train_graphs_of_a_generator) {
+    static answers on, off;
+    train_kernels table;
+    CHECK(recording_set(&table));
+    CHECK(generate(&table, TRAIN_GRAPHS_AUTO, &on) && generate(&table, TRAIN_GRAPHS_OFF, &off));
+    CHECK(on.launched > 100 && off.launched == 0 && on.left == 0);
+    CHECK(memcmp(on.tokens, off.tokens, sizeof on.tokens) == 0);
+    CHECK(memcmp(on.logprob, off.logprob, sizeof on.logprob) == 0);
 }
 
 /* A set without graphs: auto calls, on says so. */

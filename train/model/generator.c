@@ -53,6 +53,8 @@ static size_t cut_device(train_generator *g, char *base) {
     return cut.used;
 }
 
+enum { GRAPHS = 256 }; /* of steps: buckets of rows and lengths, for two sets of weights in two turns */
+
 /* X(field, count): the arrays on the host, see generator_internal.h. */
 _Static_assert(TRAIN__STAGES == 2, "steps[0] and steps[1] below");
 #define HOST_LIST(X)                                \
@@ -70,7 +72,8 @@ _Static_assert(TRAIN__STAGES == 2, "steps[0] and steps[1] below");
     X(steps[0].slots, slots)                        \
     X(steps[0].serials, slots)                      \
     X(steps[1].slots, slots)                        \
-    X(steps[1].serials, slots)
+    X(steps[1].serials, slots)                      \
+    X(graphs.places, g->graphs.most)
 
 static int64_t host_bytes(const train_generator *g) {
     int64_t slots = g->options.slots, bytes = 0;
@@ -126,6 +129,7 @@ static ravel_status prepare(train_generator *g, const train_kernels *kernels, tr
     train__net_init(&g->net, kernels, device, shape, g->params);
     g->net.batch_invariant = TRAIN_INVARIANT_MANY;
     g->net.tp = &g->tp;
+    g->graphs = (train__graphs){.kernels = kernels, .device = device, .most = kernels->capture_begin ? GRAPHS : 0};
     g->pages_per_slot = (g->options.slot_tokens + TRAIN_PAGE - 1) / TRAIN_PAGE;
     g->pages = slots * g->pages_per_slot + slots + 2 * g->pages_per_slot + 1;
     if (g->pages > INT32_MAX / shape->layers)
@@ -207,7 +211,7 @@ void train_generator_free(train_generator *g) {
     const ravel_allocator *allocator = g->arena.allocator;
     const train_kernels *k = g->net.kernels;
     if (g->params) {
-        train__generator_drop_graphs(g);
+        train__graphs_drop(&g->graphs);
         k->release(g->net.device, g->device_block, g->device_bytes);
         k->release_host(g->net.device, g->exchange.host, train__exchange_bytes(&g->exchange));
         for (int i = 0; i < TRAIN__STAGES; i++) {

@@ -1,12 +1,10 @@
 /* Decode steps as graphs.
  *
  * The kernels of two steps differ only in the number of rows and in the longest cache. Both are rounded up to a bucket;
- * padding rows belong to a slot that no sequence has. The first step of a bucket runs without a graph, which also
- * chooses the algorithms of its products; the second one is recorded, and later ones are one graph launch.
+ * padding rows belong to a slot that no sequence has. The second step of a bucket is recorded (graphs.h).
  *
  * Everything that a recorded kernel reads is at a fixed address: the arrays of a pass, and the two blocks of `rows`, which
- * are filled in turn. A graph belongs to a set of weights, of which a refit has two. It is dropped when the device's own
- * memory moves, or when there are too many. */
+ * are filled in turn. A graph belongs to a set of weights, of which a refit has two. */
 #include "train/model/generator_internal.h"
 
 #include "train/kernels/assert.h"
@@ -36,45 +34,17 @@ int32_t train__generator_longest(const train_generator *g, int32_t longest) {
     return (int32_t)train__min((longest + LONGEST_STEP - 1) / LONGEST_STEP * LONGEST_STEP, g->options.slot_tokens);
 }
 
-static train__recorded *find(train_generator *g, int64_t rows, int32_t longest) {
-    for (int32_t i = 0; i < g->recorded_count; i++) {
-        train__recorded *r = &g->recorded[i];
-        if (r->rows == rows && r->longest == longest && r->turn == g->turn && r->weights == g->net.weights) return r;
-    }
-    if (g->recorded_count == TRAIN__GRAPHS) train__generator_drop_graphs(g);
-    train__recorded *r = &g->recorded[g->recorded_count++];
-    TRAIN_ASSERT(g->recorded_count <= TRAIN__GRAPHS);
-    *r = (train__recorded){.weights = g->net.weights, .rows = rows, .longest = longest, .turn = g->turn};
-    return r;
-}
-
-void train__generator_drop_graphs(train_generator *g) {
-    for (int32_t i = 0; i < g->recorded_count; i++)
-        if (g->recorded[i].graph) g->net.kernels->graph_free(g->net.device, g->recorded[i].graph);
-    g->recorded_count = 0;
-}
-
-/* NULL: recording failed; the next sync reports why. */
-static train_graph *record(train_generator *g, void (*kernels)(void *user), void *user) {
-    const train_kernels *k = g->net.kernels;
-    train_graph *graph = NULL;
-    if (k->capture_begin(g->net.device, NULL)) return NULL;
-    kernels(user);
-    return k->capture_end(g->net.device, &graph, NULL) ? NULL : graph;
-}
-
 void train__generator_replay(train_generator *g, int64_t rows, int32_t longest, void (*kernels)(void *user),
                              void *user) {
-    const train_kernels *k = g->net.kernels;
-    train__recorded *r = records(g) ? find(g, rows, longest) : NULL;
+    train__graph_key key = {.count = 0};
     TRAIN_ASSERT(rows > 0 && rows <= g->options.slots);
-    if (r && r->graph && !k->graph_valid(g->net.device, r->graph)) {
-        k->graph_free(g->net.device, r->graph);
-        r->graph = NULL;
-    }
-    if (r && !r->graph && r->runs++ > 0) r->graph = record(g, kernels, user);
-    if (r && r->graph)
-        k->graph_run(g->net.device, r->graph);
-    else
+    if (!records(g)) {
         kernels(user);
+        return;
+    }
+    train__key_add_pointer(&key, g->net.weights);
+    train__key_add(&key, rows);
+    train__key_add(&key, longest);
+    train__key_add(&key, g->turn); /* the two blocks that it reads and writes */
+    train__graphs_run(&g->graphs, &key, -1, kernels, user);
 }

@@ -8,6 +8,7 @@
 #define TRAIN_GENERATOR_INTERNAL_H
 
 #include "train/model/generator.h"
+#include "train/model/graphs.h"
 #include "train/model/net.h"
 #include "train/model/staging.h"
 
@@ -48,16 +49,6 @@ typedef struct train__step {
     void *host;               /* results, as on the device */
 } train__step;
 
-/* A step that is, or may be, recorded. */
-enum { TRAIN__GRAPHS = 256 };
-typedef struct train__recorded {
-    const void *weights;
-    int64_t rows;
-    int32_t longest, turn; /* bucket of the longest cache; index of the two blocks that it reads and writes */
-    int32_t runs;          /* without a graph */
-    train_graph *graph;    /* NULL: none yet */
-} train__recorded;
-
 struct train_generator {
     train__arena arena;
     train_generator_options options; /* with defaults filled in */
@@ -75,8 +66,7 @@ struct train_generator {
     train__pass pass;
     train__staging staging; /* of prompts */
     train__staging rows_of_steps;
-    train__recorded recorded[TRAIN__GRAPHS];
-    int32_t recorded_count;
+    train__graphs graphs; /* of steps */
     train__step steps[TRAIN__STAGES];
     int32_t turn; /* the step to be begun next */
     int64_t version;
@@ -115,7 +105,6 @@ int32_t train__generator_longest(const train_generator *g, int32_t longest);
 /* Calls the kernels of a step, or runs the graph of its bucket. */
 void train__generator_replay(train_generator *g, int64_t rows, int32_t longest, void (*kernels)(void *user),
                              void *user);
-void train__generator_drop_graphs(train_generator *g);
 
 /* ---- generator_slots.c ---------------------------------------------------------------------------------- */
 

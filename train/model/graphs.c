@@ -35,7 +35,7 @@ static void drop(train__graphs *g, train__graph_place *p) {
 
 /* A new place, or the one used longest ago, emptied. */
 static train__graph_place *free_place(train__graphs *g) {
-    if (g->count < TRAIN__GRAPH_PLACES) return &g->places[g->count++];
+    if (g->count < (g->most ? g->most : TRAIN__GRAPH_PLACES)) return &g->places[g->count++];
     train__graph_place *oldest = &g->places[0];
     for (int64_t i = 1; i < g->count; i++)
         if (g->places[i].used < oldest->used) oldest = &g->places[i];
@@ -72,7 +72,7 @@ void train__graphs_run(train__graphs *g, const train__graph_key *key, int32_t ph
         kernels(user);
         return;
     }
-    g->kernels->phase(g->device, phase);
+    if (phase >= 0) g->kernels->phase(g->device, phase);
     g->kernels->graph_run(g->device, p->graph);
     g->launched++;
 }

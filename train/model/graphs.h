@@ -10,7 +10,7 @@
  *     second time     recorded, and the graph is launched
  *     later           the graph is launched
  *
- * A graph that is launched gives the bits of the calls. At most TRAIN__GRAPH_PLACES keys are remembered; a new one takes the
+ * A graph that is launched gives the bits of the calls. At most `most` keys are remembered; a new one takes the
  * place of the one that was used longest ago. A graph is recorded again when the device's own memory has moved
  * (graph_valid). */
 #ifndef TRAIN_GRAPHS_H
@@ -37,17 +37,18 @@ typedef struct train__graph_place {
     int64_t used;       /* when; 0: never */
 } train__graph_place;
 
-/* Starts as {0} with the first three set. The kernel set has graphs (capture_begin is not NULL). */
+/* Starts as {0} with the first four set. The kernel set has graphs (capture_begin is not NULL). */
 typedef struct train__graphs {
     const train_kernels *kernels;
     train_device *device;
-    train__graph_place *places; /* [TRAIN__GRAPH_PLACES] the owner's */
+    train__graph_place *places; /* [most] the owner's */
+    int64_t most;               /* 0: TRAIN__GRAPH_PLACES */
     int64_t count, clock;
     int64_t called, recorded, launched, dropped; /* runs without a graph; graphs made; launches; graphs freed */
 } train__graphs;
 
 /* Calls `kernels`, or launches what they were when they were recorded. A launch is of `phase` (train_phase) as a whole; else
- * `kernels` says it. A graph that cannot be recorded is a failure of the device, which the next sync reports. */
+ * `kernels` says it; -1: of none. A graph that cannot be recorded is a failure of the device, which the next sync reports. */
 void train__graphs_run(train__graphs *graphs, const train__graph_key *key, int32_t phase, void (*kernels)(void *user),
                        void *user);
 /* Frees all graphs and forgets the keys. */
