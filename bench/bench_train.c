@@ -436,7 +436,7 @@ static int profile_steps(const ravel_shape *of, const batch_of *b, int32_t threa
             if (i == 1) profile_clear(), *took = -bench_seconds(); /* the first one touches the memory */
             run_packed(&j);
             (void)train_optimizer_squares(optimizer, &(int64_t){0});
-            train_optimizer_clip(optimizer, 1);
+            train_optimizer_clip(optimizer, NULL, 0, 1);
             train_optimizer_step(optimizer, 1e-6);
         }
         *took = (*took + bench_seconds()) / PROFILE_STEPS;

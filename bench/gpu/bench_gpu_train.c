@@ -167,7 +167,7 @@ static ravel_status step(job *j, double *loss, ravel_error *err) {
     for (int64_t i = 0; i < j->micros && !s; i++) s = train_model_learn(j->model, &j->micro[i].batch, NULL, NULL, err);
     if (s) return s;
     (void)train_optimizer_squares(j->optimizer, &spans);
-    train_optimizer_clip(j->optimizer, 1);
+    train_optimizer_clip(j->optimizer, NULL, 0, 1);
     train_optimizer_step(j->optimizer, 1e-5);
     s = train_model_read(j->model, &update, err);
     if (!s) *loss = update.sums.loss / update.sums.tokens;

@@ -146,7 +146,7 @@ static ravel_status update(rig *r, train_optimizer *optimizer, const train_batch
     ravel_status s = train_model_learn(r->model, b, NULL, NULL, err);
     if (s) return s;
     (void)train_optimizer_squares(optimizer, &spans);
-    train_optimizer_clip(optimizer, 1);
+    train_optimizer_clip(optimizer, NULL, 0, 1);
     train_optimizer_step(optimizer, 2e-3);
     s = train_model_read(r->model, &u, err);
     *loss = u.sums.loss / u.sums.tokens;

@@ -60,9 +60,9 @@ static void shares_are_the_whole(train_moments moments) {
             for (int64_t i = 0; i < count; i++) first[i] += more[i];
         }
         CHECK(memcmp(sums, first, (size_t)count * sizeof *sums) == 0);
-        train_optimizer_clip(whole, 0.5);
+        train_optimizer_clip(whole, NULL, 0, 0.5);
         train_optimizer_step(whole, 0.01);
-        train_optimizer_clip(parts[0], 0.5);
+        train_optimizer_clip(parts[0], NULL, 0, 0.5);
         for (int p = 0; p < RANKS; p++) train_optimizer_step(parts[p], 0.01);
         CHECK(train_model_update(models[0])->clip.scale < 1);
         CHECK(memcmp(&train_model_update(models[0])->clip, &train_model_update(models[1])->clip, sizeof(train_clip)) ==
@@ -103,7 +103,7 @@ static void moments_in_bf16(const char *set) {
             for (int64_t i = 0; i < n; i++)
                 ((float *)train_model_grads(models[m]))[i] = (float)sin((double)(i * 7 + step));
             (void)train_optimizer_squares(optimizers[m], &count);
-            train_optimizer_clip(optimizers[m], 0);
+            train_optimizer_clip(optimizers[m], NULL, 0, 0);
             train_optimizer_step(optimizers[m], 0.01);
         }
         if (step > 0) continue;

@@ -45,7 +45,7 @@ static ravel_status open_states(saver *s, const char *folder, ravel_error *err) 
     options.durability = RAVEL_IN_PLACE; /* the folder gets its name when all of it is on the disk */
     ravel_status status = train_path_join(path, folder, "optimizer.safetensors", err);
     if (!status) status = ravel_safetensors_writer_create(path, &options, &s->out.writer, err);
-    (void)snprintf(steps, sizeof steps, "%lld", (long long)train_optimizer_steps(l->part[0].optimizer));
+    (void)snprintf(steps, sizeof steps, "%lld", (long long)*train_optimizer_steps(l->part[0].optimizer));
     if (!status) status = ravel_safetensors_writer_metadata(s->out.writer, "steps", steps, err);
     for (int i = 0; i < ARRAYS && !status; i++)
         if (saves_array(l, i))
@@ -166,7 +166,7 @@ static ravel_status load_states(train_learner *l, const char *folder, const trai
                 status = load_array(l, file, whole, chunk, i, piece, err);
     const char *steps = status ? NULL : ravel_safetensors_metadata(file, "steps");
     for (int32_t chunk = 0; chunk < l->count && steps; chunk++)
-        train_optimizer_set_steps(l->part[chunk].optimizer, strtoll(steps, NULL, 10));
+        *train_optimizer_steps(l->part[chunk].optimizer) = strtoll(steps, NULL, 10);
     if (!status && !steps)
         status = ravel_error_set(err, RAVEL_E_DATA, "%s does not say how many steps it is from", path);
     train__arena_free(&arena);

@@ -6,10 +6,11 @@
 
 /* ---- size ----------------------------------------------------------------------------------------------- */
 
-train_parts_options train_learner_parts_options(const train_learner_options *from) {
+train_parts_options train_learner_parts_options(const train_learner_options *from, int inference) {
     return (train_parts_options){.model = from->model,
                                  .budget = from->budget,
                                  .plan = from->plan,
+                                 .inference = inference,
                                  .pairs = from->pairs,
                                  .shard = from->learn->shard == TRAIN_SHARD_PARAMS,
                                  .allocator = from->allocator};
@@ -51,7 +52,7 @@ static ravel_status optimizer_bytes(const train_learner_options *options, const 
 ravel_status train_learner_estimate(const train_learner_options *options, const ravel_shape *shape,
                                     const ravel_mesh_layout *layout, train_estimate *estimate, ravel_error *err) {
     const train_kernels *kernels;
-    train_parts_options parts = train_learner_parts_options(options);
+    train_parts_options parts = train_learner_parts_options(options, 0);
     ravel_status status = train_kernels_find(options->model->kernels, &kernels, err);
     *estimate = (train_estimate){0};
     for (int32_t stage = 0; stage < train_layout_pp(layout) && !status; stage++) {
@@ -131,7 +132,7 @@ ravel_status train_learner_create(const train_learner_options *options, const ra
                                   train_learner **learner, ravel_error *err) {
     train_learner *l = train__calloc(options->allocator, 1, sizeof *l);
     if (!l) return train__no_memory(err, sizeof *l, "a trainer");
-    train_parts_options parts = train_learner_parts_options(options);
+    train_parts_options parts = train_learner_parts_options(options, 0);
     int32_t stops[TRAIN_STOPS], stop_count;
     train_stop_tokens(options->model, stops, &stop_count);
     l->options = *options;

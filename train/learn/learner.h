@@ -62,8 +62,8 @@ ravel_status train_learner_create(const train_learner_options *options, const ra
 void train_learner_disconnect(train_learner *learner);
 void train_learner_free(train_learner *learner);
 
-/* The options of the learner's parts; with `inference` set, those of a reference model on the same mesh. */
-train_parts_options train_learner_parts_options(const train_learner_options *options);
+/* The options of the learner's parts; with `inference`, those of a reference model on the same mesh. */
+train_parts_options train_learner_parts_options(const train_learner_options *options, int inference);
 
 /* Bytes that the largest rank allocates, by purpose; a pure function. */
 typedef struct train_estimate {

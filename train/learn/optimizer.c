@@ -154,13 +154,10 @@ double train_optimizer_total(const train_optimizer *o) {
     return total;
 }
 
-void train_optimizer_clip_over(train_optimizer *o, const double *sums, int64_t count, double most) {
-    TRAIN_ASSERT(count >= 0 && most >= 0 && (sums || count == 0));
-    o->kernels->clip(o->device, sums, count, most, &train_model_update(o->model)->clip);
-}
-
-void train_optimizer_clip(train_optimizer *o, double most) {
-    train_optimizer_clip_over(o, o->sums, o->pieces, most);
+void train_optimizer_clip(train_optimizer *o, const double *sums, int64_t count, double most) {
+    TRAIN_ASSERT(count >= 0 && most >= 0);
+    o->kernels->clip(o->device, sums ? sums : o->sums, sums ? count : o->pieces, most,
+                     &train_model_update(o->model)->clip);
 }
 
 /* ---- a step --------------------------------------------------------------------------------------------- */
@@ -209,11 +206,6 @@ void train_optimizer_step(train_optimizer *o, double lr) {
     for (int64_t i = 0; i < p->unit_count; i++) step_unit(o, &p->units[i], lr);
 }
 
-void train_optimizer_skip(train_optimizer *o) {
-    TRAIN_ASSERT(o->steps > 0);
-    o->steps--;
-}
-
 /* ---- states --------------------------------------------------------------------------------------------- */
 
 train_array train_optimizer_array(train_optimizer *o, train_states which) {
@@ -237,12 +229,8 @@ void train_optimizer_take_weights(train_optimizer *o) {
     }
 }
 
-int64_t train_optimizer_steps(const train_optimizer *o) {
-    return o->steps;
-}
-
-void train_optimizer_set_steps(train_optimizer *o, int64_t steps) {
-    o->steps = steps;
+int64_t *train_optimizer_steps(train_optimizer *o) {
+    return &o->steps;
 }
 
 double train_learning_rate(train_schedule schedule, double lr, double min_lr, int64_t warmup, int64_t step,

@@ -52,14 +52,11 @@ const train_shares *train_optimizer_shares(const train_optimizer *optimizer);
 double *train_optimizer_squares(train_optimizer *optimizer, int64_t *count);
 /* The sums as they are now, added in their order. Waits. */
 double train_optimizer_total(const train_optimizer *optimizer);
-/* From all sums to the model's train_update.clip; `most` 0: no limit. */
-void train_optimizer_clip(train_optimizer *optimizer, double most);
-/* The same from other sums, [count] on the device: those of a model that several ranks have parts of. */
-void train_optimizer_clip_over(train_optimizer *optimizer, const double *sums, int64_t count, double most);
+/* From sums of squares, [count] on the device, to the model's train_update.clip; NULL: from the optimiser's own. Others are
+ * those of a model that several ranks have parts of. most 0: no limit. */
+void train_optimizer_clip(train_optimizer *optimizer, const double *sums, int64_t count, double most);
 /* w -= lr * ... with clipped gradients; counts the step. */
 void train_optimizer_step(train_optimizer *optimizer, double lr);
-/* Takes back the count of a step that the device skipped. */
-void train_optimizer_skip(train_optimizer *optimizer);
 
 /* For checkpoints: the share's arrays on the device. The master weights are the model's, where those are the master
  * weights. */
@@ -67,9 +64,8 @@ typedef enum train_states { TRAIN_MOMENT1, TRAIN_MOMENT2, TRAIN_MASTER } train_s
 train_array train_optimizer_array(train_optimizer *optimizer, train_states which);
 /* After weights were loaded: the share's master weights become these. */
 void train_optimizer_take_weights(train_optimizer *optimizer);
-/* Steps taken. */
-int64_t train_optimizer_steps(const train_optimizer *optimizer);
-void train_optimizer_set_steps(train_optimizer *optimizer, int64_t steps);
+/* Steps taken. A checkpoint sets the number, and a step that the device skipped is taken back. */
+int64_t *train_optimizer_steps(train_optimizer *optimizer);
 
 typedef enum train_schedule { TRAIN_CONSTANT, TRAIN_LINEAR, TRAIN_COSINE } train_schedule;
 #define TRAIN_SCHEDULE_CHOICES "constant|linear|cosine"

@@ -76,7 +76,7 @@ static ravel_status clip(train_learner *l, ravel_error *err) {
     double most = l->options.learn->clip_grad;
     TRAIN_ASSERT(most >= 0 && (l->sharers || l->count == 1));
     if (!l->sharers) {
-        train_optimizer_clip(l->part[0].optimizer, most);
+        train_optimizer_clip(l->part[0].optimizer, NULL, 0, most);
         return RAVEL_OK;
     }
     int32_t rank = ravel_comm_rank(l->sharers), ranks = ravel_comm_size(l->sharers);
@@ -87,7 +87,7 @@ static ravel_status clip(train_learner *l, ravel_error *err) {
     ravel_status status = ravel_comm_allgather(l->sharers, mine, l->squares, l->count, RAVEL_F64, err);
     if (status) return status;
     l->kernels->upload(l->device, l->square_block, l->squares, (size_t)all * sizeof *l->squares);
-    for (int32_t i = 0; i < l->count; i++) train_optimizer_clip_over(l->part[i].optimizer, l->square_block, all, most);
+    for (int32_t i = 0; i < l->count; i++) train_optimizer_clip(l->part[i].optimizer, l->square_block, all, most);
     return RAVEL_OK;
 }
 
@@ -149,7 +149,7 @@ ravel_status train_learner_finish(train_learner *l, double lr, ravel_metrics *me
     *norm = l->update.clip.norm;
     *skipped = !(l->update.clip.finite > 0);
     TRAIN_ASSERT(status || *skipped || *norm >= 0);
-    for (int32_t i = 0; i < l->count && !status && *skipped; i++) train_optimizer_skip(l->part[i].optimizer);
+    for (int32_t i = 0; i < l->count && !status && *skipped; i++) --*train_optimizer_steps(l->part[i].optimizer);
     return status;
 }
 

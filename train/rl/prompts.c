@@ -181,22 +181,23 @@ static ravel_status read_file(train_prompts *p, const char *path, ravel_error *e
 
 /* ---- public functions ------------------------------------------------------------------------------------ */
 
-/* Rows for training, then rows for evaluation. */
-static ravel_status part_rows(train_prompts *p, ravel_error *err) {
-    int64_t rows = p->rows.count, apart = (int64_t)((double)rows * p->options.eval_share);
-    p->train_rows = rows - apart;
-    TRAIN_ASSERT(apart >= 0 && apart <= rows);
-    if (p->options.eval_share <= 0 || (apart > 0 && apart < rows)) return RAVEL_OK;
-    return ravel_error_set(err, RAVEL_E_ARGUMENT, "eval-share %g of %lld rows leaves nothing to %s",
-                           p->options.eval_share, (long long)rows, apart ? "train on" : "evaluate");
+ravel_status train_eval_rows(int64_t rows, double share, int64_t *apart, ravel_error *err) {
+    *apart = (int64_t)((double)rows * share);
+    TRAIN_ASSERT(*apart >= 0 && *apart <= rows);
+    if (share <= 0 || (*apart > 0 && *apart < rows)) return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_ARGUMENT, "eval-share %g of %lld rows leaves nothing to %s", share,
+                           (long long)rows, *apart ? "train on" : "evaluate");
 }
 
 static ravel_status open_either(train_prompts *p, ravel_error *err) {
     p->longest = TRAIN_TASK_PROMPT;
     if (!p->options.data) return train_task_find(p->options.task, &p->task, err);
     p->longest = 0;
+    int64_t apart = 0;
     ravel_status status = read_file(p, p->options.data, err);
-    return status ? status : part_rows(p, err);
+    if (!status) status = train_eval_rows(p->rows.count, p->options.eval_share, &apart, err);
+    p->train_rows = p->rows.count - apart;
+    return status;
 }
 
 ravel_status train_prompts_open(const train_prompts_options *options, train_prompts **prompts, ravel_error *err) {

@@ -36,6 +36,9 @@ typedef struct train_prompts_options {
 ravel_status train_prompts_open(const train_prompts_options *options, train_prompts **prompts, ravel_error *err);
 void train_prompts_free(train_prompts *prompts);
 
+/* How many of the rows, from the end, `share` keeps for evaluation. E_ARGUMENT where it leaves none to one side. */
+ravel_status train_eval_rows(int64_t rows, double share, int64_t *apart, ravel_error *err);
+
 /* Rows that were left out. */
 const train_problems *train_prompts_left_out(const train_prompts *prompts);
 /* Rows of the file, and the tokens of one, in the order of the file. */

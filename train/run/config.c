@@ -265,10 +265,6 @@ const train_part *train_config_part(const train_part *parts, int count, const ch
     return NULL;
 }
 
-ravel_option_table train_source_option_table(void) {
-    return source_table;
-}
-
 train_learner_options train_config_learner(const train_config *c) {
     return (train_learner_options){.model = &c->model,
                                    .learn = &c->learn,

@@ -141,8 +141,6 @@ ravel_sync train_config_sync(const train_config *config);
 int train_config_parts(train_config *config, train_kind kind, train_part *parts);
 /* The one of parts[count] that has an option of this name, or NULL. */
 const train_part *train_config_part(const train_part *parts, int count, const char *name);
-/* Of `rows`: the options of --data. */
-ravel_option_table train_source_option_table(void);
 
 void train_config_default(train_config *config);
 

@@ -90,27 +90,35 @@ void train_config_settle(train_config *c, train_kind kind) {
 
 /* ---- options that depend on one another ---------------------------------------------------------------- */
 
-/* --hidden and the like describe a new model; beside --model or --shape they would be ignored. */
-static ravel_status check_model(const train_model_choice *given, ravel_error *err) {
-    train_config usual;
+/* The first option from `first` up to the one before `end` (NULL: the last of its part) that is not its default; NULL: none. */
+static const char *first_given(const train_config *c, const char *first, const char *end) {
+    train_config given = *c, usual;
+    train_part parts[TRAIN_PARTS], defaults[TRAIN_PARTS];
     train_config_default(&usual);
-    const train_model_choice *preset = &usual.model;
-    const struct {
-        const char *name;
-        int64_t given, preset;
-    } numbers[] = {
-#define NUMBER(name, field) {name, given->field, preset->field}
-        NUMBER("hidden", hidden),     NUMBER("layers", layers), NUMBER("heads", heads), NUMBER("kv-heads", kv_heads),
-        NUMBER("head-dim", head_dim), NUMBER("ffn", ffn),       NUMBER("vocab", vocab),
-#undef NUMBER
-    };
+    int count = train_config_parts(&given, TRAIN_SFT, parts);
+    (void)train_config_parts(&usual, TRAIN_SFT, defaults);
+    const train_part *part = train_config_part(parts, count, first);
+    TRAIN_ASSERT(part);
+    const ravel_option *row = ravel_option_find(part->table, first);
+    for (; row->name && !(end && strcmp(row->name, end) == 0); row++) {
+        char value[256], preset[256];
+        ravel_option_format(row, part->options, value, sizeof value);
+        ravel_option_format(row, defaults[part - parts].options, preset, sizeof preset);
+        if (strcmp(value, preset) != 0) return row->name;
+    }
+    return NULL;
+}
+
+/* --hidden and the like describe a new model; beside --model or --shape they would be ignored. */
+static ravel_status check_model(const train_config *c, ravel_error *err) {
+    const train_model_choice *given = &c->model;
+    const char *number = given->model || given->shape ? first_given(c, "hidden", "init-seed") : NULL;
     if (given->model && given->shape)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "--model brings its own shape; give --model or --shape, not both");
-    for (size_t i = 0; (given->model || given->shape) && i < sizeof numbers / sizeof *numbers; i++)
-        if (numbers[i].given != numbers[i].preset)
-            return ravel_error_set(err, RAVEL_E_ARGUMENT, "--%s is for a new byte model; --%s brings its own shape",
-                                   numbers[i].name, given->model ? "model" : "shape");
+    if (number)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--%s is for a new byte model; --%s brings its own shape", number,
+                               given->model ? "model" : "shape");
     int32_t gpus[TRAIN_GPUS], count;
     ravel_status status = train_gpus_parse("device", given->devices, gpus, &count, err);
     if (status) return status;
@@ -140,20 +148,6 @@ static ravel_status check_run(const train_config *c, ravel_error *err) {
     return status;
 }
 
-/* With a task, options about rows of --data are refused: they would have no effect. */
-static ravel_status check_task(const train_config *c, ravel_error *err) {
-    train_config usual;
-    train_config_default(&usual);
-    for (const ravel_option *row = train_source_option_table(); row->name; row++) {
-        char given[256], preset[256];
-        ravel_option_format(row, &c->source, given, sizeof given);
-        ravel_option_format(row, &usual.source, preset, sizeof preset);
-        if (strcmp(given, preset) != 0)
-            return ravel_error_set(err, RAVEL_E_ARGUMENT, "--%s is for --data; a task has no rows", row->name);
-    }
-    return RAVEL_OK;
-}
-
 static ravel_status check_pool(const train_config *c, ravel_error *err) {
     const ravel_plan_options *p = &c->plan;
     if (!p->cp_pool) {
@@ -180,7 +174,9 @@ static ravel_status check_sft(const train_config *c, ravel_error *err) {
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "a task has no end: say --steps rather than --epochs");
     if (c->sft.eval_share > 0 && c->sft.task)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "--eval-share is of the rows of --data; a task needs none");
-    return c->sft.task ? check_task(c, err) : RAVEL_OK;
+    const char *about_rows = c->sft.task ? first_given(c, "data", NULL) : NULL; /* it would have no effect */
+    if (about_rows) return ravel_error_set(err, RAVEL_E_ARGUMENT, "--%s is for --data; a task has no rows", about_rows);
+    return RAVEL_OK;
 }
 
 static ravel_status check_dpo(const train_config *c, ravel_error *err) {
@@ -229,7 +225,7 @@ static ravel_status check_grpo(const train_config *c, ravel_error *err) {
 
 ravel_status train_config_check(const train_config *c, train_kind kind, ravel_error *err) {
     TRAIN_ASSERT(kind >= 0 && kind < TRAIN_KINDS);
-    ravel_status status = check_model(&c->model, err);
+    ravel_status status = check_model(c, err);
     if (!status) status = check_run(c, err);
     if (!status) status = check_pool(c, err);
     if (status) return status;

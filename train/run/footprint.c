@@ -2,6 +2,7 @@
 
 #include "train/kernels/assert.h"
 #include "train/model/generator.h"
+#include "train/run/grpo_pull.h"
 #include "train/run/log.h"
 
 #include <stdio.h>
@@ -21,8 +22,7 @@ static const char *in_units(int64_t bytes, char *text, size_t room) {
 static ravel_status reference_bytes(const train_learner_options *options, const ravel_shape *shape,
                                     const ravel_mesh_layout *layout, int32_t stage, int64_t *bytes, ravel_error *err) {
     train_memory memory;
-    train_parts_options parts = train_learner_parts_options(options);
-    parts.inference = 1;
+    train_parts_options parts = train_learner_parts_options(options, 1);
     ravel_status status = train_parts_memory(&parts, shape, layout, stage, &memory, err);
     *bytes = memory.total;
     return status;
@@ -46,10 +46,6 @@ static ravel_status generator_bytes(const train_config *c, const ravel_shape *sh
     return status;
 }
 
-static int generators_pull(const train_config *c, const train_kernels *kernels) {
-    return c->grpo.refit == TRAIN_REFIT_PULL || (c->grpo.refit == TRAIN_REFIT_AUTO && !kernels->host_memory);
-}
-
 ravel_status train_footprint_of(const train_config *c, train_kind kind, const ravel_shape *shape,
                                 const ravel_mesh_layout *layout, int64_t longest_prompt, train_footprint *footprint,
                                 ravel_error *err) {
@@ -67,7 +63,7 @@ ravel_status train_footprint_of(const train_config *c, train_kind kind, const ra
     TRAIN_ASSERT(footprint->fixed >= 0 && footprint->working >= 0);
     if (kind == TRAIN_DPO || (kind == TRAIN_GRPO && c->policy.kl > 0))
         status = reference_bytes(&options, shape, layout, e.stage, &footprint->reference, err);
-    if (kind == TRAIN_GRPO && generators_pull(c, kernels)) footprint->published = e.model.weights;
+    if (kind == TRAIN_GRPO && train__grpo_pulls(c, kernels)) footprint->published = e.model.weights;
     if (!status && kind == TRAIN_GRPO)
         status = generator_bytes(c, shape, kernels, longest_prompt, &footprint->generator, err);
     footprint->trainer = e.total + footprint->reference + footprint->published;

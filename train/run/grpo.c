@@ -152,8 +152,7 @@ static void log_left_out(const train__grpo *g) {
 static ravel_status open_trainer(train__grpo *g, const ravel_shape *shape, ravel_error *err) {
     const train_config *c = g->config;
     train_learner_options options = train_config_learner(c);
-    train_parts_options reference = train_learner_parts_options(&options);
-    reference.inference = 1;
+    train_parts_options reference = train_learner_parts_options(&options, 1);
     ravel_mesh_layout layout;
     ravel_status status = train_layout_plan(&c->mesh, g->count, shape, &layout, err);
     if (!status) status = open_prompts(g, shape, longest_sample(g, &layout), err);

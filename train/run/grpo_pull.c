@@ -9,13 +9,17 @@
 
 static const double pull_seconds = 300; /* for a version that is published already */
 
+int train__grpo_pulls(const train_config *c, const train_kernels *kernels) {
+    return c->grpo.refit == TRAIN_REFIT_PULL || (c->grpo.refit == TRAIN_REFIT_AUTO && !kernels->host_memory);
+}
+
 ravel_status train__grpo_way(const train_config *c, const train_kernels *kernels, int32_t gpu, ravel_comm *world,
                              train_place *place, int *pulls, ravel_error *err) {
     train_refit_way way = (train_refit_way)c->grpo.refit;
     TRAIN_ASSERT(way >= TRAIN_REFIT_AUTO && way <= TRAIN_REFIT_PULL);
     ravel_error why = RAVEL_ERROR_INIT;
     int32_t together = 0;
-    int wanted = way == TRAIN_REFIT_PULL || (way == TRAIN_REFIT_AUTO && !kernels->host_memory);
+    int wanted = train__grpo_pulls(c, kernels);
     ravel_status opened = wanted ? train_place_open(place, kernels, gpu, &why) : RAVEL_OK, status = opened;
     if (way != TRAIN_REFIT_PULL) status = RAVEL_OK; /* auto: then through host memory */
     if (status) ravel_error_set(err, status, "--refit pull: %s", why.message);

@@ -23,6 +23,8 @@ typedef struct train__meeting {
     char address[64], token[40];
 } train__meeting;
 
+/* Whether generators shall pull, where their machine allows it. */
+int train__grpo_pulls(const train_config *config, const train_kernels *kernels);
 /* `gpu`: this rank's. Where pulling is the way, *place is open and is the caller's to close. */
 ravel_status train__grpo_way(const train_config *config, const train_kernels *kernels, int32_t gpu, ravel_comm *world,
                              train_place *place, int *pulls, ravel_error *err);

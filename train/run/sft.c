@@ -7,7 +7,7 @@
 #include "train/run/footprint.h"
 #include "train/run/timeline.h"
 #include "train/kernels/host.h"
-#include "train/rl/task.h"
+#include "train/rl/prompts.h"
 
 #include <ravel/exchange.h>
 
@@ -62,10 +62,9 @@ static ravel_status open_rows(sft *s, const ravel_shape *shape, ravel_error *err
     ravel_status status = train_data_source(&options, pairs, &s->source, err);
     double share = s->config->sft.eval_share;
     if (status || share <= 0) return status;
-    int64_t rows = ravel_source_count(s->source), kept = (int64_t)((double)rows * share);
-    if (kept < 1 || kept >= rows)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "eval-share %g of %lld rows leaves nothing to %s", share,
-                               (long long)rows, kept < 1 ? "evaluate" : "train on");
+    int64_t rows = ravel_source_count(s->source), kept;
+    status = train_eval_rows(rows, share, &kept, err);
+    if (status) return status;
     ravel_source_free(s->source);
     s->source = NULL;
     int64_t first = options.first_row, cut = first + rows - kept;
@@ -270,7 +269,7 @@ static ravel_status open_all(sft *s, ravel_error *err) {
     ravel_comm *comm = s->run.comm;
     train_learner_options options = train_config_learner(s->config);
     options.pairs = s->run.kind == TRAIN_DPO;
-    train_parts_options reference = train_learner_parts_options(&options);
+    train_parts_options reference = train_learner_parts_options(&options, 1);
     ravel_status status = train_shape(&s->config->model, &shape, err);
     if (!status) status = train_layout_plan(&s->config->mesh, ravel_comm_size(comm), &shape, &layout, err);
     if (!status) status = open_data(s, &shape, err);
