@@ -26,14 +26,6 @@ static char *chunk_of(const train__exchange *x) {
     return (char *)x->host + counts_bytes(x);
 }
 
-static int is_direct(const train__exchange *x) {
-    return !x->host;
-}
-
-static void *at(const void *array, int32_t dtype, int64_t index) {
-    return train__at(array, dtype, index);
-}
-
 static size_t bytes_of(int64_t count, int32_t dtype) {
     return (size_t)(count * ravel_dtype_bytes(dtype));
 }
@@ -58,23 +50,52 @@ static ravel_status leave(const train__exchange *x, const ravel_comm *comm, rave
     return x->wires && !status ? train__wires_leave(x->wires, comm, err) : status;
 }
 
+static ravel_status mark(const train__exchange *x, const ravel_comm *comm, train__message *message, ravel_error *err) {
+    message->comm = comm;
+    return train__wires_mark(x->wires, comm, &message->event, err);
+}
+
+typedef ravel_status collective(ravel_comm *comm, const void *from, void *to, train__pieces pieces, int32_t dtype,
+                                ravel_error *err);
+
+static ravel_status sum(ravel_comm *comm, const void *from, void *to, train__pieces pieces, int32_t dtype,
+                        ravel_error *err) {
+    return ravel_comm_allreduce(comm, from, to, pieces.each, dtype, RAVEL_SUM, err);
+}
+
+static ravel_status gather(ravel_comm *comm, const void *from, void *to, train__pieces pieces, int32_t dtype,
+                           ravel_error *err) {
+    return pieces.counts ? ravel_comm_allgatherv(comm, from, to, pieces.counts, NULL, dtype, err)
+                         : ravel_comm_allgather(comm, from, to, pieces.each, dtype, err);
+}
+
+static ravel_status scatter(ravel_comm *comm, const void *from, void *to, train__pieces pieces, int32_t dtype,
+                            ravel_error *err) {
+    return pieces.counts ? ravel_comm_reduce_scatterv(comm, from, to, pieces.counts, dtype, RAVEL_SUM, err)
+                         : ravel_comm_reduce_scatter(comm, from, to, pieces.each, dtype, RAVEL_SUM, err);
+}
+
+/* Over NCCL it only queues: with a `message`, later kernels wait at its end, without one at once. */
+static ravel_status straight(const train__exchange *x, ravel_comm *comm, collective *run, const void *from, void *to,
+                             train__pieces pieces, int32_t dtype, train__message *message, ravel_error *err) {
+    ravel_status status = enter(x, comm, err);
+    if (!status) status = run(comm, from, to, pieces, dtype, err);
+    return message && x->wires && !status ? mark(x, comm, message, err) : leave(x, comm, status, err);
+}
+
 /* ---- collectives ------------------------------------------------------------------------------------------ */
 
 ravel_status train__exchange_sum(const train__exchange *x, ravel_comm *comm, void *data, int64_t count, int32_t dtype,
                                  ravel_error *err) {
-    if (is_direct(x)) {
-        ravel_status entered = enter(x, comm, err);
-        if (!entered) entered = ravel_comm_allreduce(comm, data, data, count, dtype, RAVEL_SUM, err);
-        return leave(x, comm, entered, err);
-    }
+    if (!x->host) return straight(x, comm, sum, data, data, (train__pieces){.each = count}, dtype, NULL, err);
     char *chunk = chunk_of(x);
     int64_t most = (int64_t)chunk_bytes(x) / ravel_dtype_bytes(dtype);
     ravel_status status = RAVEL_OK;
     for (int64_t first = 0; first < count && !status; first += most) {
         int64_t n = train__min(most, count - first);
-        take(x, chunk, at(data, dtype, first), n, dtype);
+        take(x, chunk, train__at(data, dtype, first), n, dtype);
         status = ravel_comm_allreduce(comm, chunk, chunk, n, dtype, RAVEL_SUM, err);
-        if (!status) put(x, at(data, dtype, first), chunk, n, dtype);
+        if (!status) put(x, train__at(data, dtype, first), chunk, n, dtype);
     }
     return status;
 }
@@ -118,38 +139,22 @@ static int next_part(part *p) {
 static void *in_chunk(const part *p, int32_t rank) {
     int64_t before = 0;
     for (int32_t r = 0; r < rank; r++) before += p->counts[r];
-    return at(chunk_of(p->x), p->dtype, before);
+    return train__at(chunk_of(p->x), p->dtype, before);
 }
 
 /* Where the part of `rank` begins in the whole array. */
 static void *in_array(const part *p, const void *all, int32_t rank) {
     int64_t before = p->first;
     for (int32_t r = 0; r < rank; r++) before += piece_of(p->pieces, r);
-    return at(all, p->dtype, before);
-}
-
-static ravel_status gather_straight(ravel_comm *comm, const void *mine, void *all, train__pieces pieces, int32_t dtype,
-                                    ravel_error *err) {
-    return pieces.counts ? ravel_comm_allgatherv(comm, mine, all, pieces.counts, NULL, dtype, err)
-                         : ravel_comm_allgather(comm, mine, all, pieces.each, dtype, err);
-}
-
-static ravel_status scatter_straight(ravel_comm *comm, const void *all, void *mine, train__pieces pieces, int32_t dtype,
-                                     ravel_error *err) {
-    return pieces.counts ? ravel_comm_reduce_scatterv(comm, all, mine, pieces.counts, dtype, RAVEL_SUM, err)
-                         : ravel_comm_reduce_scatter(comm, all, mine, pieces.each, dtype, RAVEL_SUM, err);
+    return train__at(all, p->dtype, before);
 }
 
 ravel_status train__exchange_gather(const train__exchange *x, ravel_comm *comm, const void *mine, void *all,
                                     train__pieces pieces, int32_t dtype, ravel_error *err) {
-    if (is_direct(x)) {
-        ravel_status entered = enter(x, comm, err);
-        if (!entered) entered = gather_straight(comm, mine, all, pieces, dtype, err);
-        return leave(x, comm, entered, err);
-    }
+    if (!x->host) return straight(x, comm, gather, mine, all, pieces, dtype, NULL, err);
     ravel_status status = RAVEL_OK;
     for (part p = parts_of(x, comm, pieces, dtype); !status && next_part(&p);) {
-        take(x, in_chunk(&p, p.rank), at(mine, dtype, p.first), p.counts[p.rank], dtype);
+        take(x, in_chunk(&p, p.rank), train__at(mine, dtype, p.first), p.counts[p.rank], dtype);
         status = ravel_comm_allgatherv(comm, in_chunk(&p, p.rank), chunk_of(x), p.counts, NULL, dtype, err);
         for (int32_t r = 0; r < p.ranks && !status; r++)
             put(x, in_array(&p, all, r), in_chunk(&p, r), p.counts[r], dtype);
@@ -159,38 +164,27 @@ ravel_status train__exchange_gather(const train__exchange *x, ravel_comm *comm, 
 
 ravel_status train__exchange_scatter(const train__exchange *x, ravel_comm *comm, const void *all, void *mine,
                                      train__pieces pieces, int32_t dtype, ravel_error *err) {
-    if (is_direct(x)) {
-        ravel_status entered = enter(x, comm, err);
-        if (!entered) entered = scatter_straight(comm, all, mine, pieces, dtype, err);
-        return leave(x, comm, entered, err);
-    }
+    if (!x->host) return straight(x, comm, scatter, all, mine, pieces, dtype, NULL, err);
     ravel_status status = RAVEL_OK;
     for (part p = parts_of(x, comm, pieces, dtype); !status && next_part(&p);) {
-        void *sum = in_chunk(&p, p.ranks);
+        void *summed = in_chunk(&p, p.ranks);
         for (int32_t r = 0; r < p.ranks; r++) take(x, in_chunk(&p, r), in_array(&p, all, r), p.counts[r], dtype);
-        status = ravel_comm_reduce_scatterv(comm, chunk_of(x), sum, p.counts, dtype, RAVEL_SUM, err);
-        if (!status) put(x, at(mine, dtype, p.first), sum, p.counts[p.rank], dtype);
+        status = ravel_comm_reduce_scatterv(comm, chunk_of(x), summed, p.counts, dtype, RAVEL_SUM, err);
+        if (!status) put(x, train__at(mine, dtype, p.first), summed, p.counts[p.rank], dtype);
     }
     return status;
 }
 
 /* ---- beside kernels --------------------------------------------------------------------------------------- */
 
-static ravel_status mark(const train__exchange *x, const ravel_comm *comm, train__message *message, ravel_error *err) {
-    message->comm = comm;
-    return train__wires_mark(x->wires, comm, &message->event, err);
-}
-
 ravel_status train__exchange_begin_gather(const train__exchange *x, ravel_comm *comm, const void *mine, void *all,
                                           train__pieces pieces, int32_t dtype, train__message *message,
                                           ravel_error *err) {
     *message = (train__message){0};
-    if (!is_direct(x)) return train__exchange_gather(x, comm, mine, all, pieces, dtype, err);
+    if (x->host) return train__exchange_gather(x, comm, mine, all, pieces, dtype, err);
     if (!x->wires && pieces.counts)
         return ravel_comm_iallgatherv(comm, mine, all, pieces.counts, NULL, dtype, &message->request, err);
-    ravel_status status = enter(x, comm, err);
-    if (!status) status = gather_straight(comm, mine, all, pieces, dtype, err);
-    return status || !x->wires ? status : mark(x, comm, message, err);
+    return straight(x, comm, gather, mine, all, pieces, dtype, message, err);
 }
 
 ravel_status train__exchange_begin_scatter(const train__exchange *x, ravel_comm *comm, const void *all, void *mine,
@@ -198,9 +192,7 @@ ravel_status train__exchange_begin_scatter(const train__exchange *x, ravel_comm 
                                            ravel_error *err) {
     *message = (train__message){0};
     if (!x->wires) return train__exchange_scatter(x, comm, all, mine, pieces, dtype, err);
-    ravel_status status = enter(x, comm, err);
-    if (!status) status = scatter_straight(comm, all, mine, pieces, dtype, err);
-    return status ? status : mark(x, comm, message, err);
+    return straight(x, comm, scatter, all, mine, pieces, dtype, message, err);
 }
 
 /* ---- messages --------------------------------------------------------------------------------------------- */
@@ -221,7 +213,7 @@ static ravel_status begin_message(const train__exchange *x, const ravel_comm *co
 ravel_status train__exchange_send(const train__exchange *x, ravel_comm *comm, const void *block, const train__parcel *p,
                                   train__message *message, ravel_error *err) {
     *message = (train__message){0};
-    if (!is_direct(x)) {
+    if (x->host) {
         void *host = place_of(x, p);
         take(x, host, block, p->count, p->dtype);
         block = host;
@@ -235,7 +227,7 @@ ravel_status train__exchange_receive(const train__exchange *x, ravel_comm *comm,
                                      train__message *message, ravel_error *err) {
     *message = (train__message){0};
     void *to = block;
-    if (!is_direct(x)) {
+    if (x->host) {
         to = place_of(x, p);
         *message = (train__message){.block = block, .host = to, .bytes = bytes_of(p->count, p->dtype)};
     }

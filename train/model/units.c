@@ -60,24 +60,24 @@ ravel_status train__units_init(train__units *u, const train_kernels *kernels, tr
     return u->received_counts ? RAVEL_OK : train__no_memory(err, (size_t)ranks * 8, "shares of the parameters");
 }
 
-/* The first failure counts. */
-static void note(train__units *u, ravel_status status, const ravel_error *error) {
-    if (u->status || !status) return;
-    u->status = status;
-    u->error = *error;
+/* Where an error is written: the first failure counts. */
+static ravel_error *first(train__units *u) {
+    return u->status ? NULL : &u->error;
+}
+
+static void note(train__units *u, ravel_status status) {
+    if (!u->status) u->status = status;
 }
 
 static void end(train__units *u, train__message *message) {
-    ravel_error error = RAVEL_ERROR_INIT;
     if (!message->request && !message->event) return;
     double begun = train__now();
-    note(u, train__exchange_end(u->exchange, message, &error), &error);
+    note(u, train__exchange_end(u->exchange, message, first(u)));
     u->waited += train__now() - begun;
 }
 
 static void test(train__units *u, train__message *message) {
-    ravel_error error = RAVEL_ERROR_INIT;
-    note(u, train__exchange_progress(message, &error), &error);
+    note(u, train__exchange_progress(message, first(u)));
 }
 
 void train__units_progress(train__units *u) {
@@ -157,15 +157,12 @@ static train__buffer *gather(train__units *u, int64_t unit) {
     b->used = ++u->clock;
     if (b->unit == unit || u->status) return b;
     int32_t type = u->kernels->types.weight;
-    ravel_error error = RAVEL_ERROR_INIT;
     end(u, &b->gather);
     b->unit = unit;
     const void *share = train__at(u->weight_share, type, u->shares->places[unit]);
     double begun = train__now();
-    note(u,
-         train__exchange_begin_gather(u->exchange, u->comm, share, b->data, (train__pieces){counts_of(u, unit), 0},
-                                      type, &b->gather, &error),
-         &error);
+    note(u, train__exchange_begin_gather(u->exchange, u->comm, share, b->data, (train__pieces){counts_of(u, unit), 0},
+                                         type, &b->gather, first(u)));
     u->waited += train__now() - begun;
     return b;
 }
@@ -223,22 +220,17 @@ void train__units_open_grads(train__units *u, int64_t unit) {
 }
 
 static void begin_all_to_all(train__units *u, int64_t unit, const void *grads) {
-    ravel_error error = RAVEL_ERROR_INIT;
     for (int32_t r = 0; r < u->shares->ranks; r++) u->received_counts[r] = counts_of(u, unit)[u->shares->rank];
-    note(u,
-         ravel_comm_ialltoallv(u->comm, grads, counts_of(u, unit), NULL, u->received, u->received_counts, NULL,
-                               u->kernels->types.grad, &u->reduction.request, &error),
-         &error);
+    note(u, ravel_comm_ialltoallv(u->comm, grads, counts_of(u, unit), NULL, u->received, u->received_counts, NULL,
+                                  u->kernels->types.grad, &u->reduction.request, first(u)));
 }
 
 /* Over NCCL it is under way afterwards, elsewhere done. */
 static void begin_sum(train__units *u, int64_t unit, const void *grads) {
-    ravel_error error = RAVEL_ERROR_INIT;
     double begun = train__now();
     note(u,
          train__exchange_begin_scatter(u->exchange, u->comm, grads, u->received, (train__pieces){counts_of(u, unit), 0},
-                                       u->kernels->types.grad, &u->reduction, &error),
-         &error);
+                                       u->kernels->types.grad, &u->reduction, first(u)));
     u->waited += train__now() - begun;
 }
 
