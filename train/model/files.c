@@ -3,8 +3,6 @@
 #include "train/kernels/assert.h"
 #include "train/kernels/host.h"
 
-#include <ravel/json.h>
-
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -77,6 +75,21 @@ ravel_status train_file_flush(const char *path, ravel_error *err) {
     int failed = fsync(fd);
     close(fd);
     return failed ? train_file_error(err, "flushed to the disk", path) : RAVEL_OK;
+}
+
+ravel_status train_json_read(const char *path, ravel_json **doc, ravel_error *err) {
+    char *text = NULL;
+    size_t bytes = 0;
+    ravel_status status = ravel_file_read(path, 16 << 20, NULL, &text, &bytes, err);
+    if (status) return status;
+    *doc = NULL;
+    status = ravel_json_parse(text, bytes, NULL, doc, err);
+    ravel_file_free(NULL, text, bytes);
+    if (!status) return RAVEL_OK;
+    if (err) ravel_error_prefix(err, "%s", path);
+    ravel_json_free(*doc);
+    *doc = NULL;
+    return status;
 }
 
 FILE *train_file_create(const char *path, ravel_error *err) {

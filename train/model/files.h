@@ -4,6 +4,7 @@
 #define TRAIN_FILES_H
 
 #include <ravel/file.h>
+#include <ravel/json.h>
 
 #include <stdio.h>
 
@@ -23,6 +24,8 @@ ravel_status train_folder_remove(const char *path, ravel_error *err);
 /* A file to write, or NULL with E_IO; closed, E_IO where not all of it was written. */
 FILE *train_file_create(const char *path, ravel_error *err);
 ravel_status train_file_close(FILE *file, const char *path, ravel_error *err);
+/* The document of a JSON file of up to 16 MiB. */
+ravel_status train_json_read(const char *path, ravel_json **doc, ravel_error *err);
 /* Prints text[bytes] as a JSON string; 0: memory was short, and it printed an empty one. */
 int train_file_quote(FILE *file, const char *text, size_t bytes);
 /* folder/name, written aside, flushed and renamed. */

@@ -11,8 +11,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { LARGEST = 16 << 20 };
-
 /* path[TRAIN_PATH] = a config.json: the path itself, or the one in that folder. */
 static void config_path(const char *path, char *out) {
     struct stat s;
@@ -20,38 +18,19 @@ static void config_path(const char *path, char *out) {
     (void)snprintf(out, TRAIN_PATH, "%s%s", path, folder ? "/config.json" : "");
 }
 
-/* The document of a JSON file; its text too, where wanted. */
-static ravel_status read_json(const char *path, ravel_json **doc, char **text, size_t *bytes, ravel_error *err) {
-    char *own = NULL;
-    size_t size = 0;
-    ravel_status status = ravel_file_read(path, LARGEST, NULL, &own, &size, err);
-    if (status) return status;
-    status = ravel_json_parse(own, size, NULL, doc, err);
-    if (status && err) ravel_error_prefix(err, "%s", path);
-    if (!status && text) {
-        *text = own;
-        *bytes = size;
-        return RAVEL_OK;
-    }
-    ravel_file_free(NULL, own, size);
-    return status;
-}
-
 /* ---- reading -------------------------------------------------------------------------------------------- */
 
 ravel_status train_config_read(const char *path, ravel_shape *shape, ravel_error *err) {
-    char file[TRAIN_PATH], *text = NULL;
-    size_t bytes = 0;
+    char file[TRAIN_PATH];
     ravel_json *doc = NULL;
     ravel_shape read;
     config_path(path, file);
-    ravel_status status = read_json(file, &doc, &text, &bytes, err);
+    ravel_status status = ravel_shape_read(file, &read, err);
+    if (!status) status = train_json_read(file, &doc, err);
     if (status) return status;
-    status = ravel_shape_parse(text, bytes, &read, err);
-    if (!status) status = train_arch_check(doc, &read, err);
+    status = train_arch_check(doc, &read, err);
     if (status && err) ravel_error_prefix(err, "%s", file);
     ravel_json_free(doc);
-    ravel_file_free(NULL, text, bytes);
     if (!status) *shape = read;
     return status;
 }
@@ -61,7 +40,7 @@ static int32_t stops_of(const char *path, int32_t *stops, int32_t room) {
     ravel_json *doc = NULL;
     int32_t count = 0;
     int64_t id;
-    if (read_json(path, &doc, NULL, NULL, NULL)) return 0;
+    if (train_json_read(path, &doc, NULL)) return 0;
     const ravel_json_node *node = ravel_json_get(doc, ravel_json_root(doc), "eos_token_id");
     int list = node && node->kind == RAVEL_JSON_ARRAY;
     if (list) node = ravel_json_first(doc, node);
@@ -194,7 +173,7 @@ static ravel_status config_copy(const char *from, const char *to, int32_t dtype,
     config_path(from, source);
     ravel_status status = train_path_join(target, to, "config.json", err);
     if (!status) status = train__torch_name(dtype, &name, err);
-    if (!status) status = read_json(source, &doc, NULL, NULL, err);
+    if (!status) status = train_json_read(source, &doc, err);
     FILE *f = status ? NULL : train_file_create(target, err);
     if (f) {
         print_value(f, doc, ravel_json_root(doc), 1, name);

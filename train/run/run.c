@@ -55,17 +55,15 @@ static size_t state_text(const train_state *state, char *text, size_t bytes) {
 }
 
 static ravel_status state_read(const char *folder, train_state *state, ravel_error *err) {
-    char path[TRAIN_PATH], *text = NULL;
-    size_t bytes = 0;
+    char path[TRAIN_PATH];
     ravel_json *doc = NULL;
-    ravel_status status = train_path_join(path, folder, "state.json", err);
-    if (!status) status = ravel_file_read(path, 65536, NULL, &text, &bytes, err);
-    if (!status) status = ravel_json_parse(text, bytes, NULL, &doc, err);
     state_default(state);
-    if (!status) status = ravel_options_from_json(state_table, state, doc, ravel_json_root(doc), err);
+    ravel_status status = train_path_join(path, folder, "state.json", err);
+    if (!status) status = train_json_read(path, &doc, err);
+    if (status) return status;
+    status = ravel_options_from_json(state_table, state, doc, ravel_json_root(doc), err);
     if (status) ravel_error_prefix(err, "%s", path);
     ravel_json_free(doc);
-    free(text);
     return status;
 }
 
