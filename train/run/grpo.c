@@ -34,64 +34,6 @@ static ravel_status make_feed(train__grpo *g, ravel_error *err) {
     return ravel_feed_create(g->mesh, NULL, &options, &g->feed, err);
 }
 
-/* Bytes of the weights that this rank holds of a part. */
-size_t train__grpo_part_bytes(const train_model *part) {
-    const train_shares *shares = train_model_shares(part);
-    const train_params *params = train_model_params(part);
-    TRAIN_ASSERT(!shares || shares->places[params->unit_count] <= params->elements);
-    return (size_t)(shares ? shares->places[params->unit_count] : params->elements) *
-           (size_t)ravel_dtype_bytes(train_model_kernels(part)->types.weight);
-}
-
-/* Where the kernels' memory is not the host's: room for a copy of all parts, one behind the other. */
-static ravel_status make_copy(train__grpo *g, ravel_error *err) {
-    train_parts *parts = train_learner_parts(g->learner);
-    const train_kernels *kernels = train_parts_kernels(parts);
-    if (kernels->host_memory) return RAVEL_OK;
-    for (int32_t i = 0; i < train_parts_count(parts); i++)
-        g->host_bytes += train__grpo_part_bytes(train_parts_model(parts, i));
-    return kernels->alloc_host(train_parts_device(parts), g->host_bytes, &g->host_weights, err);
-}
-
-/* Each trainer sends its parts of tensors; replicas hold the same parts, or, with --shard params, rows of them. */
-static ravel_status list_tensors(train__grpo *g, int pulls, ravel_error *err) {
-    train_parts *parts = train_learner_parts(g->learner);
-    size_t copied = 0;
-    ravel_status status = RAVEL_OK;
-    for (int32_t i = 0; i < train_parts_count(parts); i++)
-        g->tensor_room += train_model_params(train_parts_model(parts, i))->count;
-    g->tensors = train__calloc(NULL, (size_t)g->tensor_room, sizeof *g->tensors);
-    if (!g->tensors) status = train__no_memory(err, (size_t)g->tensor_room * sizeof *g->tensors, "the list of tensors");
-    if (!status && !pulls) status = make_copy(g, err);
-    for (int32_t i = 0; i < train_parts_count(parts) && !status; i++) {
-        train_model *part = train_parts_model(parts, i);
-        train_array weights = train_model_array(part);
-        if (g->host_weights) weights.data = (char *)g->host_weights + copied;
-        copied += train__grpo_part_bytes(part);
-        TRAIN_ASSERT(!g->host_weights || copied <= g->host_bytes);
-        train_refit_tensors(train_model_params(part), &weights, NULL, train_place_of(&g->place), g->tensors,
-                            &g->tensor_count);
-    }
-    g->source = (ravel_refit_source){.size = sizeof g->source, .tensors = g->tensors, .count = g->tensor_count};
-    TRAIN_ASSERT(g->tensor_count >= 0 && g->tensor_count <= g->tensor_room);
-    return status;
-}
-
-/* Step by step with the generators (grpo_generate.c, open_refit). */
-static ravel_status make_refit(train__grpo *g, ravel_error *err) {
-    ravel_refit_options options;
-    int pulls = 0;
-    ravel_refit_options_default(&options);
-    ravel_status status = ravel_agree(g->world, RAVEL_OK, err);
-    const train_kernels *kernels = train_parts_kernels(train_learner_parts(g->learner));
-    if (!status) status = train__grpo_way(g->config, kernels, g->config->model.gpu, g->world, &g->place, &pulls, err);
-    if (status) return status;
-    status = ravel_agree(g->world, list_tensors(g, pulls, err), err);
-    if (status) return status;
-    if (pulls) return train__grpo_serve(g->world, g->trainers, &g->source, &g->meeting, &g->own, err);
-    return ravel_refit_create(g->world, &g->source, NULL, &options, &g->refit, err);
-}
-
 /* The communicator of the ranks that receive answers, and that of the ranks that learn from the same ones. */
 static ravel_status join_groups(train__grpo *g, ravel_error *err) {
     const int32_t same = RAVEL_AXIS_TP | RAVEL_AXIS_CP | RAVEL_AXIS_PP;
@@ -182,15 +124,7 @@ static ravel_status open_trainer(train__grpo *g, const ravel_shape *shape, ravel
 static void close_trainer(train__grpo *g) {
     train_parts_disconnect(g->reference, NULL);
     train_learner_disconnect(g->learner);
-    ravel_publisher_free(g->publisher);
-    ravel_publisher_free(g->own);
-    ravel_refit_free(g->refit);
-    train_place_close(&g->place);
-    if (g->host_weights) {
-        train_parts *parts = train_learner_parts(g->learner);
-        train_parts_kernels(parts)->release_host(train_parts_device(parts), g->host_weights, g->host_bytes);
-    }
-    train__release(NULL, g->tensors, (size_t)g->tensor_room * sizeof *g->tensors);
+    train__grpo_refit_close(g);
     ravel_feed_free(g->feed);
     train_parts_free(g->reference);
     train_scores_free(&g->reference_scores);
@@ -282,8 +216,8 @@ static ravel_status train(train__grpo *g, ravel_error *err) {
     if (status) train__grpo_step_back(g);
     status = train_run_finish(&g->run, g->learner, status, err);
     if (!status) status = train__grpo_drain(g, err);
-    if (!status) status = train__grpo_stop(g, err);
-    if (!status) status = train__grpo_publish_linger(g, err);
+    if (!status) status = train__grpo_send(g, (train_order){.kind = TRAIN_ORDER_STOP}, 0, 0, err);
+    if (!status) status = train__grpo_linger(g, err);
     return status;
 }
 
@@ -313,8 +247,7 @@ static ravel_status trainer(train__grpo *g, const ravel_shape *shape, const trai
     g->run.steps = c->run.steps ? c->run.steps : TRAIN_STEPS;
     if (hooks) g->run.hooks = *hooks;
     ravel_status status = open_trainer(g, shape, err);
-    if (!status) status = make_refit(g, err);
-    if (!status) status = train__grpo_publish_open(g, err);
+    if (!status) status = train__grpo_refit_open(g, err);
     if (!status) status = train(g, err);
     if (summary) summarise(g, summary);
     close_trainer(g);

@@ -1,5 +1,5 @@
 /* The state of one trainer rank in GRPO, for the files that are its loop: grpo.c (the loop), grpo_rollout.c (getting
- * answers), grpo_learn.c (learning from them), grpo_publish.c (versions for generators that pull). */
+ * answers), grpo_learn.c (learning from them), grpo_refit.c (weights to the generators). */
 #ifndef TRAIN_GRPO_INTERNAL_H
 #define TRAIN_GRPO_INTERNAL_H
 
@@ -62,17 +62,14 @@ typedef struct train__grpo {
 
 /* ---- grpo_rollout.c ---- */
 
+/* Trainer 0 deals `count` questions from `first` on to the generators, one after the other, with the order. */
+ravel_status train__grpo_send(train__grpo *g, train_order order, int64_t first, int64_t count, ravel_error *err);
 /* Groups that batch number `batch` asks for begin here; a batch may ask for more of them in further rounds. */
 ravel_status train__grpo_order(train__grpo *g, int64_t batch, ravel_error *err);
 /* The answers of the batch that was ordered, in g->answers, with enough useful groups where --dynamic-sampling asks. */
 ravel_status train__grpo_collect(train__grpo *g, ravel_error *err);
 /* Greedy answers to questions that are never trained on, and the mean reward of all ranks. */
 ravel_status train__grpo_evaluate(train__grpo *g, double *reward, ravel_error *err);
-ravel_status train__grpo_stop(train__grpo *g, ravel_error *err);
-/* Bytes of the weights that this rank holds of a part of the model. */
-size_t train__grpo_part_bytes(const train_model *part);
-/* The weights to the generators, as this version. */
-ravel_status train__grpo_refit(train__grpo *g, int64_t version, ravel_error *err);
 /* Receives the answers of a batch that was ordered but is not needed yet: generators take no order before that. */
 ravel_status train__grpo_drain(train__grpo *g, ravel_error *err);
 /* After an error: the state that a checkpoint can be made of. Without an update since the batch began that is the
@@ -89,13 +86,14 @@ ravel_status train__grpo_read_waiting(train__grpo *g, const char *folder, int64_
 /* One of g->answers, with its reward, to samples.jsonl and every --show-every batches to the logger. */
 void train__grpo_show_sample(const train__grpo *g);
 
-/* ---- grpo_publish.c: --publish; no operation without it ---- */
+/* ---- grpo_refit.c ---- */
 
-ravel_status train__grpo_publish_open(train__grpo *g, ravel_error *err);
-/* The weights that refit has just sent, as the same version. */
-ravel_status train__grpo_publish(train__grpo *g, int64_t version, ravel_error *err);
-/* Waits, for --publish-linger at most, until the connected generators hold the last version. */
-ravel_status train__grpo_publish_linger(train__grpo *g, ravel_error *err);
+ravel_status train__grpo_refit_open(train__grpo *g, ravel_error *err);
+void train__grpo_refit_close(train__grpo *g);
+/* The weights to the generators, as this version. */
+ravel_status train__grpo_refit(train__grpo *g, int64_t version, ravel_error *err);
+/* Waits, for --publish-linger at most, until the generators that are connected to --publish hold the last version. */
+ravel_status train__grpo_linger(train__grpo *g, ravel_error *err);
 
 /* ---- grpo_learn.c ---- */
 

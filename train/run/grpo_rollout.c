@@ -16,9 +16,8 @@ enum { EVAL_BATCH = -1 };
 
 /* ---- orders --------------------------------------------------------------------------------------------- */
 
-/* Trainer 0 deals `count` questions from `first` on to the generators, one after the other. All ranks of a generator get its
- * order. */
-static ravel_status send_orders(train__grpo *g, train_order order, int64_t first, int64_t count, ravel_error *err) {
+/* All ranks of a generator get its order. */
+ravel_status train__grpo_send(train__grpo *g, train_order order, int64_t first, int64_t count, ravel_error *err) {
     int32_t tp = g->config->grpo.generator_tp;
     TRAIN_ASSERT(tp >= 1 && g->generators % tp == 0 && first >= 0 && count >= 0);
     ravel_status status = RAVEL_OK;
@@ -33,17 +32,12 @@ static ravel_status send_orders(train__grpo *g, train_order order, int64_t first
 
 ravel_status train__grpo_order(train__grpo *g, int64_t batch, ravel_error *err) {
     train_order order = {.kind = TRAIN_ORDER_GENERATE, .batch = batch, .group_size = g->config->grpo.group_size};
-    ravel_status status = send_orders(g, order, g->run.state.question, g->config->grpo.prompts, err);
+    ravel_status status = train__grpo_send(g, order, g->run.state.question, g->config->grpo.prompts, err);
     g->ordered_from = g->run.state.question;
     g->run.state.question += g->config->grpo.prompts;
     g->waiting_batch = batch;
     g->have_waiting = 0;
     return status;
-}
-
-ravel_status train__grpo_stop(train__grpo *g, ravel_error *err) {
-    train_order order = {.kind = TRAIN_ORDER_STOP};
-    return send_orders(g, order, 0, 0, err);
 }
 
 /* ---- answers -------------------------------------------------------------------------------------------- */
@@ -170,7 +164,7 @@ static ravel_status sample_dynamically(train__grpo *g, ravel_error *err) {
         status = ravel_comm_allreduce(g->leaders, &useful, &useful, 1, RAVEL_I64, RAVEL_SUM, err);
         if (status || useful >= o->prompts) break;
         train_order order = {.kind = TRAIN_ORDER_GENERATE, .batch = g->run.state.batch, .group_size = o->group_size};
-        status = send_orders(g, order, g->run.state.question, o->prompts, err);
+        status = train__grpo_send(g, order, g->run.state.question, o->prompts, err);
         g->run.state.question += o->prompts;
         train_rollouts_clear(&g->more);
         if (!status) status = receive_answers(g, g->run.state.batch, &g->more, err);
@@ -240,7 +234,7 @@ ravel_status train__grpo_collect(train__grpo *g, ravel_error *err) {
 /* On a leader: the greedy answers to `count` questions, and their rewards' sum and number. */
 static ravel_status ask_greedily(train__grpo *g, int64_t count, double *sums, ravel_error *err) {
     train_order order = {.kind = TRAIN_ORDER_GENERATE, .batch = EVAL_BATCH, .group_size = 1, .greedy = 1};
-    ravel_status status = send_orders(g, order, TRAIN_EVAL_FIRST, count, err);
+    ravel_status status = train__grpo_send(g, order, TRAIN_EVAL_FIRST, count, err);
     train_rollouts_clear(&g->answers);
     if (!status) status = receive_answers(g, EVAL_BATCH, &g->answers, err);
     if (!status) status = score(g, &g->answers, 1, err);
@@ -265,60 +259,6 @@ ravel_status train__grpo_evaluate(train__grpo *g, double *reward, ravel_error *e
     }
     (void)ravel_metrics_phase_end(g->run.metrics, RAVEL_PHASE_EVAL, NULL);
     return status;
-}
-
-/* ---- refit ---------------------------------------------------------------------------------------------- */
-
-/* Refit reads host memory: the weights of a GPU are copied there first. */
-static ravel_status fetch_weights(train__grpo *g, ravel_error *err) {
-    train_parts *parts = train_learner_parts(g->learner);
-    const train_kernels *kernels = train_parts_kernels(parts);
-    char *to = g->host_weights;
-    TRAIN_ASSERT(to && !kernels->host_memory);
-    for (int32_t i = 0; i < train_parts_count(parts); i++) {
-        train_model *part = train_parts_model(parts, i);
-        size_t bytes = train__grpo_part_bytes(part);
-        kernels->download(train_parts_device(parts), to, train_model_weights(part), bytes);
-        to += bytes;
-    }
-    TRAIN_ASSERT(to == (char *)g->host_weights + g->host_bytes);
-    return kernels->sync(train_parts_device(parts), err);
-}
-
-static ravel_status refit_together(train__grpo *g, train_order order, ravel_error *err) {
-    ravel_status status = send_orders(g, order, 0, 0, err);
-    g->report = (ravel_refit_report){.size = sizeof g->report};
-    if (!status && g->host_weights) status = fetch_weights(g, err);
-    if (!status) status = ravel_refit_update(g->refit, order.version, &g->report, err);
-    if (status) return status;
-    g->refits += 1;
-    g->overlap += g->report.overlap;
-    g->gb_per_sec += g->report.gb_per_second;
-    ravel_refit_count(&g->report, g->run.metrics);
-    return RAVEL_OK;
-}
-
-/* Published before it is ordered, so that generators wait for nothing. The trainer goes on while they pull. */
-static ravel_status refit_by_pull(train__grpo *g, train_order order, ravel_error *err) {
-    train_parts *parts = train_learner_parts(g->learner);
-    ravel_status status = train_parts_kernels(parts)->sync(train_parts_device(parts), err); /* the update is done */
-    if (!status) status = ravel_publisher_publish(g->own, order.version, err);
-    if (!status) status = train_place_wait(&g->place, err); /* the next update may write */
-    if (!status) status = send_orders(g, order, 0, 0, err);
-    if (!status && !g->publisher) ravel_publisher_count(g->own, g->run.metrics);
-    return status;
-}
-
-ravel_status train__grpo_refit(train__grpo *g, int64_t version, ravel_error *err) {
-    train_order order = {.kind = TRAIN_ORDER_REFIT, .version = version};
-    TRAIN_ASSERT(version >= 1 && !g->own != !g->refit);
-    ravel_status status = train__grpo_drain(g, err);
-    (void)ravel_metrics_phase_begin(g->run.metrics, RAVEL_PHASE_REFIT, NULL);
-    if (!status) status = g->own ? refit_by_pull(g, order, err) : refit_together(g, order, err);
-    (void)ravel_metrics_phase_end(g->run.metrics, RAVEL_PHASE_REFIT, NULL);
-    if (status) return status;
-    g->run.state.version = version;
-    return train__grpo_publish(g, version, err);
 }
 
 /* ---- checkpoints ---------------------------------------------------------------------------------------- */
