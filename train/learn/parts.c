@@ -168,17 +168,11 @@ void train_parts_disconnect(train_parts *p, const ravel_error *why) {
 
 /* ---- create and free ------------------------------------------------------------------------------------- */
 
-static ravel_status take_arrays(train_parts *p, ravel_error *err) {
-    size_t count = (size_t)p->options.budget;
-    p->cu = train__calloc(p->options.allocator, count + 1, sizeof *p->cu);
-    p->logprob = train__calloc(p->options.allocator, count, sizeof *p->logprob);
-    return p->cu && p->logprob ? RAVEL_OK : train__no_memory(err, count * 8, "batches");
-}
-
 ravel_status train_parts_create(const train_parts_options *options, const ravel_shape *shape, ravel_mesh *mesh,
                                 train_parts **parts, ravel_error *err) {
     train_parts *p = train__calloc(options->allocator, 1, sizeof *p);
     if (!p) return train__no_memory(err, sizeof *p, "a model");
+    p->arena.allocator = options->allocator;
     p->options = *options;
     p->shape = *shape;
     p->mesh = mesh;
@@ -188,7 +182,9 @@ ravel_status train_parts_create(const train_parts_options *options, const ravel_
     p->count = p->layout.vpp;
     TRAIN_ASSERT(p->count >= 1 && p->count <= TRAIN_CHUNKS && options->budget > 0);
     ravel_status status = train_device_open(options->model, options->allocator, &p->kernels, &p->device, err);
-    if (!status) status = take_arrays(p, err);
+    TRAIN__TAKE(&p->arena, p->cu, options->budget + 1);
+    TRAIN__TAKE(&p->arena, p->logprob, options->budget);
+    if (!status) status = train__arena_status(&p->arena, "batches", err);
     status = ravel_agree(ravel_mesh_world(mesh), status, err);
     if (!status) status = join_mesh(p, err);
     if (!status) status = join_rings(p, err);
@@ -208,9 +204,7 @@ void train_parts_free(train_parts *p) {
     for (int32_t chunk = 0; chunk < p->count; chunk++) train_model_free(p->models[chunk]);
     for (int32_t i = 0; i < p->width_count; i++) ravel_comm_free(p->ring_hosts[i]);
     if (p->device) p->kernels->close(p->device);
-    size_t count = (size_t)p->options.budget;
-    train__release(p->options.allocator, p->cu, (count + 1) * sizeof *p->cu);
-    train__release(p->options.allocator, p->logprob, count * sizeof *p->logprob);
+    train__arena_free(&p->arena);
     train__release(p->options.allocator, p, sizeof *p);
 }
 

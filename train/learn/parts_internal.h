@@ -2,7 +2,7 @@
 #ifndef TRAIN_PARTS_INTERNAL_H
 #define TRAIN_PARTS_INTERNAL_H
 
-#include "train/kernels/assert.h"
+#include "train/kernels/arena.h"
 #include "train/learn/parts.h"
 
 /* A place of a micro-batch in flight. */
@@ -34,8 +34,9 @@ struct train_parts {
     train__place places[TRAIN_CHUNKS][TRAIN_FLIGHTS];
     ravel_status sent; /* the first failure of a send that ended between products */
     ravel_error sent_error;
-    int32_t *cu;    /* [budget + 1] where a context-parallel rank's shards begin */
-    float *logprob; /* [budget] of a micro-batch that is scored */
+    train__arena arena; /* of the next two */
+    int32_t *cu;        /* [budget + 1] where a context-parallel rank's shards begin */
+    float *logprob;     /* [budget] of a micro-batch that is scored */
 };
 
 /* Moves the sends that are under way along, without waiting; `user` is a train_parts. */

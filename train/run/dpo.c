@@ -1,7 +1,6 @@
 #include "train/run/dpo.h"
 
-#include "train/kernels/assert.h"
-#include "train/kernels/host.h"
+#include "train/kernels/arena.h"
 #include "train/run/scores.h"
 
 /* A pair's answers: sums over their tokens of model - reference, and of the tokens' weights, which are all the same. */
@@ -14,6 +13,7 @@ struct train_pairs {
     double beta;
     int64_t budget;
     int32_t tp_rank;
+    train__arena arena; /* of the arrays */
     train_parts *reference;
     train_scores before;       /* log-probs of the reference, by micro-batch */
     int32_t *lengths, *starts; /* [2 * budget + 1] cu_seqlens of the answers */
@@ -24,30 +24,23 @@ struct train_pairs {
     train_dpo_sums sums;
 };
 
-static size_t ends_bytes(const train_pairs *p) {
-    return (size_t)(2 * p->budget + 1) * sizeof(int32_t);
-}
-
 ravel_status train_pairs_create(const train_parts_options *options, const ravel_shape *shape, ravel_mesh *mesh,
                                 double beta, train_pairs **pairs, ravel_error *err) {
-    train_parts_options reference = *options;
-    TRAIN_ASSERT(options->budget > 0 && beta > 0);
+    TRAIN_ASSERT(options->budget > 0 && options->inference && beta > 0);
     train_pairs *p = train__calloc(NULL, 1, sizeof *p);
     ravel_status status = p ? RAVEL_OK : train__no_memory(err, sizeof *p, "pairs");
     if (p) {
         p->beta = beta;
         p->budget = options->budget;
         p->tp_rank = ravel_mesh_coords(mesh).tp;
-        p->lengths = train__alloc(NULL, ends_bytes(p));
-        p->starts = train__alloc(NULL, ends_bytes(p));
-        p->positions = train__alloc(NULL, (size_t)p->budget * sizeof *p->positions);
-        p->pairs = train__alloc(NULL, (size_t)p->budget * sizeof *p->pairs);
-        if (!p->lengths || !p->starts || !p->positions || !p->pairs)
-            status = train__no_memory(err, 2 * ends_bytes(p), "pairs");
+        TRAIN__TAKE(&p->arena, p->lengths, 2 * p->budget + 1);
+        TRAIN__TAKE(&p->arena, p->starts, 2 * p->budget + 1);
+        TRAIN__TAKE(&p->arena, p->positions, p->budget);
+        TRAIN__TAKE(&p->arena, p->pairs, p->budget);
+        status = train__arena_status(&p->arena, "pairs", err);
     }
-    reference.inference = 1;
     status = ravel_agree(ravel_mesh_world(mesh), status, err);
-    if (!status) status = train_parts_create(&reference, shape, mesh, &p->reference, err);
+    if (!status) status = train_parts_create(options, shape, mesh, &p->reference, err);
     if (status)
         train_pairs_free(p);
     else
@@ -59,10 +52,7 @@ void train_pairs_free(train_pairs *p) {
     if (!p) return;
     train_parts_free(p->reference);
     train_scores_free(&p->before);
-    train__release(NULL, p->lengths, ends_bytes(p));
-    train__release(NULL, p->starts, ends_bytes(p));
-    train__release(NULL, p->positions, (size_t)p->budget * sizeof *p->positions);
-    train__release(NULL, p->pairs, (size_t)p->budget * sizeof *p->pairs);
+    train__arena_free(&p->arena);
     train__release(NULL, p, sizeof *p);
 }
 

@@ -16,7 +16,7 @@
 
 typedef struct train_pairs train_pairs;
 
-/* Collective over the mesh. Makes the reference model too. */
+/* Collective over the mesh. Makes the reference model too: `options` are for inference. */
 ravel_status train_pairs_create(const train_parts_options *options, const ravel_shape *shape, ravel_mesh *mesh,
                                 double beta, train_pairs **pairs, ravel_error *err);
 void train_pairs_free(train_pairs *pairs);

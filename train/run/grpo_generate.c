@@ -7,7 +7,7 @@
  */
 #include "train/run/grpo_internal.h"
 
-#include "train/kernels/assert.h"
+#include "train/kernels/arena.h"
 #include "train/run/weight_sets.h"
 #include "train/kernels/host.h"
 
@@ -31,7 +31,8 @@ typedef struct rank {
     train_rollouts prompts, answers;
     train_request *requests;
     int64_t request_room;
-    int32_t *tokens; /* [slot_tokens] prompt and answer side by side */
+    train__arena arena; /* of the next two */
+    int32_t *tokens;    /* [slot_tokens] prompt and answer side by side */
     float *logprobs;
     int64_t slot_tokens;
     int32_t stops[TRAIN_STOPS], stop_count;
@@ -59,10 +60,9 @@ static ravel_status open_rank(rank *r, const ravel_shape *shape, int64_t longest
     ravel_status status = read_stops(r, shape->vocab, err);
     if (!status) status = train_device_open(&c->model, NULL, &r->kernels, &r->device, err);
     if (!status) status = train_generator_create(r->kernels, r->device, shape, &options, &r->generator, err);
-    r->tokens = train__alloc(NULL, (size_t)r->slot_tokens * sizeof *r->tokens);
-    r->logprobs = train__alloc(NULL, (size_t)r->slot_tokens * sizeof *r->logprobs);
-    if (!status && (!r->tokens || !r->logprobs)) status = train__no_memory(err, (size_t)r->slot_tokens * 8, "answers");
-    return status;
+    TRAIN__TAKE(&r->arena, r->tokens, r->slot_tokens);
+    TRAIN__TAKE(&r->arena, r->logprobs, r->slot_tokens);
+    return status ? status : train__arena_status(&r->arena, "answers", err);
 }
 
 /* Step by step with the trainers (grpo.c, make_refit). */
@@ -93,8 +93,7 @@ static void close_rank(rank *r) {
     train_rollouts_free(&r->prompts);
     train_rollouts_free(&r->answers);
     train__release(NULL, r->requests, (size_t)r->request_room * sizeof *r->requests);
-    train__release(NULL, r->tokens, (size_t)r->slot_tokens * sizeof *r->tokens);
-    train__release(NULL, r->logprobs, (size_t)r->slot_tokens * sizeof *r->logprobs);
+    train__arena_free(&r->arena);
     ravel_comm_free(r->tp);
 }
 
