@@ -197,9 +197,14 @@ __global__ static void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(ROW_THRE
     for (int step = 0; step < SPARE / AHEAD; step++) ask_step(steps + step, x + apart, first + clusters, step);
     if (threadIdx.x == 0) barrier_begin(&shared.barrier);
     cluster.sync(); /* every block is there before another writes into its memory */
+    int64_t last = a.rows - 1;
+    int next_target = a.targets[min(first, last)]; /* a row ahead: nothing waits for it */
+    float next_coef = a.coef[min(first, last)];
     for (int64_t row = first; row < a.rows; row += clusters, x += apart, turn ^= 1) {
-        int target = a.targets[row];
-        float plain = a.scale * a.coef[row], logit = 0;
+        int target = next_target;
+        float plain = a.scale * next_coef, logit = 0;
+        next_target = a.targets[min(row + clusters, last)];
+        next_coef = a.coef[min(row + clusters, last)];
         bool mine = owns(thread, target, columns);
         int begin = place;
         fetches_wait<SPARE / AHEAD>();
@@ -257,7 +262,10 @@ template <int BLOCKS> static bool launch_once(cudaStream_t stream, const cuda_so
         return false;
     cudaFuncSetAttribute(softmax_once<BLOCKS>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     cudaLaunchConfig_t config = {dim3(BLOCKS), dim3(threads), bytes, stream, NULL, 0};
-    if (cudaOccupancyMaxActiveClusters(&clusters, softmax_once<BLOCKS>, &config) || clusters < 1) return false;
+    if (cudaOccupancyMaxActiveClusters(&clusters, softmax_once<BLOCKS>, &config) || clusters < 1) {
+        (void)cudaGetLastError(); /* no failure: the row goes another way */
+        return false;
+    }
     unsigned count = (unsigned)(a->rows < clusters ? a->rows : clusters);
     softmax_once<BLOCKS><<<count * BLOCKS, threads, bytes, stream>>>(*a, pieces);
     return true;
