@@ -2,7 +2,7 @@
  *
  * One block of 1024 threads has a row of logits (part.cuh). A row of a large vocabulary (300 KB) does not fit a
  * multiprocessor, so the gradient reads it again. The fused form has two kernels:
- *   softmax_once    a cluster of blocks holds the row in shared memory and reads it once;
+ *   softmax_once    a cluster of two blocks holds the row in shared memory and reads it once;
  *   softmax_fused   for rows that do not fit or are not aligned: one row per multiprocessor, read again while it is still in
  *                   the second-level cache: from the end, which was read last, to the beginning, and with writes that do
  *                   not stay in the cache.
@@ -113,15 +113,15 @@ template <bool VECTOR> __global__ static void __launch_bounds__(THREADS) softmax
 
 /* ---- rows that are read once ----------------------------------------------------------------------------- */
 
-/* A row is cut into pieces of STEP columns, eight per thread of a cluster; their number is rounded up to whole steps of AHEAD
- * pieces. Each thread has a ring of its own in shared memory, with room for the row and SPARE pieces more:
+/* A row is cut into steps of AHEAD times STEP columns, AHEAD times eight per thread of a cluster. Each thread has a ring of its
+ * own in shared memory, with room for the row and SPARE steps more:
  *
- *     ring   | row r: piece 0, 1, ... last | the cluster's next row: piece 0, ... SPARE - 1 |
+ *     ring   | row r: step 0, 1, ... last | the cluster's next row: step 0, ... SPARE - 1 |
  *
- * When it has written the gradients of a step, it asks for the pieces that come into the same places. So SPARE pieces are
- * under way (64 KB per multiprocessor, more than the memory's latency needs) while the sums are made, and no thread waits for
+ * When it has written the gradients of a step, it asks for the step that comes into the same place. So SPARE steps are under
+ * way (64 KB per multiprocessor, more than the memory's latency needs) while the sums are made, and no thread waits for
  * another but once per row, when the cluster's blocks exchange their maxima and sums. */
-enum { SPARE = 2 * AHEAD };
+enum { BLOCKS = 2, SHARE = ROW_THREADS / BLOCKS, SPARE = 2 }; /* blocks of a cluster, threads of a block, steps */
 
 /* A cluster's blocks send each other their warps' parts: 16 bytes per warp and block, which count towards a barrier in the
  * memory of the block that gets them. No fence is needed, so nobody waits for gradients that are still on their way. */
@@ -164,110 +164,123 @@ __device__ static inline void send_part(part p, float4 *to, uint64_t *barrier, u
         : "memory");
 }
 
-/* Asks for a thread's part of the piece at `column` of a row, or fills it up where it is past the row's end. */
-__device__ static inline void ask(uint4 *to, const bf16 *row, int column, int columns) {
-    if (column < columns)
-        fetch8(to, row + column);
-    else
-        *to = none8();
-}
+/* A thread's ring. Its columns of a step lie SHARE apart at the step's place. */
+struct ring_of_steps {
+    uint4 *own;
+    int thread, columns, steps, places;
+    int64_t rows;
 
-template <int BLOCKS>
-__global__ static void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(ROW_THREADS / BLOCKS)
-    softmax_once(cuda_softmax_args a, int pieces) {
-    constexpr int threads = ROW_THREADS / BLOCKS;
-    extern __shared__ uint4 rings[]; /* [pieces + SPARE, threads] */
-    __shared__ exchange shared;
-    cooperative_groups::cluster_group cluster = cooperative_groups::this_cluster();
-    int thread = (int)cluster.block_rank() * threads + threadIdx.x, lane = threadIdx.x % 32, columns = (int)a.columns;
-    int steps = pieces / AHEAD, places = steps + SPARE / AHEAD, place = 0; /* of a step in the ring */
-    unsigned turn = 0;
-    int64_t first = blockIdx.x / BLOCKS, clusters = gridDim.x / BLOCKS, apart = clusters * a.columns;
-    auto at = [&](int step) -> uint4 * { return rings + threadIdx.x + step * AHEAD * threads; };
-    auto ask_step = [&](int where, const bf16 *row, int64_t index, int step) {
-        if (index < a.rows) {
+    __device__ uint4 *at(int place) const {
+        return own + (place < places ? place : place - places) * AHEAD * SHARE;
+    }
+    __device__ void read(uint4 *raw, int place) const {
 #pragma unroll
-            for (int k = 0; k < AHEAD; k++)
-                ask(at(where) + k * threads, row, (step * AHEAD + k) * STEP + thread * 8, columns);
+        for (int k = 0; k < AHEAD; k++) raw[k] = at(place)[k * SHARE];
+    }
+    /* Asks for a step of row number `index` at x; past the row's end it fills it up. */
+    __device__ void ask(int place, const bf16 *x, int64_t index, int step) const {
+        if (index < rows) {
+#pragma unroll
+            for (int k = 0; k < AHEAD; k++) {
+                int column = (step * AHEAD + k) * STEP + thread * 8;
+                if (column < columns)
+                    fetch8(at(place) + k * SHARE, x + column);
+                else
+                    at(place)[k * SHARE] = none8();
+            }
         }
         fetches_end();
-    };
+    }
+    __device__ float logit(int begin, int column) const {
+        const uint4 *eight = at(begin + column / STEP / AHEAD) + column / STEP % AHEAD * SHARE;
+        return __bfloat162float(reinterpret_cast<const bf16 *>(eight)[column % 8]);
+    }
+};
+
+/* The part of the whole row, whose first step is at place `begin`. Every thread of the cluster gets it. */
+__device__ static inline part cluster_part(const ring_of_steps &ring, int begin, float scale, exchange &shared,
+                                           unsigned turn) {
+    int lane = threadIdx.x % 32;
+    part p = empty_part();
+    for (int step = 0; step < ring.steps; step++) {
+        uint4 raw[AHEAD];
+        ring.read(raw, begin + step);
+        p = with_step<false>(p, raw, scale);
+    }
+    p = warp_part(p);
+    if (threadIdx.x == 0) barrier_expect(&shared.barrier, sizeof shared.parts[turn]);
+    if (lane < BLOCKS) send_part(p, &shared.parts[turn][ring.thread / 32], &shared.barrier, lane);
+    barrier_wait(&shared.barrier, turn);
+    float4 other = shared.parts[turn][lane];
+    return warp_part({other.x, other.y, other.z});
+}
+
+__global__ static void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(SHARE)
+    softmax_once(cuda_softmax_args a, int steps) {
+    extern __shared__ uint4 rings[]; /* [steps + SPARE, AHEAD, SHARE] */
+    __shared__ exchange shared;
+    cooperative_groups::cluster_group cluster = cooperative_groups::this_cluster();
+    int thread = (int)cluster.block_rank() * SHARE + threadIdx.x, columns = (int)a.columns, begin = 0;
+    int64_t first = blockIdx.x / BLOCKS, clusters = gridDim.x / BLOCKS, apart = clusters * a.columns, last = a.rows - 1;
+    ring_of_steps ring = {rings + threadIdx.x, thread, columns, steps, steps + SPARE, a.rows};
     bf16 *x = (bf16 *)a.logits + first * a.columns;
-    for (int step = 0; step < steps; step++) ask_step(step, x, first, step);
-    for (int step = 0; step < SPARE / AHEAD; step++) ask_step(steps + step, x + apart, first + clusters, step);
+    for (int step = 0; step < steps; step++) ring.ask(step, x, first, step);
+    for (int step = 0; step < SPARE; step++) ring.ask(steps + step, x + apart, first + clusters, step);
     if (threadIdx.x == 0) barrier_begin(&shared.barrier);
-    cluster.sync(); /* every block is there before another writes into its memory */
-    int64_t last = a.rows - 1;
+    cluster.sync();                                /* every block is there before another writes into its memory */
     int next_target = a.targets[min(first, last)]; /* a row ahead: nothing waits for it */
     float next_coef = a.coef[min(first, last)];
+    unsigned turn = 0;
     for (int64_t row = first; row < a.rows; row += clusters, x += apart, turn ^= 1) {
         int target = next_target;
         float plain = a.scale * next_coef, logit = 0;
         next_target = a.targets[min(row + clusters, last)];
         next_coef = a.coef[min(row + clusters, last)];
-        bool mine = owns(thread, target, columns);
-        int begin = place;
-        fetches_wait<SPARE / AHEAD>();
-        part p = empty_part();
-        for (int step = 0; step < steps; step++) {
-            uint4 raw[AHEAD];
-#pragma unroll
-            for (int k = 0; k < AHEAD; k++) raw[k] = at(place)[k * threads];
-            p = with_step<false>(p, raw, a.scale);
-            place = place + 1 < places ? place + 1 : 0;
-        }
-        p = warp_part(p);
-        if (threadIdx.x == 0) barrier_expect(&shared.barrier, sizeof shared.parts[turn]);
-        if (lane < BLOCKS) send_part(p, &shared.parts[turn][thread / 32], &shared.barrier, lane);
-        barrier_wait(&shared.barrier, turn);
-        float4 other = shared.parts[turn][lane];
-        p = warp_part({other.x, other.y, other.z});
+        fetches_wait<SPARE>();
+        part p = cluster_part(ring, begin, a.scale, shared, turn);
         float log_sum = logf(p.sum), lse = p.most + log_sum;
-        slope s = {a.scale, lse, plain, 0, 0};
+        bool mine = owns(thread, target, columns);
         if (thread == 0) a.lse[row] = lse;
         if (mine) {
-            int piece = target / STEP, where = begin + piece / AHEAD;
-            const uint4 *own = at(where < places ? where : where - places) + piece % AHEAD * threads;
-            logit = __bfloat162float(reinterpret_cast<const bf16 *>(own)[target % 8]);
+            logit = ring.logit(begin, target);
             a.logprob[row] = (a.scale * logit - p.most) - log_sum;
         }
-        place = begin;
+        slope s = {a.scale, lse, plain, 0, 0};
         for (int step = 0; step < steps; step++) {
-            int i = step * AHEAD * STEP + thread * 8, ahead = step + SPARE / AHEAD;
             uint4 raw[AHEAD];
+            ring.read(raw, begin);
 #pragma unroll
-            for (int k = 0; k < AHEAD; k++) raw[k] = at(place)[k * threads];
-#pragma unroll
-            for (int k = 0; k < AHEAD; k++)
-                if (i + k * STEP < columns) __stcs(reinterpret_cast<uint4 *>(x + i + k * STEP), gradient8(raw[k], s));
-            if (ahead < steps)
-                ask_step(place, x + apart, row + clusters, ahead);
+            for (int k = 0; k < AHEAD; k++) {
+                int column = (step * AHEAD + k) * STEP + thread * 8;
+                if (column < columns) __stcs(reinterpret_cast<uint4 *>(x + column), gradient8(raw[k], s));
+            }
+            if (step + SPARE < steps)
+                ring.ask(begin, x + apart, row + clusters, step + SPARE);
             else
-                ask_step(place, x + 2 * apart, row + 2 * clusters, ahead - steps);
-            place = place + 1 < places ? place + 1 : 0;
+                ring.ask(begin, x + 2 * apart, row + 2 * clusters, step + SPARE - steps);
+            begin = begin + 1 < ring.places ? begin + 1 : 0;
         }
         if (mine) x[target] = __float2bfloat16(gradient_of(logit, s, plain)); /* after its neighbours and its own */
     }
 }
 
 /* Whether it was launched: else the row does not fit. As many clusters as run at a time. */
-template <int BLOCKS> static bool launch_once(cudaStream_t stream, const cuda_softmax_args *a) {
-    constexpr int threads = ROW_THREADS / BLOCKS;
-    int steps = (int)((a->columns + STEP * AHEAD - 1) / (STEP * AHEAD)), pieces = steps * AHEAD, most = 0, clusters = 0;
-    size_t bytes = (size_t)(pieces + SPARE) * threads * sizeof(uint4);
+static bool launch_once(cudaStream_t stream, const cuda_softmax_args *a) {
+    int steps = (int)((a->columns + STEP * AHEAD - 1) / (STEP * AHEAD)), most = 0, clusters = 0;
+    size_t bytes = (size_t)(steps + SPARE) * AHEAD * SHARE * sizeof(uint4);
     cudaFuncAttributes kernel;
-    if (pieces < SPARE || cudaFuncGetAttributes(&kernel, softmax_once<BLOCKS>) || cudaGetDevice(&most) ||
+    if (steps < SPARE || cudaFuncGetAttributes(&kernel, softmax_once) || cudaGetDevice(&most) ||
         cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, most) ||
         bytes + kernel.sharedSizeBytes > (size_t)most)
         return false;
-    cudaFuncSetAttribute(softmax_once<BLOCKS>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    cudaLaunchConfig_t config = {dim3(BLOCKS), dim3(threads), bytes, stream, NULL, 0};
-    if (cudaOccupancyMaxActiveClusters(&clusters, softmax_once<BLOCKS>, &config) || clusters < 1) {
+    cudaFuncSetAttribute(softmax_once, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    cudaLaunchConfig_t config = {dim3(BLOCKS), dim3(SHARE), bytes, stream, NULL, 0};
+    if (cudaOccupancyMaxActiveClusters(&clusters, softmax_once, &config) || clusters < 1) {
         (void)cudaGetLastError(); /* no failure: the row goes another way */
         return false;
     }
     unsigned count = (unsigned)(a->rows < clusters ? a->rows : clusters);
-    softmax_once<BLOCKS><<<count * BLOCKS, threads, bytes, stream>>>(*a, pieces);
+    softmax_once<<<count * BLOCKS, SHARE, bytes, stream>>>(*a, steps);
     return true;
 }
 
@@ -293,7 +306,7 @@ extern "C" void cuda_softmax_backward(cudaStream_t stream, const cuda_softmax_ar
 
 extern "C" void cuda_softmax_fused(cudaStream_t stream, const cuda_softmax_args *a, int multiprocessors) {
     if (a->rows <= 0) return;
-    if (a->columns % 8 == 0 && (launch_once<2>(stream, a) || launch_once<4>(stream, a))) return;
+    if (a->columns % 8 == 0 && launch_once(stream, a)) return;
     unsigned blocks = (unsigned)(a->rows < multiprocessors ? a->rows : multiprocessors);
     EACH_ALIGNMENT(softmax_fused, blocks, THREADS, 0, stream)
 }
