@@ -13,7 +13,7 @@ static ravel__rng rng;
 static const char *const sets[] = {"cpu-avx512", "cpu-avx2", "cpu-base"};
 enum { SETS = sizeof sets / sizeof *sets, THREADS = 3 };
 
-/* The reference and a fast set on 1 and 3 threads; results of the last two must be the same bits. */
+/* The reference and a fast set on one thread and on several; results of the last two must be the same bits. */
 typedef struct bench_of_three {
     const train_kernels *ref, *fast;
     train_device *ref_device, *one, *many;
@@ -30,10 +30,10 @@ static const train_limits limits = {.tokens = 3000,
                                     .vocab = 3000,
                                     .cached = 600};
 
-static bool trio_open(trio *t, const char *set, int32_t products) {
+static bool trio_open(trio *t, const char *set, int32_t products, int32_t threads) {
     ravel_error err = RAVEL_ERROR_INIT;
     *t = (trio){.name = set};
-    train_device_options one = {.threads = 1, .products = products}, many = {.threads = THREADS, .products = products};
+    train_device_options one = {.threads = 1, .products = products}, many = {.threads = threads, .products = products};
     bool good =
         train_kernels_find("ref", &t->ref, &err) == RAVEL_OK && train_kernels_find(set, &t->fast, &err) == RAVEL_OK &&
         t->ref->open(NULL, &t->ref_device, &err) == RAVEL_OK &&
@@ -102,14 +102,18 @@ static void output_check(const trio *t, output *o, const char *what, double tole
     } while (0)
 #define OF(output, pick) ((pick) == 0 ? (output).ref : (pick) == 1 ? (output).one : (output).many)
 
-static void each_set(void (*body)(const trio *t)) {
+static void each_set_on(int32_t threads, void (*body)(const trio *t)) {
     rng = ravel__rng_seed(check_seed());
     for (int i = 0; i < SETS; i++) {
         trio t;
         if (!rig_can(sets[i])) continue;
-        if (trio_open(&t, sets[i], TRAIN_PRODUCTS_OWN)) body(&t);
+        if (trio_open(&t, sets[i], TRAIN_PRODUCTS_OWN, threads)) body(&t);
         trio_close(&t);
     }
+}
+
+static void each_set(void (*body)(const trio *t)) {
+    each_set_on(THREADS, body);
 }
 
 /* ---- products ------------------------------------------------------------------------------------------- */
@@ -158,11 +162,24 @@ TEST(train_kernels_products) {
     each_set(products);
 }
 
+/* So many threads that both sides of C are cut. */
+static void products_cut_twice(const trio *t) {
+    for (int way = 0; way < INVARIANT; way++) {
+        one_product(t, 140, 260, 90, way); /* rows are owned */
+        one_product(t, 260, 530, 40, way); /* columns are owned */
+    }
+    one_product(t, 140, 260, 700, TRANS_A | ADD); /* two parts of k */
+}
+
+TEST(train_kernels_products_on_many_threads) {
+    each_set_on(16, products_cut_twice);
+}
+
 TEST(train_kernels_products_by_openblas) {
 #ifdef RAVEL_HAVE_OPENBLAS
     rng = ravel__rng_seed(check_seed());
     trio t;
-    CHECK(trio_open(&t, "cpu-base", TRAIN_PRODUCTS_OPENBLAS));
+    CHECK(trio_open(&t, "cpu-base", TRAIN_PRODUCTS_OPENBLAS, THREADS));
     for (int i = 0; i < 40; i++) one_product(&t, between(1, 70), between(1, 150), between(1, 90), i % WAYS);
     for (int way = 0; way < INVARIANT; way++) one_product(&t, 1500, 20, 30, way);
     trio_close(&t);

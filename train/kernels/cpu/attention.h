@@ -154,7 +154,7 @@ INLINE void softmax_row(float *row, int64_t first, int64_t n, int64_t count, flo
     int64_t begin = first / LANES * LANES, end = train__round_up(n, LANES);
     vf top = splat(-INFINITY), by = splat(scale), total = {0};
     for (int64_t i = begin; i < end; i += LANES) top = larger(top, within(load(row + i), first - i, n - i, -INFINITY));
-    float now = fmaxf(*most, scale * largest_of(top)), shrink = exp_of(splat(*most - now))[0];
+    float here = scale * largest_of(top), now = here > *most ? here : *most, shrink = exp_of(splat(*most - now))[0];
     clear(row, 0, begin);
     for (int64_t i = begin; i < end; i += LANES) {
         vf weight = within(exp_of(load(row + i) * by - splat(now)), first - i, n - i, 0);

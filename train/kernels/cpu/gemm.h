@@ -14,16 +14,17 @@
  *     rows are owned (n < 2 m)           B packed  [panel][k][GN]   shared          A packed  [group][k][GM]   own
  *     columns are owned (n >= 2 m)       A packed  [group][k][GM]   shared          B packed  [panel][k][GN]   own
  *
- * A pass is two jobs: all threads pack the shared side, for as many parts of k as there is room for; then tasks are blocks of
- * the owned side: pack it, and multiply it by the shared side. A tile is GM x GN, as tall as registers allow. A chunk of
- * B stays in the second-level cache for all groups of a block. Blocks are large, and the last ones small, so that threads end
- * together; but not smaller than LEAST rows or columns, because each reads the shared side from the cache that all threads
- * share: 36 rows are 18 operations per byte, 12 rows only 6. The cut depends on the number of threads; results do not,
- * because each element is one chain per part of k, and the parts are added in their order. */
+ * A pass is two jobs: all threads pack the shared side, for as many parts of k as there is room for; then tasks are blocks
+ * of the owned side: pack it, and multiply it by the shared side. A tile is GM x GN, as tall as registers allow. The groups
+ * that are packed at a time (MC) and a chunk of B stay in the second-level cache while all their tiles are made.
+ * Blocks are large, and the last ones small, so that threads end together; but not smaller than LEAST rows or columns,
+ * because each reads the shared side from the cache that all threads share: 36 rows are 18 operations per byte, 12 rows
+ * only 6. Where that leaves too few blocks, the shared side is cut too. The cut depends on the number of threads; results do
+ * not, because each element is one chain per part of k, and the parts are added in their order. */
 
 enum { GM = CPU_GEMM_ROWS, GN = CPU_GEMM_VECTORS * CPU_LANES }; /* the tile of large products */
-enum { KC = 640, NC = 4096, MC = 2048 };                        /* packed at a time, by all threads together */
-enum { CHUNK = 256 / GN * GN };                                 /* columns of B */
+enum { KC = 640, NC = 4096 };                                   /* of k, and of the shared side, packed at a time */
+enum { MC = 480 / GM, CHUNK = 256 / GN * GN };                  /* groups of A and columns of B at a time */
 enum { LEAST = 36, SHORTEST = 128 };                            /* of a block's owned side, and of its shared side */
 
 INLINE void tile(int mr, int nv, int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *b, int64_t ldb,
@@ -125,7 +126,10 @@ static void pack_group(float *a, const float *source, int64_t rows, int64_t k, i
     int64_t i = 0;
 #if CPU_LANES >= CPU_GEMM_ROWS
     if (col == 1 && rows == GM)
-        for (; i + LANES <= k; i += LANES) turn_rows(a + i * GM, source + i, row);
+        for (; i + LANES <= k; i += LANES) {
+            for (int64_t r = GM; r < 2 * GM; r++) __builtin_prefetch(source + r * row + i); /* of the next group */
+            turn_rows(a + i * GM, source + i, row);
+        }
 #endif
     for (; i < k; i++)
         for (int64_t r = 0; r < GM; r++) a[i * GM + r] = r < rows ? source[r * row + i * col] : 0;
@@ -139,8 +143,11 @@ INLINE int64_t group_elements(int64_t k) {
 /* Whole groups of an A whose columns are contiguous: all groups of a k at a time, so that lines are read once. */
 static void pack_groups(float *a, const float *source, int64_t groups, int64_t k, int64_t col) {
     for (int64_t i = 0; i < k; i++)
-        for (int64_t g = 0; g < groups; g++)
-            memcpy(a + g * group_elements(k) + i * GM, source + i * col + g * GM, GM * sizeof *a);
+        for (int64_t g = 0; g < groups; g++) {
+            const float *from = source + i * col + g * GM;
+            __builtin_prefetch(from + 2 * col);
+            memcpy(a + g * group_elements(k) + i * GM, from, GM * sizeof *a);
+        }
 }
 
 /* ---- large products ------------------------------------------------------------------------------------- */
@@ -230,8 +237,13 @@ static void pack_task(const void *user, int64_t task, int32_t thread) {
     pack_side(g, !g->columns, shared_at(g, p, at), p, g->first + at, train__min(each, g->count - at));
 }
 
+/* C comes from a farther cache than A and B: it is asked for before the first step, and is there after the last. */
 static __attribute__((noinline)) void tile_packed(int64_t k, const float *a, const float *b, float *c, int64_t ldc,
                                                   int add) {
+    for (int i = 0; i < GM; i++) {
+        UNROLL
+        for (int j = 0; j < CPU_GEMM_VECTORS; j++) __builtin_prefetch(c + i * ldc + j * LANES, 1);
+    }
     tile(GM, CPU_GEMM_VECTORS, k, a, 1, GM, b, GN, c, ldc, add);
 }
 
@@ -260,11 +272,6 @@ static void multiply(const gemm *g, const gemm_block *x) {
     }
 }
 
-/* Groups that a thread packs at a time where it owns rows. */
-static int64_t most_groups(int32_t threads) {
-    return train__max((MC / threads + GM - 1) / GM, 16);
-}
-
 /* One part of k: the owned elements first .. first+count-1, with elements v0 .. v1-1 of the shared side. */
 static void block_part(const gemm *g, float *own, int64_t p, int64_t first, int64_t count, int64_t v0, int64_t v1) {
     gemm_block x = {.k = part_terms(g, p), .add = g->x->add || g->k0 + p > 0};
@@ -285,7 +292,7 @@ static void block_part(const gemm *g, float *own, int64_t p, int64_t first, int6
 static void block_task(const void *user, int64_t task, int32_t thread) {
     const gemm *g = user;
     int64_t block = task / g->splits, v0 = task % g->splits * g->span, v1 = train__min(g->count, v0 + g->span);
-    int64_t late = train__max(block - g->large, 0), most = g->columns ? CHUNK / GN : most_groups(g->device->threads);
+    int64_t late = train__max(block - g->large, 0), most = g->columns ? CHUNK / GN : MC;
     int64_t unit = train__min(block, g->large) * g->large_units + late * g->small_units;
     int64_t many = block < g->large ? g->large_units : g->small_units;
     int64_t end = train__min(units_of(g->own, g->own_unit), unit + many);
@@ -296,8 +303,23 @@ static void block_task(const void *user, int64_t task, int32_t thread) {
     }
 }
 
-/* One thread has one block. Several have a large one each, three quarters of all together, then small ones. Where the
- * owned side is short, the shared one is cut too. */
+/* Sizes of blocks for several threads: one large block each, half to three quarters of all together, then small ones. Of
+ * such sizes those with which threads of one speed end soonest; small blocks also serve threads that are slower. */
+static void cut_units(gemm *g, int64_t units, int64_t least) {
+    int64_t most = train__max(units * 3 / 4 / g->large, 1), soonest = INT64_MAX;
+    for (int64_t large = most; large >= train__max(most * 2 / 3, 1); large--)
+        for (int64_t small = train__max(large / 3, least); small >= least; small--) {
+            int64_t left = train__max(units - g->large * large, 0);
+            int64_t end = large + units_of(units_of(left, small), g->large) * small;
+            if (end >= soonest) continue;
+            soonest = end;
+            g->large_units = large;
+            g->small_units = small;
+        }
+}
+
+/* One thread has one block. Where the owned side is too short for several threads, the shared one is cut too. Returns the
+ * number of tasks. */
 static int64_t cut_blocks(gemm *g) {
     int64_t threads = g->device->threads, units = units_of(g->own, g->own_unit);
     int64_t least = train__max(LEAST / g->own_unit, 1), wanted = units_of(3 * threads, train__max(units / least, 1));
@@ -305,16 +327,17 @@ static int64_t cut_blocks(gemm *g) {
     g->span = units_of(units_of(g->count, g->shared_unit), splits) * g->shared_unit;
     g->splits = units_of(g->count, g->span);
     g->large = train__max(threads / g->splits, 1);
-    g->large_units = threads > 1 ? train__max(units * 3 / 4 / g->large, 1) : units;
-    g->small_units = train__max(g->large_units / 6, least);
+    g->large_units = units;
+    g->small_units = least;
+    if (threads > 1) cut_units(g, units, least);
     int64_t left = train__max(units - g->large * g->large_units, 0);
     return (g->large + units_of(left, g->small_units)) * g->splits;
 }
 
-/* k in equal parts of at most KC. */
+/* k in parts of at most KC, equal but for whole cache lines: packing then reads and writes whole vectors. */
 static int64_t part_of(int64_t k) {
     int64_t parts = units_of(k, KC);
-    return units_of(k, parts);
+    return train__min(k, train__round_up(units_of(k, parts), 16));
 }
 
 /* Rows or columns that a task packs for all: several groups or panels, so that lines are read once and in order, where
@@ -326,7 +349,7 @@ static int64_t pack_at_once(const gemm *g) {
 
 /* All of the owned side, for one stretch of the shared side and all k. */
 static void run_stretch(gemm *g) {
-    int64_t parts = units_of(g->x->k, g->part);
+    int64_t parts = units_of(g->x->k, g->part), tasks = cut_blocks(g);
     int64_t each = units_of(g->count, g->shared_unit) * unit_elements(!g->columns, g->part);
     int64_t room = train__cpu_shared_elements(g->device) / each;
     TRAIN_ASSERT(room > 0);
@@ -336,7 +359,7 @@ static void run_stretch(gemm *g) {
         g->parts = train__min(room, parts - p);
         g->packed = pack_at_once(g);
         train__cpu_run(g->device, units_of(g->count, g->packed) * g->parts, pack_task, g);
-        train__cpu_run(g->device, cut_blocks(g), block_task, g);
+        train__cpu_run(g->device, tasks, block_task, g);
     }
 }
 
@@ -363,7 +386,7 @@ static int64_t packed_elements(int64_t most) {
     return train__max(units_of(count, GN) * unit_elements(1, k), units_of(count, GM) * unit_elements(0, k));
 }
 
-static int64_t owned_elements(int64_t most, int32_t threads) {
-    int64_t k = train__min(KC, most), groups = train__min(most_groups(threads), units_of(most, GM));
+static int64_t owned_elements(int64_t most) {
+    int64_t k = train__min(KC, most), groups = train__min(MC, units_of(most, GM));
     return train__max(groups * unit_elements(0, k), train__min(CHUNK, train__round_up(most, GN)) * k);
 }

@@ -12,6 +12,13 @@ static int64_t runs_of(int64_t rows) {
     return (rows + RUN - 1) / RUN;
 }
 
+/* Loops over large arrays ask for what they read in some steps: the processor's own look-ahead stops at each page. */
+enum { AHEAD = 512 };
+
+INLINE void ask_ahead(const float *p) {
+    __builtin_prefetch(p + AHEAD);
+}
+
 static void add_partials(float *to, const float *partials, int64_t count, int64_t width) {
     for (int64_t i = 0; i < width; i += LANES) {
         vf sum = {0};
@@ -57,8 +64,11 @@ static void norm_task(const void *user, int64_t run, int32_t thread) {
         int64_t at = r * width;
         const float *row = x + at;
         if (add) {
-            for (int64_t i = 0; i < width; i += LANES)
+            for (int64_t i = 0; i < width; i += LANES) {
+                ask_ahead(row + i);
+                ask_ahead(add + at + i);
                 store_at(sum + at, load_at(row, i, width) + load_at(add + at, i, width), i, width);
+            }
             row = sum + at;
         }
         if (!y) continue;
@@ -84,7 +94,12 @@ static void norm_back_task(const void *user, int64_t run, int32_t thread) {
         const float *x = (const float *)j->n->x + r * n, *d_y = (const float *)j->n->d_y + r * n;
         float *d_x = (float *)j->n->d_x + r * n, inverse = inverse_rms(x, n, j->n->eps);
         vf dot = {0}, by = splat(inverse);
-        for (int64_t i = 0; i < n; i += LANES) dot += load_at(d_y, i, n) * load_at(weight, i, n) * load_at(x, i, n);
+        for (int64_t i = 0; i < n; i += LANES) {
+            ask_ahead(d_y + i);
+            ask_ahead(x + i);
+            ask_ahead(d_x + i);
+            dot += load_at(d_y, i, n) * load_at(weight, i, n) * load_at(x, i, n);
+        }
         vf pull = splat(sum_of(dot) * inverse * inverse / (float)n);
         for (int64_t i = 0; i < n; i += LANES) {
             vf value = load_at(x, i, n), g = load_at(d_y, i, n);
@@ -220,6 +235,8 @@ static void swiglu_task(const void *user, int64_t run, int32_t thread) {
     for (int64_t r = run * RUN; r < train__min(j->rows, (run + 1) * RUN); r++) {
         const float *gate = j->gate_up + r * 2 * n, *up = gate + n;
         for (int64_t i = 0; i < n; i += LANES) {
+            ask_ahead(gate + i);
+            ask_ahead(up + i);
             vf g = load_at(gate, i, n), sigmoid = one / (one + exp_of(-g)), silu = g * sigmoid;
             store_at(j->h + r * n, silu * load_at(up, i, n), i, n);
         }
@@ -242,6 +259,9 @@ static void swiglu_back_task(const void *user, int64_t run, int32_t thread) {
         const float *gate = j->gate_up + r * 2 * n, *up = gate + n, *d_h = j->d_h + r * n;
         float *d_gate = j->d_gate_up + r * 2 * n, *d_up = d_gate + n;
         for (int64_t i = 0; i < n; i += LANES) {
+            ask_ahead(gate + i);
+            ask_ahead(up + i);
+            ask_ahead(d_h + i);
             vf g = load_at(gate, i, n), u = load_at(up, i, n), d = load_at(d_h, i, n);
             vf sigmoid = one / (one + exp_of(-g)), silu = g * sigmoid;
             if (j->h) store_at(j->h + r * n, silu * u, i, n);

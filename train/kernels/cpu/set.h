@@ -52,20 +52,20 @@ static size_t shared_elements(const train_limits *l) {
     return (size_t)train__max(train__max(packed_elements(longest_side(l)), partials), parts_elements(l));
 }
 
-static size_t private_elements(const train_limits *l, int32_t threads) {
+static size_t private_elements(const train_limits *l) {
     attend_room room;
     int64_t attention = room_make(&room, NULL, l->longest, l->head_dim, !l->inference);
     int64_t cached = train__round_up(l->cached + TRAIN_PAGE, LANES);
-    int64_t product = owned_elements(longest_side(l), threads);
+    int64_t product = owned_elements(longest_side(l));
     return (size_t)train__max(train__max(attention, product), train__max(cached, l->vocab));
 }
 
 static size_t cpu_scratch_bytes(const train_limits *l, int32_t threads) {
-    return train__cpu_scratch_bytes(shared_elements(l), private_elements(l, threads > 0 ? threads : 1), threads);
+    return train__cpu_scratch_bytes(shared_elements(l), private_elements(l), threads);
 }
 
 static ravel_status cpu_reserve(train_device *d, const train_limits *l, ravel_error *err) {
-    return train__cpu_reserve(d, shared_elements(l), private_elements(l, d->threads), err);
+    return train__cpu_reserve(d, shared_elements(l), private_elements(l), err);
 }
 
 /* About 128 MiB of logits: with fewer rows the weights of a large vocabulary and their gradient are read and written for
