@@ -77,42 +77,46 @@ static int32_t tag_of(int32_t chunk, int backward) {
     return TAG_ROWS + 2 * chunk + backward;
 }
 
-/* Receives the rows of `part` (in forward its input, in backward its output) from the part that makes them. */
-static ravel_status receive(const run *r, train_op op, const ravel_micro_batch *micro, ravel_error *err) {
+/* Rows of a micro-batch on their way between two parts. */
+typedef struct edge {
+    const train__exchange *exchange;
+    ravel_comm *comm;
+    void *rows; /* on this rank */
+    train__parcel parcel;
+} edge;
+
+/* The edge over which an operation gets its rows (in forward its input, in backward its output) or, `sent`, over which those go
+ * that it made, with the tag of the part that needs them. 0: there is none. */
+static int edge_of(const run *r, train_op op, int sent, const ravel_micro_batch *micro, edge *e) {
     train_parts *p = r->p;
-    int32_t pp = train_layout_pp(&p->layout), part = train__parts_number(p, op.chunk), flight = flight_of(p, op);
-    int32_t from = op.backward ? part + 1 : part - 1;
     train_model *model = p->models[op.chunk];
-    if (from < 0 || from == train_layout_parts(&p->layout)) return RAVEL_OK;
-    void *to = op.backward ? train_model_stage_output(model, flight) : train_model_stage_input(model, flight);
-    const train__exchange *exchange = train_model_exchange(model);
-    train__parcel parcel = train_model_stage_parcel(model, micro->thd->local_tokens, 0);
-    train__message message;
-    ravel_comm *comm = p->wires ? p->edges[op.backward][0] : p->pp;
-    parcel.peer = p->wires ? 0 : from % pp;
-    parcel.tag = tag_of(op.chunk, op.backward);
-    ravel_status status = train__exchange_receive(exchange, comm, to, &parcel, &message, err);
-    return status ? status : train__exchange_end(exchange, &message, err);
+    int32_t pp = train_layout_pp(&p->layout), part = train__parts_number(p, op.chunk), flight = flight_of(p, op);
+    int32_t other = sent == op.backward ? part - 1 : part + 1;
+    if (other < 0 || other == train_layout_parts(&p->layout)) return 0;
+    *e = (edge){.exchange = train_model_exchange(model), .comm = p->wires ? p->edges[op.backward][sent] : p->pp};
+    e->rows = sent == op.backward ? train_model_stage_input(model, flight) : train_model_stage_output(model, flight);
+    e->parcel = train_model_stage_parcel(model, micro->thd->local_tokens, sent ? 1 + 2 * flight + op.backward : 0);
+    e->parcel.peer = p->wires ? sent : other % pp;
+    e->parcel.tag = tag_of(sent ? other / pp : op.chunk, op.backward);
+    return 1;
 }
 
-/* Sends the rows that the operation made to the part that needs them, with that part's tag. */
+static ravel_status receive(const run *r, train_op op, const ravel_micro_batch *micro, ravel_error *err) {
+    edge e;
+    train__message message;
+    if (!edge_of(r, op, 0, micro, &e)) return RAVEL_OK;
+    ravel_status status = train__exchange_receive(e.exchange, e.comm, e.rows, &e.parcel, &message, err);
+    return status ? status : train__exchange_end(e.exchange, &message, err);
+}
+
 static ravel_status send(const run *r, train_op op, const ravel_micro_batch *micro, ravel_error *err) {
-    train_parts *p = r->p;
-    int32_t pp = train_layout_pp(&p->layout), part = train__parts_number(p, op.chunk), flight = flight_of(p, op);
-    int32_t to = op.backward ? part - 1 : part + 1;
-    train_model *model = p->models[op.chunk];
-    if (to < 0 || to == train_layout_parts(&p->layout)) return RAVEL_OK;
-    train__place *place = &p->places[op.chunk][flight];
+    edge e;
+    if (!edge_of(r, op, 1, micro, &e)) return RAVEL_OK;
+    train__place *place = &r->p->places[op.chunk][flight_of(r->p, op)];
     train__message *message = op.backward ? &place->back : &place->forth;
     TRAIN_ASSERT(!message->request && !message->event); /* the rows before have been sent */
-    const void *from = op.backward ? train_model_stage_input(model, flight) : train_model_stage_output(model, flight);
-    train__parcel parcel = train_model_stage_parcel(model, micro->thd->local_tokens, 1 + 2 * flight + op.backward);
-    const train__exchange *exchange = train_model_exchange(model);
-    ravel_comm *comm = p->wires ? p->edges[op.backward][1] : p->pp;
-    parcel.peer = p->wires ? 1 : to % pp;
-    parcel.tag = tag_of(to / pp, op.backward);
-    ravel_status status = train__exchange_send(exchange, comm, from, &parcel, message, err);
-    return status ? status : train__exchange_launch(exchange, message, err);
+    ravel_status status = train__exchange_send(e.exchange, e.comm, e.rows, &e.parcel, message, err);
+    return status ? status : train__exchange_launch(e.exchange, message, err);
 }
 
 static ravel_status wait_for(const train_parts *p, int32_t chunk, train__message *message, ravel_error *err) {

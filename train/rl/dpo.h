@@ -7,8 +7,17 @@
 #ifndef TRAIN_DPO_LOSS_H
 #define TRAIN_DPO_LOSS_H
 
+#include <math.h>
+
+#include "train/kernels/assert.h"
+
 /* The loss of a margin, and its derivative by it. */
-double train_dpo_loss(double margin, double *slope);
+static inline double train_dpo_loss(double margin, double *slope) {
+    double tail = exp(-fabs(margin)); /* exp of something that is never above 0 */
+    TRAIN_ASSERT(!(tail < 0) && !(tail > 1));
+    *slope = margin > 0 ? -tail / (1 + tail) : -1 / (1 + tail);
+    return (margin > 0 ? 0 : -margin) + log1p(tail);
+}
 
 /* Sums over pairs. */
 typedef struct train_dpo_sums {

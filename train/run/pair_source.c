@@ -12,8 +12,7 @@ enum { WORKERS = 64 };
 
 typedef struct worker {
     ravel_reader *reader;
-    int32_t *tokens; /* [room] */
-    uint8_t *mask;   /* [room] */
+    uint8_t *mask; /* [room] */
     int64_t room;
 } worker;
 
@@ -26,8 +25,7 @@ typedef struct pairs {
 
 static void free_worker(worker *w) {
     ravel_reader_free(w->reader);
-    free(w->tokens);
-    free(w->mask);
+    train__release(NULL, w->mask, (size_t)w->room);
     free(w);
 }
 
@@ -55,17 +53,6 @@ static void give_back(pairs *p, worker *w) {
     if (!kept) free_worker(w);
 }
 
-static ravel_status make_room(worker *w, int64_t need, ravel_error *err) {
-    if (need <= w->room) return RAVEL_OK;
-    TRAIN_ASSERT(need > 0);
-    free(w->tokens);
-    free(w->mask);
-    w->tokens = malloc((size_t)need * sizeof *w->tokens);
-    w->mask = malloc((size_t)need);
-    w->room = w->tokens && w->mask ? need : 0;
-    return w->room ? RAVEL_OK : train__no_memory(err, (size_t)need * 5, "a pair");
-}
-
 static ravel_status join_pair(const pairs *p, worker *w, int64_t row, const ravel_samples *samples,
                               ravel_collector *collector, ravel_error *err) {
     const ravel_ragged *r = &samples->ragged;
@@ -79,12 +66,12 @@ static ravel_status join_pair(const pairs *p, worker *w, int64_t row, const rave
     int64_t from = r->offsets[0], count = r->offsets[2] - from;
     int32_t chosen = (int32_t)(r->offsets[1] - from);
     TRAIN_ASSERT(chosen >= 1 && chosen < count); /* both answers have tokens */
-    ravel_status status = make_room(w, count, err);
-    if (status) return status;
-    memcpy(w->tokens, (const int32_t *)r->fields[0].data + from, (size_t)count * sizeof *w->tokens);
-    memcpy(w->mask, (const uint8_t *)r->fields[1].data + from, (size_t)count);
-    w->mask[0] = w->mask[chosen] = 0; /* nothing predicts the first token of an answer's prompt */
-    const void *data[] = {w->tokens, w->mask, &chosen};
+    uint8_t *mask = train__grown(NULL, w->mask, &w->room, 0, count, sizeof *mask);
+    if (!mask) return train__no_memory(err, (size_t)count, "a pair");
+    w->mask = mask;
+    memcpy(mask, (const uint8_t *)r->fields[1].data + from, (size_t)count);
+    mask[0] = mask[chosen] = 0; /* nothing predicts the first token of an answer's prompt */
+    const void *data[] = {(const int32_t *)r->fields[0].data + from, mask, &chosen};
     return ravel_collector_add(collector, count, data, err);
 }
 

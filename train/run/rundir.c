@@ -76,28 +76,17 @@ static ravel_status take_lock(train_rundir *dir, ravel_error *err) {
 
 /* ---- the run -------------------------------------------------------------------------------------------- */
 
-static ravel_status check_new(const train_rundir *dir, const char *config, ravel_error *err) {
+/* Whether the folder holds a run to resume, or none. */
+static ravel_status check_folder(const char *path, const char *config, int resume, ravel_error *err) {
     int64_t step;
-    char path[TRAIN_PATH];
-    if (!train_path_exists(config)) return RAVEL_OK;
-    if (train_checkpoint_latest(dir->path, &step, path, NULL) == RAVEL_OK)
-        return ravel_error_set(err, RAVEL_E_STATE, "%s holds a run already; resume it, or choose another folder",
-                               dir->path);
-    return ravel_error_set(err, RAVEL_E_STATE,
-                           "%s holds a run already, without a checkpoint; choose another folder, or remove it first",
-                           dir->path);
-}
-
-static ravel_status check_old(const train_rundir *dir, const char *config, ravel_error *err) {
-    int64_t step;
-    char path[TRAIN_PATH];
-    if (!train_path_exists(config))
-        return ravel_error_set(err, RAVEL_E_STATE, "%s is not a run that can be resumed: it has no config.json",
-                               dir->path);
-    if (train_checkpoint_latest(dir->path, &step, path, NULL) == RAVEL_OK) return RAVEL_OK;
-    return ravel_error_set(err, RAVEL_E_STATE,
-                           "%s has no checkpoint to resume from; remove it, and start again without --resume",
-                           dir->path);
+    char newest[TRAIN_PATH];
+    int is_run = train_path_exists(config), saved = !train_checkpoint_latest(path, &step, newest, NULL);
+    if (resume ? is_run && saved : !is_run) return RAVEL_OK;
+    const char *why = "holds a run already; resume it, or choose another folder";
+    if (!saved) why = "holds a run already, without a checkpoint; choose another folder, or remove it first";
+    if (resume) why = "has no checkpoint to resume from; remove it, and start again without --resume";
+    if (!is_run) why = "is not a run that can be resumed: it has no config.json";
+    return ravel_error_set(err, RAVEL_E_STATE, "%s %s", path, why);
 }
 
 ravel_status train_rundir_open(train_rundir *dir, const char *path, int resume, ravel_error *err) {
@@ -108,9 +97,9 @@ ravel_status train_rundir_open(train_rundir *dir, const char *path, int resume, 
     if (status) return status;
     (void)snprintf(dir->path, sizeof dir->path, "%s", path);
     dir->fresh = !train_path_exists(path) || train_folder_is_empty(path);
-    status = resume ? check_old(dir, config, err) : ravel_folder_make(path, err);
+    status = resume ? check_folder(path, config, 1, err) : ravel_folder_make(path, err);
     if (!status) status = take_lock(dir, err);
-    if (!status && !resume) status = check_new(dir, config, err);
+    if (!status && !resume) status = check_folder(path, config, 0, err);
     if (!status) status = ravel_folder_make(checkpoints, err);
     if (status) train_rundir_close(dir, 0);
     return status;
