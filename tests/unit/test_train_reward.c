@@ -22,7 +22,7 @@ TEST(task_answers_are_right) {
             CHECK(train_task_score(&q, q.answer, strlen(q.answer), 0, 0.5) < 0.5);
             CHECK(train_task_score(&q, "~", 1, 1, 0.5) == 0);
             int32_t tokens[2 * TRAIN_TASK_TEXT + 2];
-            int64_t prompt, n = train_task_tokens(&q, 1, tokens, 2 * TRAIN_TASK_TEXT + 2, &prompt);
+            int64_t prompt, n = train_task_tokens(&q, 1, tokens, &prompt);
             CHECK_EQ(n, (int64_t)(strlen(q.prompt) + strlen(q.answer) + 2));
             CHECK(tokens[0] == TRAIN_TOKEN_BOS && tokens[n - 1] == TRAIN_TOKEN_EOS && tokens[prompt] == q.answer[0]);
         }

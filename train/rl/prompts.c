@@ -101,9 +101,6 @@ static ravel_status row_tokens(const train_prompts *p, const ravel_json *doc, co
 
 /* Checks a row; E_DATA describes the problem. */
 static ravel_status check_row(const train_prompts *p, int64_t tokens, const char *answer, ravel_error *err) {
-    if (tokens < 0)
-        return ravel_error_set(err, RAVEL_E_DATA, "expected {\"prompt\": text} or {\"input_ids\": [tokens below %lld]}",
-                               (long long)p->options.vocab);
     if (p->options.longest > 0 && tokens > p->options.longest)
         return ravel_error_set(err, RAVEL_E_DATA,
                                "the prompt has %lld tokens; %lld fit the budget beside an answer of max-tokens",
@@ -265,11 +262,10 @@ ravel_status train_prompts_add(const train_prompts *p, int64_t index, train_roll
         item.length = item.prompt = row->length;
         return train_rollouts_add(rollouts, &item, p->rows.tokens + row->first, NULL, err);
     }
-    enum { ROOM = 2 * TRAIN_TASK_TEXT + 2 };
     train_question question;
-    int32_t tokens[ROOM];
+    int32_t tokens[TRAIN_TASK_TOKENS];
     train_task_make(p->task, p->options.seed, index, p->options.level, &question);
-    item.length = train_task_tokens(&question, 0, tokens, ROOM, &item.prompt);
+    item.length = train_task_tokens(&question, 0, tokens, &item.prompt);
     TRAIN_ASSERT(item.length > 0 && item.prompt == item.length);
     return train_rollouts_add(rollouts, &item, tokens, NULL, err);
 }

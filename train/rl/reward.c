@@ -115,26 +115,23 @@ static void run_child(const char *command, int in, int out) {
 }
 
 static ravel_status start(train_reward *r, ravel_error *err) {
-    int input[2], output[2];
+    int input[2] = {-1, -1}, output[2] = {-1, -1};
+    const char *failed = NULL;
+    pid_t child = -1;
     if (r->child) return RAVEL_OK;
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, input) != 0)
-        return ravel_error_set(err, RAVEL_E_IO, "reward command: no socket pair: %s", strerror(errno));
-    if (pipe2(output, O_CLOEXEC) != 0) {
-        int why = errno;
-        close(input[0]);
-        close(input[1]);
-        return ravel_error_set(err, RAVEL_E_IO, "reward command: no pipe: %s", strerror(why));
-    }
-    pid_t child = fork();
+        failed = "no socket pair";
+    else if (pipe2(output, O_CLOEXEC) != 0)
+        failed = "no pipe";
+    else if ((child = fork()) < 0)
+        failed = "it cannot be started";
+    int why = errno;
     if (child == 0) run_child(r->command, input[1], output[1]);
-    close(input[1]);
-    close(output[1]);
-    if (child < 0) {
-        int why = errno;
-        close(input[0]);
-        close(output[0]);
-        return ravel_error_set(err, RAVEL_E_IO, "reward command: it cannot be started: %s", strerror(why));
+    for (int i = failed ? 0 : 1; i < 2; i++) { /* the child's ends; after a failure, all */
+        if (input[i] >= 0) close(input[i]);
+        if (output[i] >= 0) close(output[i]);
     }
+    if (failed) return ravel_error_set(err, RAVEL_E_IO, "reward command: %s: %s", failed, strerror(why));
     setpgid(child, child);
     fcntl(input[0], F_SETFL, O_NONBLOCK);
     fcntl(output[0], F_SETFL, O_NONBLOCK);
@@ -195,25 +192,19 @@ static ravel_status make_room(train_reward *r, int64_t more, ravel_error *err) {
     return RAVEL_OK;
 }
 
-static ravel_status died(train_reward *r, ravel_error *err) {
-    int status = 0;
-    pid_t gone = 0; /* waits briefly, so that the exit status of an ending command is known */
+/* The caller stops the command afterwards. */
+static ravel_status died(const train_reward *r, ravel_error *err) {
+    siginfo_t end = {0};
     TRAIN_ASSERT(r->child > 0);
-    for (double deadline = train__now() + 0.5; !gone && train__now() < deadline; (void)usleep(1000))
-        gone = waitpid(r->child, &status, WNOHANG);
-    if (gone == r->child) {
-        close(r->to);
-        close(r->from);
-        r->child = 0;
-        r->in_bytes = 0;
-        if (WIFSIGNALED(status))
-            return ravel_error_set(err, RAVEL_E_CALLBACK, "reward command: it was killed by signal %d",
-                                   WTERMSIG(status));
-        return ravel_error_set(err, RAVEL_E_CALLBACK,
-                               "reward command: it ended with exit code %d before it had answered",
-                               WEXITSTATUS(status));
-    }
-    return ravel_error_set(err, RAVEL_E_CALLBACK, "reward command: it closed its output before it had answered");
+    /* Waits briefly, so that the exit status of an ending command is known. */
+    for (double deadline = train__now() + 0.5; !end.si_pid && train__now() < deadline; (void)usleep(1000))
+        (void)waitid(P_PID, (id_t)r->child, &end, WEXITED | WNOHANG | WNOWAIT);
+    if (!end.si_pid)
+        return ravel_error_set(err, RAVEL_E_CALLBACK, "reward command: it closed its output before it had answered");
+    if (end.si_code != CLD_EXITED)
+        return ravel_error_set(err, RAVEL_E_CALLBACK, "reward command: it was killed by signal %d", end.si_status);
+    return ravel_error_set(err, RAVEL_E_CALLBACK, "reward command: it ended with exit code %d before it had answered",
+                           end.si_status);
 }
 
 static ravel_status receive(train_reward *r, int64_t count, train_score *scores, int64_t *left, ravel_error *err) {

@@ -147,16 +147,14 @@ double train_task_score(const train_question *question, const char *response, si
     return partial * (double)right / (double)(longer + 1);
 }
 
-int64_t train_task_tokens(const train_question *question, int answer, int32_t *tokens, int64_t room,
-                          int64_t *prompt_tokens) {
+int64_t train_task_tokens(const train_question *question, int answer, int32_t *tokens, int64_t *prompt_tokens) {
     int64_t n = 0;
-    if (room < 2 * TRAIN_TASK_TEXT + 2) return 0;
     tokens[n++] = TRAIN_TOKEN_BOS;
     for (const char *c = question->prompt; *c; c++) tokens[n++] = (unsigned char)*c;
     *prompt_tokens = n;
     if (!answer) return n;
     for (const char *c = question->answer; *c; c++) tokens[n++] = (unsigned char)*c;
     tokens[n++] = TRAIN_TOKEN_EOS;
-    TRAIN_ASSERT(n <= room && *prompt_tokens < n);
+    TRAIN_ASSERT(n <= TRAIN_TASK_TOKENS && *prompt_tokens < n);
     return n;
 }

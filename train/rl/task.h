@@ -17,7 +17,8 @@
 
 enum {
     TRAIN_TASK_TEXT = 128,
-    TRAIN_TASK_PROMPT = 32 /* the most tokens of a prompt, the begin token included */
+    TRAIN_TASK_TOKENS = 2 * TRAIN_TASK_TEXT + 2, /* the most of a question and its answer */
+    TRAIN_TASK_PROMPT = 32                       /* the most tokens of a prompt, the begin token included */
 };
 
 /* Questions from here on are for evaluation: training never reaches them. */
@@ -45,8 +46,7 @@ void train_task_make(const train_task *task, uint64_t seed, int64_t index, int32
 double train_task_score(const train_question *question, const char *response, size_t bytes, int ended, double partial);
 
 /* Prompt (with the begin token) and, where `answer` is set, the answer with its end token, as tokens. Returns how many
- * there are; *prompt_tokens of them are the prompt. `room` is at least 2 * TRAIN_TASK_TEXT + 2. */
-int64_t train_task_tokens(const train_question *question, int answer, int32_t *tokens, int64_t room,
-                          int64_t *prompt_tokens);
+ * there are; *prompt_tokens of them are the prompt. tokens[TRAIN_TASK_TOKENS]. */
+int64_t train_task_tokens(const train_question *question, int answer, int32_t *tokens, int64_t *prompt_tokens);
 
 #endif

@@ -13,15 +13,14 @@ typedef struct rows {
 } rows;
 
 static ravel_status read_row(void *user, int64_t row, ravel_collector *collector, ravel_error *err) {
-    enum { ROOM = 2 * TRAIN_TASK_TEXT + 2 };
     const rows *r = user;
     train_question question;
-    int32_t tokens[ROOM];
-    uint8_t mask[ROOM];
+    int32_t tokens[TRAIN_TASK_TOKENS];
+    uint8_t mask[TRAIN_TASK_TOKENS];
     int64_t prompt = 0;
     train_task_make(r->task, r->seed, r->first + row, r->level, &question);
-    int64_t count = train_task_tokens(&question, 1, tokens, ROOM, &prompt);
-    TRAIN_ASSERT(count > prompt && prompt > 0 && count <= ROOM);
+    int64_t count = train_task_tokens(&question, 1, tokens, &prompt);
+    TRAIN_ASSERT(count > prompt && prompt > 0 && count <= TRAIN_TASK_TOKENS);
     for (int64_t i = 0; i < count; i++) mask[i] = i >= prompt;
     const void *data[] = {tokens, mask};
     return ravel_collector_add(collector, count, data, err);
