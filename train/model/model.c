@@ -152,7 +152,7 @@ typedef struct block {
     size_t field; /* of train_memory */
 } block;
 
-enum { BLOCKS = 7 + TRAIN__FLIGHTS + 2 * TRAIN__MOST_STAGES + 2 * TRAIN__UNIT_BUFFERS };
+enum { BLOCKS = 7 + TRAIN_FLIGHTS + 2 * TRAIN__MOST_STAGES + 2 * TRAIN__UNIT_BUFFERS };
 
 /* Elements that this rank holds of weights and gradients; of the largest share where they are sharded. */
 static int64_t held(const train_model *m) {
@@ -207,9 +207,9 @@ static ravel_status check_options(const train_model_options *o, ravel_error *err
                                INT32_MAX);
     if (o->longest < 0 || o->logits_rows < 0)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "longest and logits_rows must not be negative");
-    if (o->in_flight < 0 || o->in_flight > TRAIN__FLIGHTS)
+    if (o->in_flight < 0 || o->in_flight > TRAIN_FLIGHTS)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "in_flight is %d; it must be 0 to %d", o->in_flight,
-                               TRAIN__FLIGHTS);
+                               TRAIN_FLIGHTS);
     if (o->recompute < TRAIN_RECOMPUTE_NONE || o->recompute > TRAIN_RECOMPUTE_FULL)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "recompute is %d; it must be one of train_recompute",
                                o->recompute);

@@ -94,8 +94,6 @@ typedef struct train__sizes {
     size_t kept, working, logits, tables, stage;
 } train__sizes;
 
-enum { TRAIN__FLIGHTS = TRAIN_FLIGHTS };
-
 /* A micro-batch from its staging to the end of its backward: what it keeps, and where. */
 typedef struct train__flight {
     train__kept kept;
@@ -129,7 +127,7 @@ struct train_model {
     ravel_comm *kv_comm;
     void *weights, *grads; /* flat arrays, or this rank's shares */
     train__units units;    /* with shares; units.shares is NULL where this rank has everything */
-    void *kept_block[TRAIN__FLIGHTS], *working_block, *logits, *table_block;
+    void *kept_block[TRAIN_FLIGHTS], *working_block, *logits, *table_block;
     train__staging staging;
     train__graphs graphs;
     train_real *row; /* [max(hidden, head_dim)] on the host: upload buffer */
@@ -141,7 +139,7 @@ struct train_model {
 
     train__flight now; /* the micro-batch being worked on */
     int32_t flight;    /* which of `flights` that is */
-    train__flight flights[TRAIN__FLIGHTS];
+    train__flight flights[TRAIN_FLIGHTS];
 };
 
 /* Whether the ring goes chunk by chunk (ring.h). */

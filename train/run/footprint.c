@@ -103,10 +103,9 @@ ravel_status train_footprint_log(const train_config *c, train_kind kind, const r
     if (p.published)
         (void)snprintf(extra + said, sizeof extra - said, " + %s published", in_units(p.published, a, sizeof a));
     if (layout->ranks > 1) {
-        size_t used = (size_t)snprintf(mesh, sizeof mesh, " (");
-        train_layout_text(layout, mesh + used, sizeof mesh - used - 1);
-        used = strlen(mesh);
-        (void)snprintf(mesh + used, sizeof mesh - used, ")");
+        char sizes[80];
+        train_layout_text(layout, sizes, sizeof sizes);
+        (void)snprintf(mesh, sizeof mesh, " (%s)", sizes);
     }
     train_log(logger, RAVEL_LOG_INFO,
               "%.1f M parameters, trainer ranks: %d%s, threads per rank: %d\n"

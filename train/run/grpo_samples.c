@@ -17,33 +17,29 @@
 
 enum { TEXT = 2000, QUOTED = 6 * TEXT + 16 }; /* a byte is at most six when quoted */
 
-/* A text as a JSON string, without control characters. */
-typedef struct quoted {
-    char text[QUOTED];
-} quoted;
+/* Texts as JSON strings, without control characters. */
+typedef struct sample {
+    char prompt[QUOTED], response[QUOTED], answer[QUOTED];
+    double reward;
+} sample;
 
-static void quote_tokens(const train__grpo *g, const int32_t *tokens, int64_t count, quoted *out) {
+static void quote_tokens(const train__grpo *g, const int32_t *tokens, int64_t count, char out[QUOTED]) {
     char text[TEXT];
     size_t bytes = train_text_decode(g->text, tokens, count, text, sizeof text);
-    (void)ravel_json_quote(text, train__min(bytes, sizeof text - 1), out->text, sizeof out->text);
+    (void)ravel_json_quote(text, train__min(bytes, sizeof text - 1), out, QUOTED);
 }
 
 /* ", \"answer\": ..." or nothing. */
-static void quote_answer(const train__grpo *g, int64_t question, quoted *out) {
+static void quote_answer(const train__grpo *g, int64_t question, char out[QUOTED]) {
     static const char key[] = ", \"answer\": ";
     train_question room;
     size_t bytes;
     const char *answer = train_prompts_answer(g->prompts, question, &room, &bytes);
-    out->text[0] = '\0';
+    out[0] = '\0';
     if (!answer) return;
-    memcpy(out->text, key, sizeof key);
-    (void)ravel_json_quote(answer, train__min(bytes, TEXT), out->text + sizeof key - 1, QUOTED - sizeof key + 1);
+    memcpy(out, key, sizeof key);
+    (void)ravel_json_quote(answer, train__min(bytes, TEXT), out + sizeof key - 1, QUOTED - sizeof key + 1);
 }
-
-typedef struct sample {
-    quoted prompt, response, answer;
-    double reward;
-} sample;
 
 /* Nothing depends on this file, so write errors are ignored; a full disk is reported by the next checkpoint. */
 static void write_line(const train__grpo *g, const sample *s) {
@@ -53,7 +49,7 @@ static void write_line(const train__grpo *g, const sample *s) {
     char reward[32] = "null"; /* JSON has no NAN */
     if (isfinite(s->reward)) (void)snprintf(reward, sizeof reward, "%.9g", s->reward);
     (void)fprintf(f, "{\"step\": %lld, \"reward\": %s, \"prompt\": %s, \"response\": %s%s}\n",
-                  (long long)g->run.state.step, reward, s->prompt.text, s->response.text, s->answer.text);
+                  (long long)g->run.state.step, reward, s->prompt, s->response, s->answer);
     (void)fclose(f);
 }
 
@@ -66,12 +62,12 @@ void train__grpo_show_sample(const train__grpo *g) {
     sample *s = train__alloc(NULL, sizeof *s);
     if (!s) return;
     s->reward = r->reward;
-    quote_tokens(g, tokens, r->prompt, &s->prompt);
-    quote_tokens(g, tokens + r->prompt, r->length - r->prompt, &s->response);
-    quote_answer(g, r->group, &s->answer);
+    quote_tokens(g, tokens, r->prompt, s->prompt);
+    quote_tokens(g, tokens + r->prompt, r->length - r->prompt, s->response);
+    quote_answer(g, r->group, s->answer);
     write_line(g, s);
     if (every > 0 && batch % every == 0)
         train_log(g->run.hooks.logger, RAVEL_LOG_INFO, "update %lld, reward %g: %.400s -> %.500s",
-                  (long long)g->run.state.step, s->reward, s->prompt.text, s->response.text);
+                  (long long)g->run.state.step, s->reward, s->prompt, s->response);
     train__release(NULL, s, sizeof *s);
 }
