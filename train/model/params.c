@@ -111,13 +111,11 @@ static int64_t part_first(const ravel_shape *whole, const ravel_shape *local, co
 typedef struct walk {
     const ravel_shape *whole;
     ravel_shape local;
-    train_slice part;
     train_tensor *tensors;
     char *names;
-    int64_t count, elements, parameters;
-    int64_t number;                /* of the next tensor in the whole model */
-    int64_t embedding, norm, head; /* as in train_params */
     size_t names_used;
+    int64_t number;  /* of the next tensor in the whole model */
+    train_params to; /* what has been added so far */
 } walk;
 
 /* Properties that all tensors of a kind share. */
@@ -131,11 +129,11 @@ typedef struct kind {
 static int64_t add(walk *w, const char *prefix, const kind *k, const int64_t dims[2], const int64_t whole[2]) {
     size_t bytes = strlen(prefix) + strlen(k->name) + 1;
     int64_t count = dims[1] ? dims[0] * dims[1] : dims[0];
-    int64_t offset = k->gap ? train__round_up(w->elements, GAP) : w->elements;
+    int64_t offset = k->gap ? train__round_up(w->to.elements, GAP) : w->to.elements;
     TRAIN_ASSERT(dims[0] > 0 && dims[0] <= whole[0] && dims[1] <= whole[1]);
-    TRAIN_ASSERT(offset >= w->elements && offset % (k->gap ? GAP : 1) == 0);
+    TRAIN_ASSERT(offset >= w->to.elements && offset % (k->gap ? GAP : 1) == 0);
     if (w->tensors) {
-        train_tensor *t = w->tensors + w->count;
+        train_tensor *t = w->tensors + w->to.count;
         int axis = k->split == TRAIN_SPLIT_HEADS_IN || k->split == TRAIN_SPLIT_FFN_IN;
         char *text = w->names + w->names_used;
         (void)snprintf(text, bytes, "%s%s", prefix, k->name);
@@ -147,15 +145,15 @@ static int64_t add(walk *w, const char *prefix, const kind *k, const int64_t dim
                             .count = count,
                             .number = w->number,
                             .whole = {whole[0], whole[1] ? whole[1] : 1}};
-        t->first[axis] = part_first(w->whole, &w->local, &w->part, k->split, &t->copies);
-        TRAIN_ASSERT(t->copies >= 1 && w->part.tp % t->copies == 0);
-        t->counted = !k->again && w->part.tp_rank % t->copies == 0;
+        t->first[axis] = part_first(w->whole, &w->local, &w->to.part, k->split, &t->copies);
+        TRAIN_ASSERT(t->copies >= 1 && w->to.part.tp % t->copies == 0);
+        t->counted = !k->again && w->to.part.tp_rank % t->copies == 0;
         t->partial = t->copies > 1 && (k->partial || k->split == TRAIN_SPLIT_KV_HEADS);
     }
     w->names_used += bytes;
-    w->elements = offset + count;
-    w->parameters += count;
-    w->count++;
+    w->to.elements = offset + count;
+    w->to.parameters += count;
+    w->to.count++;
     w->number++;
     return offset;
 }
@@ -178,19 +176,19 @@ static void add_layer(walk *w, table *t, int64_t layer) {
 static void add_all(walk *w, table *t) {
     const ravel_shape *s = w->whole;
     const int64_t matrix[2] = {w->local.vocab, s->hidden}, whole[2] = {s->vocab, s->hidden}, vector[2] = {s->hidden, 0};
-    int first = w->part.first_layer == 0, last = w->part.last_layer == s->layers;
+    int first = w->to.part.first_layer == 0, last = w->to.part.last_layer == s->layers;
     const kind embed = {"model.embed_tokens.weight", 1, 1, 0, !first, TRAIN_SPLIT_VOCAB},
                norm = {"model.norm.weight", 0, 1, 0, 0, 0};
     const kind head = {"lm_head.weight", 1, 1, 0, 0, TRAIN_SPLIT_VOCAB};
     int64_t each = 0;
-    w->embedding = w->norm = w->head = -1;
-    if (first || (last && s->tied)) w->embedding = add(w, "", &embed, matrix, whole);
+    w->to.embedding = w->to.norm = w->to.head = -1;
+    if (first || (last && s->tied)) w->to.embedding = add(w, "", &embed, matrix, whole);
     for (int which = 0; which < TRAIN_LAYER_TENSORS; which++) each += has(s, which);
-    w->number = 1 + w->part.first_layer * each;
-    for (int64_t layer = w->part.first_layer; layer < w->part.last_layer; layer++) add_layer(w, t, layer);
-    if (last) w->norm = add(w, "", &norm, vector, vector);
-    if (last) w->head = s->tied ? w->embedding : add(w, "", &head, matrix, whole);
-    w->elements = train__round_up(w->elements, GAP);
+    w->number = 1 + w->to.part.first_layer * each;
+    for (int64_t layer = w->to.part.first_layer; layer < w->to.part.last_layer; layer++) add_layer(w, t, layer);
+    if (last) w->to.norm = add(w, "", &norm, vector, vector);
+    if (last) w->to.head = s->tied ? w->to.embedding : add(w, "", &head, matrix, whole);
+    w->to.elements = train__round_up(w->to.elements, GAP);
 }
 
 /* ---- calls ---------------------------------------------------------------------------------------------- */
@@ -254,7 +252,7 @@ static void fill_units(table *t, train_unit *units) {
 
 ravel_status train_params_create(const ravel_shape *shape, const train_slice *part, const ravel_allocator *allocator,
                                  train_params **params, ravel_error *err) {
-    walk sizes = {.whole = shape, .part = filled_in(shape, part)};
+    walk sizes = {.whole = shape, .to.part = filled_in(shape, part)};
     ravel_status status = check(shape, err);
     if (!status) status = train_slice_shape(shape, part, &sizes.local, err);
     if (status) return status;
@@ -263,7 +261,7 @@ ravel_status train_params_create(const ravel_shape *shape, const train_slice *pa
     train__arena arena = {.allocator = allocator};
     table *t = train__arena_take(&arena, sizeof *t);
     int64_t *offsets = train__arena_take_array(&arena, shape->layers * TRAIN_LAYER_TENSORS, sizeof *offsets);
-    TRAIN__TAKE(&arena, fill.tensors, sizes.count);
+    TRAIN__TAKE(&arena, fill.tensors, sizes.to.count);
     TRAIN__TAKE(&arena, fill.names, (int64_t)sizes.names_used);
     train_unit *units = train__arena_take_array(&arena, shape->layers + 2, sizeof *units);
     status = train__arena_status(&arena, "the table of parameters", err);
@@ -274,15 +272,10 @@ ravel_status train_params_create(const ravel_shape *shape, const train_slice *pa
     for (int64_t i = 0; i < shape->layers * TRAIN_LAYER_TENSORS; i++) offsets[i] = -1;
     t->layer_offsets = offsets;
     add_all(&fill, t);
-    TRAIN_ASSERT(fill.count == sizes.count && fill.elements == sizes.elements && fill.names_used == sizes.names_used);
-    t->view = (train_params){.elements = fill.elements,
-                             .count = fill.count,
-                             .tensors = fill.tensors,
-                             .parameters = fill.parameters,
-                             .part = fill.part,
-                             .embedding = fill.embedding,
-                             .norm = fill.norm,
-                             .head = fill.head};
+    TRAIN_ASSERT(fill.to.count == sizes.to.count && fill.to.elements == sizes.to.elements &&
+                 fill.names_used == sizes.names_used);
+    t->view = fill.to;
+    t->view.tensors = fill.tensors;
     fill_units(t, units);
     t->arena = arena;
     TRAIN_ASSERT(params_ok(&t->view));

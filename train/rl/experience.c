@@ -18,14 +18,13 @@ const ravel_field train_fields[TRAIN_FIELDS] = {
 
 void train_experience_free(train_experience *x) {
     train__release(NULL, x->block, x->block_bytes);
-    train__release(NULL, x->token_block, x->token_bytes);
     *x = (train_experience){0};
 }
 
 /* ---- room ----------------------------------------------------------------------------------------------- */
 
-/* Where the arrays of samples and of tokens are in their blocks; with base NULL it only counts the bytes. */
-static size_t place_samples(train_experience *x, int64_t room, char *base) {
+/* Where the arrays of samples and of tokens are in the block; with base NULL it only counts the bytes. */
+static size_t place(train_experience *x, int64_t room, int64_t token_room, char *base) {
     train__cut cut = {.base = base};
     x->offsets = train__cut_take(&cut, room + 1, sizeof *x->offsets);
     x->groups = train__cut_take(&cut, room, sizeof *x->groups);
@@ -37,40 +36,27 @@ static size_t place_samples(train_experience *x, int64_t room, char *base) {
     x->advantage = train__cut_take(&cut, room, sizeof *x->advantage);
     x->update = train__cut_take(&cut, room, sizeof *x->update);
     x->truncated = train__cut_take(&cut, room, sizeof *x->truncated);
+    x->ids = train__cut_take(&cut, token_room, sizeof *x->ids);
+    x->generator = train__cut_take(&cut, token_room, sizeof *x->generator);
+    x->mask = train__cut_take(&cut, token_room, sizeof *x->mask);
     return cut.used;
 }
 
-static size_t place_tokens(train_experience *x, int64_t room, char *base) {
-    train__cut cut = {.base = base};
-    x->ids = train__cut_take(&cut, room, sizeof *x->ids);
-    x->generator = train__cut_take(&cut, room, sizeof *x->generator);
-    x->mask = train__cut_take(&cut, room, sizeof *x->mask);
-    return cut.used;
-}
-
-typedef size_t (*place_fn)(train_experience *x, int64_t room, char *base);
-
-/* A block for `need` elements and some more, in place of the old one, whose content is not kept. */
-static ravel_status grow(train_experience *x, place_fn place, int64_t need, int64_t *room, void **block, size_t *bytes,
-                         ravel_error *err) {
-    if (*block && need <= *room) return RAVEL_OK;
-    int64_t larger = need + need / 4 + 64;
-    TRAIN_ASSERT(need >= 0 && larger > need);
-    train__release(NULL, *block, *bytes);
-    *room = 0;
-    *bytes = place(x, larger, NULL);
-    *block = train__alloc(NULL, *bytes);
-    if (!*block) return train__no_memory(err, *bytes, "samples to learn from");
-    size_t used = place(x, larger, *block);
-    TRAIN_ASSERT(used == *bytes);
-    (void)used;
-    *room = larger;
-    return RAVEL_OK;
-}
-
+/* A block for these and some more, in place of the old one, whose content is not kept. */
 static ravel_status make_room(train_experience *x, int64_t count, int64_t tokens, ravel_error *err) {
-    ravel_status status = grow(x, place_samples, count, &x->room, &x->block, &x->block_bytes, err);
-    return status ? status : grow(x, place_tokens, tokens, &x->token_room, &x->token_block, &x->token_bytes, err);
+    if (x->block && count <= x->room && tokens <= x->token_room) return RAVEL_OK;
+    int64_t room = train__max(x->room, count + count / 4 + 64);
+    int64_t token_room = train__max(x->token_room, tokens + tokens / 4 + 64);
+    TRAIN_ASSERT(count >= 0 && tokens >= 0);
+    train_experience_free(x);
+    size_t bytes = place(x, room, token_room, NULL);
+    x->block = train__alloc(NULL, bytes);
+    if (!x->block) return train__no_memory(err, bytes, "samples to learn from");
+    x->block_bytes = place(x, room, token_room, x->block);
+    TRAIN_ASSERT(x->block_bytes == bytes);
+    x->room = room;
+    x->token_room = token_room;
+    return RAVEL_OK;
 }
 
 ravel_status train_experience_load(train_experience *x, const train_rollouts *rollouts, int64_t version,

@@ -44,21 +44,21 @@ typedef struct train_scoring {
 typedef struct train_experience {
     int64_t count, tokens; /* in use */
     int64_t room, token_room;
-    int64_t *offsets;          /* [count + 1] */
-    int64_t *groups;           /* [count] */
-    int64_t *responses;        /* [count] tokens of the answer */
-    uint8_t *truncated;        /* [count] */
-    double *staleness;         /* [count] versions between generation and training */
-    double *rewards;           /* [count] */
-    double *advantages;        /* [count] */
-    int64_t *scratch;          /* [2 * count] */
-    int32_t *ids;              /* [tokens] */
-    uint8_t *mask;             /* [tokens] */
-    float *generator;          /* [tokens] its log-probs */
-    float *advantage;          /* [count] */
-    int32_t *update;           /* [count] of the batch that learns from it */
-    void *block, *token_block; /* that the arrays above are cut from */
-    size_t block_bytes, token_bytes;
+    int64_t *offsets;   /* [count + 1] */
+    int64_t *groups;    /* [count] */
+    int64_t *responses; /* [count] tokens of the answer */
+    uint8_t *truncated; /* [count] */
+    double *staleness;  /* [count] versions between generation and training */
+    double *rewards;    /* [count] */
+    double *advantages; /* [count] */
+    int64_t *scratch;   /* [2 * count] */
+    int32_t *ids;       /* [tokens] */
+    uint8_t *mask;      /* [tokens] */
+    float *generator;   /* [tokens] its log-probs */
+    float *advantage;   /* [count] */
+    int32_t *update;    /* [count] of the batch that learns from it */
+    void *block;        /* that the arrays above are cut from */
+    size_t block_bytes;
     ravel_field fields[TRAIN_FIELDS];
     ravel_samples samples;
 } train_experience;
