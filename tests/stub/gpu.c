@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -272,20 +273,54 @@ static int gpu_stream_test(void *inside, void *stream) {
     return stub_reached(stream, stub_pushed(stream), 0) ? 0 : RAVEL__DRIVER_PENDING;
 }
 
-static int gpu_event_create(void *inside, void **event) {
-    (void)inside;
-    *event = calloc(1, sizeof(mark));
-    return *event ? 0 : 1;
+/* A mark, and when it was reached. The stream's thread may write it after the event was freed: the last of both frees it. */
+typedef struct stub_event {
+    mark at; /* first: it is copied by itself */
+    atomic_int users;
+    double when;
+} stub_event;
+
+static void let_go(stub_event *e) {
+    if (atomic_fetch_sub(&e->users, 1) == 1) free(e);
 }
 
-static void gpu_event_free(void *inside, void *event) {
-    (void)inside;
-    free(event);
+typedef struct reach {
+    stub_event *event;
+} reach;
+
+static void run_reach(void *arguments) {
+    stub_event *e = ((reach *)arguments)->event;
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    e->when = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+    let_go(e);
 }
 
-static int gpu_event_record(void *inside, void *event, void *stream) {
+static int gpu_event_create(void *inside, void **out) {
     (void)inside;
-    *(mark *)event = (mark){stream, stub_pushed(stream)};
+    stub_event *e = calloc(1, sizeof *e);
+    if (e) atomic_init(&e->users, 1);
+    *out = e;
+    return e ? 0 : 1;
+}
+
+static void gpu_event_free(void *inside, void *e) {
+    (void)inside;
+    if (e) let_go(e);
+}
+
+static int gpu_event_record(void *inside, void *recorded, void *stream) {
+    stub_event *e = recorded;
+    (void)inside;
+    atomic_fetch_add(&e->users, 1);
+    stub_push(stream, run_reach, &(reach){e}, sizeof(reach));
+    e->at = (mark){stream, stub_pushed(stream)};
+    return 0;
+}
+
+static int gpu_event_elapsed(void *inside, void *from, void *to, double *seconds) {
+    (void)inside;
+    *seconds = ((stub_event *)to)->when - ((stub_event *)from)->when;
     return 0;
 }
 
@@ -317,4 +352,5 @@ const ravel__driver stub_gpu_driver = {.version = RAVEL__DRIVER_VERSION,
                                        .event_free = gpu_event_free,
                                        .event_record = gpu_event_record,
                                        .event_order = gpu_event_order,
-                                       .event_test = gpu_event_test};
+                                       .event_test = gpu_event_test,
+                                       .event_elapsed = gpu_event_elapsed};

@@ -74,6 +74,17 @@ check "nccl, trainers that share a GPU: refused" '[ $code != 0 ] && grep -q "NCC
 RAVEL_NCCL_MODULE=/none run missing auto sft --task sort --steps 1 --batch 16 --ranks 2
 check "auto without NCCL's module: through host memory" '[ $code = 0 ] && grep -q "through host memory: .*none" "$dir/out"'
 
+# Exposed communication is what the GPU waits, not what the host takes to ask for it: NCCL's operations are slow here.
+waits() { # NAME FIELD SECONDS: whether rank 0 waited for as long in an update
+    grep -o "\"$2\": [^,]*" "$dir/$1/timeline.jsonl" | awk -v most="$3" '$2 > most { found = 1 } END { exit !found }'
+}
+RAVEL_STUB_SLOW=nccl run slow-tp nccl sft --task sort --steps 2 --batch 16 --ranks 2 --tp 2
+check "time that kernels wait for tensor-parallel ranks" '[ $code = 0 ] && waits slow-tp tp_wait 0.001 && same sequence-nccl slow-tp'
+RAVEL_STUB_SLOW=nccl run slow-cp nccl sft --task sort --steps 2 --batch 16 --ranks 3 --cp 3
+check "time that kernels wait for context-parallel ranks" '[ $code = 0 ] && waits slow-cp cp_wait 0 && same ring-nccl slow-cp'
+RAVEL_STUB_SLOW=nccl run slow-params nccl sft --task sort --steps 2 --batch 16 --ranks 2 --shard params
+check "time that kernels wait for sharded weights" '[ $code = 0 ] && grep -q "shard/exposed_share\":0\.[0-9]*[1-9]" "$dir/slow-params/metrics.jsonl" && same params-nccl slow-params'
+
 # The same as processes that meet over TCP.
 tcp() { # NAME RANKS OPTIONS...
     name=$1 count=$2 kind=$3; shift 3

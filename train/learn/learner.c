@@ -100,7 +100,7 @@ static ravel_status join_groups(train_learner *l, ravel_error *err) {
     if (!status && pp > 1 && l->shape.tied)
         status = ravel_comm_split(ravel_mesh_comm(l->mesh, RAVEL_AXIS_PP), stage == 0 || stage == pp - 1 ? 0 : -1,
                                   stage, &l->ends_host, err);
-    if (!status && l->ends_host) status = train__parts_join(l->parts, l->ends_host, &l->ends, err);
+    if (!status && l->ends_host) status = train__parts_join(l->parts, l->ends_host, TRAIN__WIRE_PP, &l->ends, err);
     return status;
 }
 

@@ -98,16 +98,17 @@ static ravel_status join_rings(train_parts *p, ravel_error *err) {
     for (int32_t i = 0; i < p->width_count && !status; i++)
         if (p->widths[i] > 1) {
             status = ravel_comm_split(pool, rank / p->widths[i], rank, &p->ring_hosts[i], err);
-            if (!status) status = train__parts_join(p, p->ring_hosts[i], &p->rings[i], err);
+            if (!status) status = train__parts_join(p, p->ring_hosts[i], TRAIN__WIRE_CP, &p->rings[i], err);
         }
     return status;
 }
 
 /* ---- NCCL ------------------------------------------------------------------------------------------------ */
 
-ravel_status train__parts_join(train_parts *p, ravel_comm *host, ravel_comm **comm, ravel_error *err) {
+ravel_status train__parts_join(train_parts *p, ravel_comm *host, train__wire_use use, ravel_comm **comm,
+                               ravel_error *err) {
     *comm = host;
-    return p->wires ? train__wires_join(p->wires, host, TRAIN__WIRE_OWN, comm, err) : RAVEL_OK;
+    return p->wires ? train__wires_join(p->wires, host, TRAIN__WIRE_OWN, use, comm, err) : RAVEL_OK;
 }
 
 /* Between stage `e` and the next one: rows that way, gradients the other. The sender is rank 0. Collective over the pipeline. */
@@ -117,7 +118,8 @@ static ravel_status join_edge(train_parts *p, int32_t e, int gradients, ravel_er
     ravel_comm *pair = NULL;
     ravel_status status = ravel_comm_split(p->pp, mine == e || mine == next ? 0 : -1, mine != sender, &pair, err);
     if (!status && pair)
-        status = train__wires_join(p->wires, pair, TRAIN__WIRE_OWN, &p->edges[gradients][mine == sender], err);
+        status = train__wires_join(p->wires, pair, TRAIN__WIRE_OWN, TRAIN__WIRE_PP,
+                                   &p->edges[gradients][mine == sender], err);
     ravel_comm_free(pair);
     return status;
 }
@@ -143,9 +145,9 @@ static ravel_status join_mesh(train_parts *p, ravel_error *err) {
     status = train__wires_open(p->kernels, p->device, p->options.model->gpu, world, &p->wires, err);
     status = ravel_agree(world, status, err);
     if (!status && ravel_comm_size(p->tp) > 1)
-        status = train__wires_join(p->wires, p->tp, TRAIN__WIRE_KERNELS, &p->tp, err);
-    if (!status && ravel_comm_size(p->cp) > 1) status = train__parts_join(p, p->cp, &p->cp, err);
-    if (!status) status = train__parts_join(p, p->replicas, &p->replicas, err);
+        status = train__wires_join(p->wires, p->tp, TRAIN__WIRE_KERNELS, TRAIN__WIRE_TP, &p->tp, err);
+    if (!status && ravel_comm_size(p->cp) > 1) status = train__parts_join(p, p->cp, TRAIN__WIRE_CP, &p->cp, err);
+    if (!status) status = train__parts_join(p, p->replicas, TRAIN__WIRE_SHARD, &p->replicas, err);
     return status ? status : join_edges(p, err);
 }
 

@@ -68,7 +68,7 @@ typedef struct train_work {
     double temperature; /* of the log-probs; 0 means 1 */
 } train_work;
 
-/* Time of the schedule on this rank, in seconds, and the idle share that the planner predicts (ravel_pipeline_bubble). */
+/* Time of the schedule on this rank, in seconds (over NCCL: of its GPU, by events; else of the host, which waits), and the idle share that the planner predicts (ravel_pipeline_bubble). */
 typedef struct train_parts_time {
     double seconds;           /* from its start until all stages were done */
     double busy;              /* of these in forward and backward calls; the rest are waits for other stages, */

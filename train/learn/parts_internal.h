@@ -50,6 +50,7 @@ static inline int32_t train__parts_number(const train_parts *p, int32_t chunk) {
 
 /* The communicator of the same ranks for arrays of the device: `host` itself, or NCCL's. Collective over `host` where it is
  * NCCL's for the first time. */
-ravel_status train__parts_join(train_parts *p, ravel_comm *host, ravel_comm **comm, ravel_error *err);
+ravel_status train__parts_join(train_parts *p, ravel_comm *host, train__wire_use use, ravel_comm **comm,
+                               ravel_error *err);
 
 #endif

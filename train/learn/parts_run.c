@@ -169,6 +169,14 @@ static void count_time(run *r, train_op op, double begun, train_waits before) {
     r->time.cp += cp;
 }
 
+/* Over NCCL the host only puts operations into streams: the GPU's time is read when all are done. */
+static void end_op(run *r, train_op op, double begun, train_waits before) {
+    if (r->p->wires)
+        train__wires_op_end(r->p->wires);
+    else
+        count_time(r, op, begun, before);
+}
+
 static ravel_status learn_op(run *r, train_op op, ravel_error *err) {
     train_parts *p = r->p;
     int32_t flight = flight_of(p, op);
@@ -183,11 +191,12 @@ static ravel_status learn_op(run *r, train_op op, ravel_error *err) {
     if (status) return status;
     double begun = train__now();
     train_waits waits = train_model_waits(p->models[op.chunk]);
+    if (p->wires) train__wires_op_begin(p->wires, op.backward);
     if (r->metrics) (void)ravel_metrics_phase_begin(r->metrics, phase, NULL);
     status = op.backward ? train_model_stage_backward(p->models[op.chunk], flight, err)
                          : forward(r, op, place, &micro, &batch, err);
     if (r->metrics) (void)ravel_metrics_phase_end(r->metrics, phase, NULL);
-    count_time(r, op, begun, waits);
+    end_op(r, op, begun, waits);
     return status ? status : send(r, op, &micro, err);
 }
 
@@ -279,16 +288,40 @@ static double waited(const train_parts *p) {
     return sum;
 }
 
+/* Over NCCL: the time of all operations, on the GPU. */
+static ravel_status read_wires(run *r, ravel_error *err) {
+    train__wire_times t;
+    train_parts_time *time = &r->time;
+    ravel_status status = train__wires_time_end(r->p->wires, &t, err);
+    if (status) return status;
+    for (int way = 0; way < 2; way++) {
+        const double *waited = t.waited[way];
+        *(way ? &time->backward : &time->forward) = t.busy[way] - waited[TRAIN__WIRE_TP] - waited[TRAIN__WIRE_CP];
+        time->busy += t.busy[way];
+        time->tp += waited[TRAIN__WIRE_TP];
+        time->cp += waited[TRAIN__WIRE_CP];
+        time->exposed += waited[TRAIN__WIRE_SHARD];
+    }
+    time->seconds = t.seconds;
+    /* of the stage that took longest: the first begins first and ends last */
+    return ravel_comm_allreduce(r->p->pp, &time->seconds, &time->seconds, 1, RAVEL_F64, RAVEL_MAX, err);
+}
+
 ravel_status train_parts_learn(train_parts *p, const ravel_feed *feed, int64_t micros, const train_work *work,
                                ravel_metrics *metrics, train_parts_time *time, ravel_error *err) {
     run r = {.p = p, .feed = feed, .work = work, .metrics = metrics};
     TRAIN_ASSERT(feed && work && !p->options.inference);
     train_pipeline table = table_of(p, micros);
     double begun = train__now(), before = waited(p);
+    if (p->wires) train__wires_time_begin(p->wires);
     ravel_status status = run_table(&r, &table, learn_op, err);
-    if (!status && table.pp > 1) status = ravel_comm_barrier(p->pp, err);
-    r.time.seconds = train__now() - begun;
-    r.time.exposed = waited(p) - before;
+    if (!status && p->wires) {
+        status = read_wires(&r, err);
+    } else {
+        if (!status && table.pp > 1) status = ravel_comm_barrier(p->pp, err);
+        r.time.seconds = train__now() - begun;
+        r.time.exposed = waited(p) - before;
+    }
     if (!status && time) status = predict(&r, &table, &r.time.predicted, err);
     if (time) *time = r.time;
     return ravel_agree(ravel_mesh_world(p->mesh), status, err);

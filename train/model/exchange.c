@@ -83,6 +83,11 @@ static ravel_status straight(const train__exchange *x, ravel_comm *comm, collect
     return message && x->wires && !status ? mark(x, comm, message, err) : leave(x, comm, status, err);
 }
 
+double train__exchange_clock(const train__exchange *x) {
+    if (x->host) (void)x->kernels->sync(x->device, NULL); /* a failure stays, and the next sync reports it */
+    return train__now();
+}
+
 /* ---- collectives ------------------------------------------------------------------------------------------ */
 
 ravel_status train__exchange_sum(const train__exchange *x, ravel_comm *comm, void *data, int64_t count, int32_t dtype,
@@ -258,7 +263,7 @@ ravel_status train__exchange_end(const train__exchange *x, train__message *messa
         ravel_status launched = ravel_request_wait(m.request, err);
         return leave(x, m.comm, launched, err);
     }
-    if (m.event) return train__wires_order(x->wires, m.event, err);
+    if (m.event) return train__wires_order(x->wires, m.comm, m.event, err);
     ravel_status status = ravel_request_wait(m.request, err);
     if (!status && m.bytes) x->kernels->upload(x->device, m.block, m.host, m.bytes);
     return status;

@@ -29,6 +29,10 @@ typedef struct train__exchange {
 /* Bytes of `host`; 0: none is needed. */
 size_t train__exchange_bytes(const train__exchange *exchange);
 
+/* The host's clock, for the time of a call below. Where arrays travel through host memory, the call would first wait for the
+ * kernels, whose time is not that of communication: this waits for them before it looks. */
+double train__exchange_clock(const train__exchange *exchange);
+
 /* data [count] = the sum over ranks. */
 ravel_status train__exchange_sum(const train__exchange *exchange, ravel_comm *comm, void *data, int64_t count,
                                  int32_t dtype, ravel_error *err);

@@ -358,7 +358,7 @@ static ravel_status join_copies(train_model *m, const ravel_shape *shape, ravel_
     status = ravel_comm_split(ravel_comm_host(m->tp.comm), m->tp.rank / copies, m->tp.rank, &m->kv_comm, err);
     ravel_comm *comm = m->kv_comm;
     if (!status && m->options.wires)
-        status = train__wires_join(m->options.wires, comm, TRAIN__WIRE_KERNELS, &comm, err);
+        status = train__wires_join(m->options.wires, comm, TRAIN__WIRE_KERNELS, TRAIN__WIRE_TP, &comm, err);
     m->kv = train__link_over(comm, &m->exchange);
     return status;
 }

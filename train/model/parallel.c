@@ -21,7 +21,7 @@ void train__link_set(train__link *link, ravel_comm *comm) {
 void train__link_sum(train__link *link, void *x, int64_t count, int32_t dtype) {
     TRAIN_ASSERT(count >= 0 && (count == 0 || x));
     if (link->ranks == 1 || link->status) return;
-    double begun = train__now();
+    double begun = train__exchange_clock(link->exchange);
     link->status = train__exchange_sum(link->exchange, link->comm, x, count, dtype, &link->error);
     link->seconds += train__now() - begun;
 }
@@ -29,7 +29,7 @@ void train__link_sum(train__link *link, void *x, int64_t count, int32_t dtype) {
 void train__link_gather(train__link *link, const void *mine, void *all, int64_t count, int32_t dtype) {
     TRAIN_ASSERT(link->rank >= 0 && link->rank < link->ranks && count >= 0);
     if (link->ranks == 1 || link->status) return;
-    double begun = train__now();
+    double begun = train__exchange_clock(link->exchange);
     link->status = train__exchange_gather(link->exchange, link->comm, mine, all, (train__pieces){.each = count}, dtype,
                                           &link->error);
     link->seconds += train__now() - begun;
@@ -38,7 +38,7 @@ void train__link_gather(train__link *link, const void *mine, void *all, int64_t 
 void train__link_scatter(train__link *link, const void *all, void *mine, int64_t count, int32_t dtype) {
     TRAIN_ASSERT(count >= 0 && (link->ranks == 1 || all != mine));
     if (link->ranks == 1 || link->status) return;
-    double begun = train__now();
+    double begun = train__exchange_clock(link->exchange);
     link->status = train__exchange_scatter(link->exchange, link->comm, all, mine, (train__pieces){.each = count}, dtype,
                                            &link->error);
     link->seconds += train__now() - begun;
@@ -51,7 +51,7 @@ void train__link_begin(train__link *link, train__shift *shift, int32_t tag, int3
     TRAIN_ASSERT(tag >= 0 && 2 * tag + 1 < TRAIN__SHIFT_PLACES && count >= 0);
     *shift = (train__shift){0};
     if (link->ranks == 1 || link->status) return;
-    double begun = train__now();
+    double begun = train__exchange_clock(link->exchange);
     train__parcel parcel = {count, dtype, last, TAG_RING + tag, 2 * tag};
     link->status = train__exchange_receive(link->exchange, link->comm, in, &parcel, &shift->in, &link->error);
     parcel.peer = next;

@@ -160,7 +160,7 @@ static train__buffer *gather(train__units *u, int64_t unit) {
     end(u, &b->gather);
     b->unit = unit;
     const void *share = train__at(u->weight_share, type, u->shares->places[unit]);
-    double begun = train__now();
+    double begun = train__exchange_clock(u->exchange);
     note(u, train__exchange_begin_gather(u->exchange, u->comm, share, b->data, (train__pieces){counts_of(u, unit), 0},
                                          type, &b->gather, first(u)));
     u->waited += train__now() - begun;
@@ -227,7 +227,7 @@ static void begin_all_to_all(train__units *u, int64_t unit, const void *grads) {
 
 /* Over NCCL it is under way afterwards, elsewhere done. */
 static void begin_sum(train__units *u, int64_t unit, const void *grads) {
-    double begun = train__now();
+    double begun = train__exchange_clock(u->exchange);
     note(u,
          train__exchange_begin_scatter(u->exchange, u->comm, grads, u->received, (train__pieces){counts_of(u, unit), 0},
                                        u->kernels->types.grad, &u->reduction, first(u)));

@@ -2,6 +2,7 @@
 
 #include "train/kernels/assert.h"
 #include "train/kernels/host.h"
+#include "train/model/stopwatch.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -11,6 +12,7 @@ enum { WIRES = 64 };
 typedef struct wire {
     ravel_comm *comm;
     ravel_stream *stream; /* the kernels', or its own */
+    train__wire_use use;
 } wire;
 
 struct train__wires {
@@ -21,6 +23,10 @@ struct train__wires {
     double timeout;       /* seconds */
     int32_t count;
     int32_t aborted;
+    int32_t op;             /* that is measured: 0 forward, 1 backward, -1 none */
+    int64_t marked;         /* where it began; and */
+    int64_t entered, begun; /* where the call in the kernels' stream, and what is measured, did */
+    train__stopwatch watch;
     wire list[WIRES];
 };
 
@@ -57,6 +63,8 @@ ravel_status train__wires_open(const train_kernels *kernels, train_device *devic
     (void)snprintf(name, sizeof name, "%s:%d", kernels->name, gpu);
     ravel_status status = ravel_device_open(name, &w->place, err);
     if (!status) status = ravel_stream_adopt(w->place, kernels->stream(device), &w->stream, err);
+    w->op = -1;
+    w->watch = (train__stopwatch){.place = w->place, .stream = w->stream};
     if (status) {
         train__wires_close(w);
         return status;
@@ -75,15 +83,16 @@ void train__wires_close(train__wires *w) {
         if (w->list[i].stream != w->stream) ravel_stream_free(w->list[i].stream);
     }
     w->kernels->watch(w->device, NULL, NULL);
+    train__stopwatch_close(&w->watch);
     ravel_stream_free(w->stream);
     ravel_device_free(w->place);
     train__release(NULL, w, sizeof *w);
 }
 
-ravel_status train__wires_join(train__wires *w, ravel_comm *host, train__wire_stream stream, ravel_comm **comm,
-                               ravel_error *err) {
+ravel_status train__wires_join(train__wires *w, ravel_comm *host, train__wire_stream stream, train__wire_use use,
+                               ravel_comm **comm, ravel_error *err) {
     ravel_comm_options options;
-    wire made = {.stream = w->stream};
+    wire made = {.stream = w->stream, .use = use};
     ravel_comm_options_default(&options);
     options.timeout = ravel_comm_timeout(host);
     options.check = 0;
@@ -102,29 +111,78 @@ ravel_status train__wires_join(train__wires *w, ravel_comm *host, train__wire_st
     return RAVEL_OK;
 }
 
+/* ---- time ------------------------------------------------------------------------------------------------ */
+
+enum { TOTAL, BUSY, WAITED = BUSY + 2, KINDS = WAITED + 2 * TRAIN__WIRE_USES };
+
+void train__wires_time_begin(train__wires *w) {
+    w->begun = train__stopwatch_mark(&w->watch);
+}
+
+void train__wires_op_begin(train__wires *w, int backward) {
+    TRAIN_ASSERT(w->op < 0);
+    w->op = backward != 0;
+    w->marked = train__stopwatch_mark(&w->watch);
+}
+
+void train__wires_op_end(train__wires *w) {
+    TRAIN_ASSERT(w->op >= 0);
+    train__stopwatch_add(&w->watch, BUSY + w->op, w->marked, train__stopwatch_mark(&w->watch));
+    w->op = -1;
+}
+
+/* Before and after what kernels wait for. */
+static int64_t wait_begins(train__wires *w) {
+    return w->op >= 0 ? train__stopwatch_mark(&w->watch) : 0;
+}
+
+static void wait_ends(train__wires *w, train__wire_use use, int64_t from) {
+    if (w->op < 0) return;
+    train__stopwatch_add(&w->watch, WAITED + w->op * TRAIN__WIRE_USES + (int32_t)use, from,
+                         train__stopwatch_mark(&w->watch));
+}
+
+ravel_status train__wires_time_end(train__wires *w, train__wire_times *times, ravel_error *err) {
+    double seconds[KINDS];
+    TRAIN_ASSERT(w->op < 0);
+    train__stopwatch_add(&w->watch, TOTAL, w->begun, train__stopwatch_mark(&w->watch));
+    ravel_status status = w->kernels->sync(w->device, err);
+    if (status) return status;
+    status = train__stopwatch_read(&w->watch, seconds, KINDS, err);
+    times->seconds = seconds[TOTAL];
+    memcpy(times->busy, seconds + BUSY, sizeof times->busy);
+    memcpy(times->waited, seconds + WAITED, sizeof times->waited);
+    return status;
+}
+
 /* ---- order ----------------------------------------------------------------------------------------------- */
 
-static ravel_stream *stream_of(const train__wires *w, const ravel_comm *comm) {
+static const wire *wire_of(const train__wires *w, const ravel_comm *comm) {
     for (int32_t i = 0; i < w->count; i++)
-        if (w->list[i].comm == comm) return w->list[i].stream;
+        if (w->list[i].comm == comm) return &w->list[i];
     TRAIN_ASSERT(!"a communicator that was not joined");
-    return w->stream;
+    return &w->list[0];
 }
 
 ravel_status train__wires_enter(train__wires *w, const ravel_comm *comm, ravel_error *err) {
-    ravel_stream *stream = stream_of(w, comm);
-    return stream == w->stream ? RAVEL_OK : ravel_stream_follow(stream, w->stream, err);
+    const wire *of = wire_of(w, comm);
+    if (of->stream != w->stream) return ravel_stream_follow(of->stream, w->stream, err);
+    w->entered = wait_begins(w); /* the operation itself is what the next kernel waits for */
+    return RAVEL_OK;
 }
 
 ravel_status train__wires_leave(train__wires *w, const ravel_comm *comm, ravel_error *err) {
-    ravel_stream *stream = stream_of(w, comm);
-    return stream == w->stream ? RAVEL_OK : ravel_stream_follow(w->stream, stream, err);
+    const wire *of = wire_of(w, comm);
+    int64_t from = of->stream == w->stream ? w->entered : wait_begins(w);
+    ravel_status status = of->stream == w->stream ? RAVEL_OK : ravel_stream_follow(w->stream, of->stream, err);
+    wait_ends(w, of->use, from);
+    return status;
 }
 
 ravel_status train__wires_mark(train__wires *w, const ravel_comm *comm, ravel_event **event, ravel_error *err) {
     ravel_event *made = NULL;
     ravel_status status = ravel_event_create(w->place, &made, err);
-    if (!status) status = ravel_event_record(made, stream_of(w, comm), err);
+    if (!status) status = ravel_event_record(made, wire_of(w, comm)->stream, err);
     if (status)
         ravel_event_free(made);
     else
@@ -132,8 +190,10 @@ ravel_status train__wires_mark(train__wires *w, const ravel_comm *comm, ravel_ev
     return status;
 }
 
-ravel_status train__wires_order(train__wires *w, ravel_event *event, ravel_error *err) {
+ravel_status train__wires_order(train__wires *w, const ravel_comm *comm, ravel_event *event, ravel_error *err) {
+    int64_t from = wait_begins(w);
     ravel_status status = ravel_event_order(event, w->stream, err);
+    wait_ends(w, wire_of(w, comm)->use, from);
     ravel_event_free(event);
     return status;
 }

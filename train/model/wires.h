@@ -43,9 +43,12 @@ ravel_status train__wires_open(const train_kernels *kernels, train_device *devic
 void train__wires_close(train__wires *wires);
 
 typedef enum train__wire_stream { TRAIN__WIRE_KERNELS, TRAIN__WIRE_OWN } train__wire_stream;
+/* What a communicator is for: tensor parallel, context parallel, shares of weights and gradients, stages. */
+typedef enum train__wire_use { TRAIN__WIRE_TP, TRAIN__WIRE_CP, TRAIN__WIRE_SHARD, TRAIN__WIRE_PP } train__wire_use;
+enum { TRAIN__WIRE_USES = TRAIN__WIRE_PP + 1 };
 /* The ranks of `host` over NCCL; the communicator belongs to the wires. Collective over `host`. */
-ravel_status train__wires_join(train__wires *wires, ravel_comm *host, train__wire_stream stream, ravel_comm **comm,
-                               ravel_error *err);
+ravel_status train__wires_join(train__wires *wires, ravel_comm *host, train__wire_stream stream, train__wire_use use,
+                               ravel_comm **comm, ravel_error *err);
 
 /* The next operation on comm comes after the kernels called so far. */
 ravel_status train__wires_enter(train__wires *wires, const ravel_comm *comm, ravel_error *err);
@@ -53,9 +56,24 @@ ravel_status train__wires_enter(train__wires *wires, const ravel_comm *comm, rav
 ravel_status train__wires_leave(train__wires *wires, const ravel_comm *comm, ravel_error *err);
 /* *event: comm's operations so far. */
 ravel_status train__wires_mark(train__wires *wires, const ravel_comm *comm, ravel_event **event, ravel_error *err);
-/* Kernels called from here on come after the event, which is freed. */
-ravel_status train__wires_order(train__wires *wires, ravel_event *event, ravel_error *err);
+/* Kernels called from here on come after the event, which is comm's and is freed. */
+ravel_status train__wires_order(train__wires *wires, const ravel_comm *comm, ravel_event *event, ravel_error *err);
 /* Tells the other ranks that this one failed; what the GPU waits for ends. */
 void train__wires_abort(train__wires *wires, const ravel_error *why);
+
+/* ---- time, on the GPU (stopwatch.h): the host only puts operations into streams ---- */
+
+/* Seconds of forward [0] and backward [1] operations, and the time in them that kernels waited for communicators of each use. */
+typedef struct train__wire_times {
+    double seconds; /* from train__wires_time_begin to train__wires_time_end */
+    double busy[2], waited[2][TRAIN__WIRE_USES];
+} train__wire_times;
+
+void train__wires_time_begin(train__wires *wires);
+/* An operation begins, and ends. Waits outside of operations are not measured. */
+void train__wires_op_begin(train__wires *wires, int backward);
+void train__wires_op_end(train__wires *wires);
+/* Waits for the kernels. */
+ravel_status train__wires_time_end(train__wires *wires, train__wire_times *times, ravel_error *err);
 
 #endif
