@@ -115,34 +115,3 @@ int train_file_quote(FILE *f, const char *text, size_t bytes) {
     if (quoted != small) train__release(NULL, quoted, need);
     return quoted != NULL;
 }
-
-static ravel_status write_all(const char *path, const char *text, size_t bytes, ravel_error *err) {
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0) return train_file_error(err, "made", path);
-    int failed = 0;
-    while (bytes > 0 && !failed) {
-        ssize_t put = write(fd, text, bytes);
-        if (put < 0 && errno == EINTR) continue;
-        failed = put <= 0;
-        if (!failed) {
-            text += put;
-            bytes -= (size_t)put;
-        }
-    }
-    TRAIN_ASSERT(failed || bytes == 0);
-    failed |= fsync(fd) != 0;
-    failed |= close(fd) != 0;
-    return failed ? train_file_error(err, "written", path) : RAVEL_OK;
-}
-
-ravel_status train_file_write(const char *folder, const char *name, const char *text, size_t bytes, ravel_error *err) {
-    char path[TRAIN_PATH], aside[TRAIN_PATH], aside_name[256];
-    (void)snprintf(aside_name, sizeof aside_name, ".%s.new", name);
-    TRAIN_ASSERT(!strchr(name, '/') && strlen(name) < 200);
-    ravel_status status = train_path_join(path, folder, name, err);
-    if (!status) status = train_path_join(aside, folder, aside_name, err);
-    if (!status) status = write_all(aside, text, bytes, err);
-    if (status) return status;
-    if (rename(aside, path) != 0) return train_file_error(err, "renamed", aside);
-    return train_file_flush(folder, err);
-}

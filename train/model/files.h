@@ -28,8 +28,6 @@ ravel_status train_file_close(FILE *file, const char *path, ravel_error *err);
 ravel_status train_json_read(const char *path, ravel_json **doc, ravel_error *err);
 /* Prints text[bytes] as a JSON string; 0: memory was short, and it printed an empty one. */
 int train_file_quote(FILE *file, const char *text, size_t bytes);
-/* folder/name, written aside, flushed and renamed. */
-ravel_status train_file_write(const char *folder, const char *name, const char *text, size_t bytes, ravel_error *err);
 /* fsync of a file or a folder. */
 ravel_status train_file_flush(const char *path, ravel_error *err);
 

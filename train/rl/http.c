@@ -22,11 +22,6 @@ typedef struct place {
     const char *path;
 } place;
 
-typedef struct buffer {
-    char *data;
-    size_t used, room;
-} buffer;
-
 static ravel_status parse(const char *url, place *p, ravel_error *err) {
     const char *host = strncmp(url, "http://", 7) == 0 ? url + 7 : "", *end = host + strcspn(host, ":/");
     const char *port = *end == ':' ? end + 1 : "80", *after = *end == ':' ? port + strspn(port, "0123456789") : end;
@@ -99,20 +94,15 @@ static ravel_status send_all(int fd, const char *data, size_t bytes, double dead
     return RAVEL_OK;
 }
 
-static ravel_status receive_all(int fd, buffer *b, double deadline, const char *url, ravel_error *err) {
-    for (;;) {
-        if (b->room - b->used < 65536) {
-            size_t room = b->room ? 2 * b->room : 131072;
-            char *grown = room <= MOST ? realloc(b->data, room) : NULL;
-            if (!grown) return ravel_error_set(err, RAVEL_E_CALLBACK, "%s: the answer is too long", url);
-            b->data = grown;
-            b->room = room;
-            TRAIN_ASSERT(b->room - b->used >= 65536);
-        }
-        ssize_t got = recv(fd, b->data + b->used, b->room - b->used - 1, 0);
+static ravel_status receive_all(int fd, FILE *to, double deadline, const char *url, ravel_error *err) {
+    char piece[65536];
+    for (size_t all = 0;;) {
+        ssize_t got = recv(fd, piece, sizeof piece, 0);
         if (got == 0) return RAVEL_OK;
         if (got > 0) {
-            b->used += (size_t)got;
+            all += (size_t)got;
+            if (all > MOST || fwrite(piece, 1, (size_t)got, to) != (size_t)got)
+                return ravel_error_set(err, RAVEL_E_CALLBACK, "%s: the answer is too long", url);
             continue;
         }
         if (errno != EAGAIN && errno != EINTR) return failed(url, "reading the answer", errno, err);
@@ -122,20 +112,18 @@ static ravel_status receive_all(int fd, buffer *b, double deadline, const char *
 }
 
 /* Moves the body to the front; E_CALLBACK where the status line is not 200. */
-static ravel_status take_body(buffer *b, const char *url, ravel_error *err) {
-    if (!b->data) return ravel_error_set(err, RAVEL_E_CALLBACK, "%s: it closed the connection without an answer", url);
-    b->data[b->used] = '\0';
-    TRAIN_ASSERT(b->used < b->room);
-    char *body = strstr(b->data, "\r\n\r\n"), *code = strchr(b->data, ' ');
-    if (!body || strncmp(b->data, "HTTP/1.", 7) != 0 || !code)
+static ravel_status take_body(char *data, size_t *bytes, const char *url, ravel_error *err) {
+    if (!*bytes) return ravel_error_set(err, RAVEL_E_CALLBACK, "%s: it closed the connection without an answer", url);
+    char *body = strstr(data, "\r\n\r\n"), *code = strchr(data, ' ');
+    if (!body || strncmp(data, "HTTP/1.", 7) != 0 || !code)
         return ravel_error_set(err, RAVEL_E_CALLBACK, "%s: the answer is not HTTP", url);
     if (strncmp(code + 1, "200", 3) != 0)
         return ravel_error_set(err, RAVEL_E_CALLBACK, "%s: it answered %.*s", url, (int)strcspn(code + 1, "\r\n"),
                                code + 1);
     body += 4;
-    TRAIN_ASSERT(body <= b->data + b->used);
-    b->used -= (size_t)(body - b->data);
-    memmove(b->data, body, b->used + 1);
+    TRAIN_ASSERT(body <= data + *bytes);
+    *bytes -= (size_t)(body - data);
+    memmove(data, body, *bytes + 1);
     return RAVEL_OK;
 }
 
@@ -144,7 +132,8 @@ ravel_status train_http_post(const char *url, const char *body, size_t bytes, do
     place p = {0};
     char head[2048];
     int fd = -1;
-    buffer b = {0};
+    char *data = NULL;
+    size_t size = 0;
     double deadline = train__now() + seconds;
     ravel_status status = parse(url, &p, err);
     if (!status) status = connect_to(&p, url, deadline, &fd, err);
@@ -156,14 +145,16 @@ ravel_status train_http_post(const char *url, const char *body, size_t bytes, do
     TRAIN_ASSERT(used > 0 && (size_t)used < sizeof head);
     status = send_all(fd, head, (size_t)used, deadline, url, err);
     if (!status) status = send_all(fd, body, bytes, deadline, url, err);
-    if (!status) status = receive_all(fd, &b, deadline, url, err);
-    if (!status) status = take_body(&b, url, err);
+    FILE *f = status ? NULL : open_memstream(&data, &size);
+    if (!status) status = f ? receive_all(fd, f, deadline, url, err) : train__no_memory(err, 1, "an answer");
+    if (f && fclose(f) != 0 && !status) status = train__no_memory(err, size, "an answer");
+    if (!status) status = take_body(data, &size, url, err);
     close(fd);
     if (status) {
-        free(b.data);
+        free(data);
         return status;
     }
-    *answer = b.data;
-    *answer_bytes = b.used;
+    *answer = data;
+    *answer_bytes = size;
     return RAVEL_OK;
 }

@@ -39,19 +39,18 @@ static void state_default(train_state *state) {
 }
 
 /* JSON has no NAN: what is not finite is left out. */
-static size_t state_text(const train_state *state, char *text, size_t bytes) {
-    size_t used = 0;
+static void state_print(FILE *f, const train_state *state) {
+    const char *before = "{";
     for (const ravel_option *row = state_table; row->name; row++) {
         char value[64];
         double real = 0;
         if (row->type == RAVEL_OPTION_F64) memcpy(&real, (const char *)state + row->offset, sizeof real);
         if (!isfinite(real)) continue;
         ravel_option_format(row, state, value, sizeof value);
-        used += (size_t)snprintf(text + used, bytes - used, "%s\"%s\": %s", used ? ",\n " : "{", row->name, value);
+        (void)fprintf(f, "%s\"%s\": %s", before, row->name, value);
+        before = ",\n ";
     }
-    used += (size_t)snprintf(text + used, bytes - used, "}\n");
-    TRAIN_ASSERT(used < bytes);
-    return used;
+    (void)fputs("}\n", f);
 }
 
 static ravel_status state_read(const char *folder, train_state *state, ravel_error *err) {
@@ -234,11 +233,16 @@ ravel_status train_run_apply(train_run *run, train_learner *learner, ravel_error
 
 /* ---- checkpoints ---------------------------------------------------------------------------------------- */
 
+/* Into the folder of a checkpoint, which is flushed to the disk as a whole. */
 static ravel_status write_state(train_run *run, const char *folder, ravel_error *err) {
-    char text[4096];
+    char path[TRAIN_PATH];
+    ravel_status status = train_path_join(path, folder, "state.json", err);
+    if (status) return status;
+    FILE *f = train_file_create(path, err);
+    if (!f) return RAVEL_E_IO;
     ravel_metrics_totals_get(run->metrics, &run->state.totals);
-    size_t bytes = state_text(&run->state, text, sizeof text);
-    ravel_status status = train_file_write(folder, "state.json", text, bytes, err);
+    state_print(f, &run->state);
+    status = train_file_close(f, path, err);
     if (!status && run->addition.write) status = run->addition.write(run->addition.user, folder, err);
     return status;
 }
