@@ -1,6 +1,7 @@
 #include "tests/unit/comm_body.h"
 
 #include "base/rng.h"
+#include "tests/unit/comm_try.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -13,345 +14,6 @@
         if (try_status) return try_status; \
     } while (0)
 
-/* ---- data that every rank can compute ------------------------------------------------------------------- */
-
-/* The bytes [first, first + count) of what `rank` sends in operation `op`, eight at a time: with a sanitizer, filling and
- * comparing arrays byte by byte would take most of the time of these tests. */
-static void fill_bytes(uint8_t *to, uint64_t op, int32_t rank, int64_t first, int64_t count) {
-    uint64_t base = op * 0x9e3779b97f4a7c15u ^ (uint64_t)rank << 40;
-    for (int64_t done = 0, part; done < count; done += part) {
-        int64_t at = first + done, skip = at % 8;
-        uint64_t word = ravel__mix64(base ^ (uint64_t)(at / 8)) >> (skip * 8);
-        part = 8 - skip < count - done ? 8 - skip : count - done;
-        memcpy(to + done, &word, (size_t)part);
-    }
-}
-
-static ravel_status same_bytes(const uint8_t *got, uint64_t op, int32_t rank, int64_t first, int64_t count,
-                               const char *what, ravel_error *err) {
-    uint8_t want[4096];
-    for (int64_t at = 0; at < count; at += (int64_t)sizeof want) {
-        int64_t part = count - at < (int64_t)sizeof want ? count - at : (int64_t)sizeof want, i = 0;
-        fill_bytes(want, op, rank, first + at, part);
-        if (memcmp(got + at, want, (size_t)part) == 0) continue;
-        while (got[at + i] == want[i]) i++;
-        return ravel_error_set(err, RAVEL_E_INTERNAL, "%s: byte %lld from rank %d is %d, not %d", what,
-                               (long long)(at + i), rank, got[at + i], want[i]);
-    }
-    return RAVEL_OK;
-}
-
-static const int32_t move_types[] = {RAVEL_U8, RAVEL_I32, RAVEL_BF16, RAVEL_F64, RAVEL_C64};
-enum { MOVE_TYPES = sizeof move_types / sizeof *move_types };
-static const int32_t reduce_types[] = {RAVEL_I32, RAVEL_I64, RAVEL_U64, RAVEL_F32, RAVEL_F64, RAVEL_BF16,
-                                       RAVEL_F16, RAVEL_U8,  RAVEL_I8,  RAVEL_U16, RAVEL_I16, RAVEL_U32};
-enum { REDUCE_TYPES = sizeof reduce_types / sizeof *reduce_types };
-
-/* ---- moves ---------------------------------------------------------------------------------------------- */
-
-static ravel_status try_broadcast(ravel_comm *comm, uint64_t op, int64_t count, int32_t dtype, int32_t root,
-                                  int32_t later, ravel_error *err) {
-    int64_t bytes = count * ravel_dtype_bytes(dtype);
-    uint8_t *data = malloc((size_t)bytes + 1);
-    ravel_request *request = NULL;
-    if (ravel_comm_rank(comm) == root) fill_bytes(data, op, root, 0, bytes);
-    data[bytes] = 77;
-    ravel_status status = later ? ravel_comm_ibroadcast(comm, data, count, dtype, root, &request, err)
-                                : ravel_comm_broadcast(comm, data, count, dtype, root, err);
-    if (!status && later) status = ravel_request_wait(request, err);
-    if (!status) status = same_bytes(data, op, root, 0, bytes, "broadcast", err);
-    if (!status && data[bytes] != 77) status = ravel_error_set(err, RAVEL_E_INTERNAL, "broadcast wrote past the end");
-    free(data);
-    return status;
-}
-
-static ravel_status try_allgather(ravel_comm *comm, uint64_t op, int64_t count, int32_t dtype, int32_t in_place,
-                                  ravel_error *err) {
-    int32_t n = ravel_comm_size(comm), me = ravel_comm_rank(comm);
-    int64_t bytes = count * ravel_dtype_bytes(dtype);
-    uint8_t *recv = malloc((size_t)(bytes * n) + 1), *send = malloc((size_t)bytes + 1);
-    uint8_t *from = in_place ? recv + bytes * me : send;
-    fill_bytes(from, op, me, 0, bytes);
-    ravel_status status = ravel_comm_allgather(comm, from, recv, count, dtype, err);
-    for (int32_t r = 0; r < n && !status; r++)
-        status = same_bytes(recv + bytes * r, op, r, 0, bytes, "all-gather", err);
-    free(send), free(recv);
-    return status;
-}
-
-/* A count that every rank can compute: often 0, mostly small. */
-static int64_t count_for(uint64_t op, int32_t a, int32_t b, int64_t most) {
-    uint64_t x = ravel__mix64(op ^ (uint64_t)a << 20 ^ (uint64_t)b << 44);
-    if (x % 4 == 0) return 0;
-    if (x % 4 == 1) return (int64_t)(x / 4 % 9);
-    return (int64_t)(x / 4 % (uint64_t)(most + 1));
-}
-
-static ravel_status try_allgatherv(ravel_comm *comm, uint64_t op, int64_t most, int32_t dtype, int32_t later,
-                                   ravel_error *err) {
-    int32_t n = ravel_comm_size(comm), me = ravel_comm_rank(comm), each = ravel_dtype_bytes(dtype);
-    int64_t *counts = calloc((size_t)n, 2 * sizeof *counts), *offsets = counts + n, total = 0;
-    for (int32_t r = n - 1; r >= 0; r--) { /* backwards, with gaps: offsets are each rank's own */
-        counts[r] = count_for(op, r, 0, most);
-        offsets[r] = total;
-        total += counts[r] + me % 3;
-    }
-    uint8_t *recv = malloc((size_t)(total * each) + 1), *send = malloc((size_t)(counts[me] * each) + 1);
-    ravel_request *request = NULL;
-    fill_bytes(send, op, me, 0, counts[me] * each);
-    ravel_status status = later ? ravel_comm_iallgatherv(comm, send, recv, counts, offsets, dtype, &request, err)
-                                : ravel_comm_allgatherv(comm, send, recv, counts, offsets, dtype, err);
-    if (!status && later) status = ravel_request_wait(request, err);
-    for (int32_t r = 0; r < n && !status; r++)
-        status = same_bytes(recv + offsets[r] * each, op, r, 0, counts[r] * each, "all-gatherv", err);
-    free(counts), free(send), free(recv);
-    return status;
-}
-
-static ravel_status try_alltoall(ravel_comm *comm, uint64_t op, int64_t count, int32_t dtype, ravel_error *err) {
-    int32_t n = ravel_comm_size(comm), me = ravel_comm_rank(comm);
-    int64_t bytes = count * ravel_dtype_bytes(dtype);
-    uint8_t *send = malloc((size_t)(bytes * n) + 1), *recv = malloc((size_t)(bytes * n) + 1);
-    fill_bytes(send, op, me, 0, bytes * n);
-    ravel_status status = ravel_comm_alltoall(comm, send, recv, count, dtype, err);
-    for (int32_t r = 0; r < n && !status; r++)
-        status = same_bytes(recv + bytes * r, op, r, bytes * me, bytes, "all-to-all", err);
-    free(send), free(recv);
-    return status;
-}
-
-static ravel_status try_alltoallv(ravel_comm *comm, uint64_t op, int64_t most, int32_t dtype, int32_t later,
-                                  ravel_error *err) {
-    int32_t n = ravel_comm_size(comm), me = ravel_comm_rank(comm), each = ravel_dtype_bytes(dtype);
-    int64_t *lists = calloc((size_t)n, 4 * sizeof *lists), sent = 0, received = 0;
-    int64_t *sends = lists, *recvs = lists + n, *send_at = lists + 2 * n, *recv_at = lists + 3 * n;
-    for (int32_t r = 0; r < n; r++) {
-        sends[r] = count_for(op, me, r, most), recvs[r] = count_for(op, r, me, most);
-        send_at[r] = sent, recv_at[r] = received;
-        sent += sends[r], received += recvs[r];
-    }
-    uint8_t *send = malloc((size_t)(sent * each) + 1), *recv = malloc((size_t)(received * each) + 1);
-    ravel_request *request = NULL;
-    for (int32_t r = 0; r < n; r++) fill_bytes(send + send_at[r] * each, op ^ (uint64_t)r, me, 0, sends[r] * each);
-    /* Offsets that say what the default says. */
-    const int64_t *so = op % 2 ? send_at : NULL, *ro = op % 3 ? recv_at : NULL;
-    ravel_status status = later ? ravel_comm_ialltoallv(comm, send, sends, so, recv, recvs, ro, dtype, &request, err)
-                                : ravel_comm_alltoallv(comm, send, sends, so, recv, recvs, ro, dtype, err);
-    if (!status && later) status = ravel_request_wait(request, err);
-    for (int32_t r = 0; r < n && !status; r++)
-        status = same_bytes(recv + recv_at[r] * each, op ^ (uint64_t)me, r, 0, recvs[r] * each, "all-to-allv", err);
-    free(lists), free(send), free(recv);
-    return status;
-}
-
-/* ---- reductions ----------------------------------------------------------------------------------------- */
-
-/* Element i of what `rank` brings: integers of all bits, floats of different sizes. */
-static void element_at(uint64_t op, int32_t rank, int64_t i, int32_t dtype, void *element) {
-    uint64_t x = ravel__mix64(op ^ (uint64_t)rank << 48 ^ (uint64_t)i);
-    if (ravel_dtype_kind(dtype) != 'f') {
-        memcpy(element, &x, (size_t)ravel_dtype_bytes(dtype));
-        return;
-    }
-    static const double sizes[] = {1, 1e-3, 100, 0.37};
-    double value = ((double)(x >> 40) / 0x1p23 - 1) * sizes[x % 4];
-    float narrow = (float)value;
-    if (dtype == RAVEL_F32)
-        memcpy(element, &narrow, sizeof narrow);
-    else
-        (void)ravel_dtype_store(dtype, element, value);
-}
-
-static uint64_t widen(const void *element, int32_t dtype) {
-    uint64_t u = 0;
-    int32_t bytes = ravel_dtype_bytes(dtype);
-    memcpy(&u, element, (size_t)bytes);
-    if (ravel_dtype_kind(dtype) == 'i' && bytes < 8 && u >> (8 * bytes - 1)) u |= ~UINT64_C(0) << (8 * bytes);
-    return u;
-}
-
-static uint64_t combine_integers(uint64_t a, uint64_t b, int32_t dtype, int32_t reduce) {
-    if (reduce == RAVEL_SUM) return a + b;
-    int b_less = ravel_dtype_kind(dtype) == 'i' ? (int64_t)b < (int64_t)a : b < a;
-    return b_less == (reduce == RAVEL_MIN) ? b : a;
-}
-
-/* The reference: rank by rank, in the arithmetic that the header promises. */
-static void reduced_at(uint64_t op, int32_t ranks, int64_t i, int32_t dtype, int32_t reduce, void *out) {
-    uint64_t whole = 0;
-    double wide = 0;
-    float narrow = 0;
-    for (int32_t r = 0; r < ranks; r++) {
-        uint64_t room = 0;
-        double x = 0;
-        element_at(op, r, i, dtype, &room);
-        if (ravel_dtype_kind(dtype) != 'f') {
-            whole = r ? combine_integers(whole, widen(&room, dtype), dtype, reduce) : widen(&room, dtype);
-            continue;
-        }
-        float f = 0;
-        if (dtype == RAVEL_F32) {
-            memcpy(&f, &room, sizeof f);
-            x = (double)f;
-        } else {
-            (void)ravel_dtype_load(dtype, &room, &x);
-            f = (float)x;
-        }
-        if (r == 0)
-            wide = x, narrow = f;
-        else if (reduce == RAVEL_SUM)
-            wide += x, narrow += f;
-        else if ((reduce == RAVEL_MIN) == (x < wide))
-            wide = x, narrow = f;
-    }
-    if (ravel_dtype_kind(dtype) != 'f')
-        memcpy(out, &whole, (size_t)ravel_dtype_bytes(dtype));
-    else
-        (void)ravel_dtype_store(dtype, out, dtype == RAVEL_F64 ? wide : (double)narrow);
-}
-
-/* The reference costs a sum over all ranks for every element of every rank. Sanitizers look for races and bad memory: there
- * every seventh element of a long array is compared, and the last; all of them in the build without. */
-#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
-enum { COMPARE_STEP = 7 };
-#else
-enum { COMPARE_STEP = 1 };
-#endif
-
-static ravel_status same_reduced(const uint8_t *got, uint64_t op, int32_t ranks, int64_t first, int64_t count,
-                                 int32_t dtype, int32_t reduce, const char *what, ravel_error *err) {
-    int32_t each = ravel_dtype_bytes(dtype);
-    int64_t step = count > 512 ? COMPARE_STEP : 1;
-    for (int64_t i = (count - 1) % step; i < count; i += step) {
-        uint64_t want = 0, have = 0;
-        reduced_at(op, ranks, first + i, dtype, reduce, &want);
-        memcpy(&have, got + i * each, (size_t)each);
-        if (have != want)
-            return ravel_error_set(err, RAVEL_E_INTERNAL, "%s of %s, reduction %d: element %lld is %llx, not %llx",
-                                   what, ravel_dtype_name(dtype), reduce, (long long)i, (unsigned long long)have,
-                                   (unsigned long long)want);
-    }
-    return RAVEL_OK;
-}
-
-static uint8_t *elements(uint64_t op, int32_t rank, int64_t count, int32_t dtype) {
-    int32_t each = ravel_dtype_bytes(dtype);
-    uint8_t *data = malloc((size_t)(count * each) + 1);
-    for (int64_t i = 0; i < count; i++) element_at(op, rank, i, dtype, data + i * each);
-    return data;
-}
-
-static ravel_status try_allreduce(ravel_comm *comm, uint64_t op, int64_t count, int32_t dtype, int32_t reduce,
-                                  int32_t in_place, ravel_error *err) {
-    uint8_t *send = elements(op, ravel_comm_rank(comm), count, dtype);
-    uint8_t *recv = in_place ? send : malloc((size_t)(count * ravel_dtype_bytes(dtype)) + 1);
-    ravel_status status = ravel_comm_allreduce(comm, send, recv, count, dtype, reduce, err);
-    if (!status) status = same_reduced(recv, op, ravel_comm_size(comm), 0, count, dtype, reduce, "all-reduce", err);
-    if (recv != send) free(recv);
-    free(send);
-    return status;
-}
-
-static ravel_status try_reduce(ravel_comm *comm, uint64_t op, int64_t count, int32_t dtype, int32_t reduce,
-                               int32_t root, ravel_error *err) {
-    uint8_t *send = elements(op, ravel_comm_rank(comm), count, dtype);
-    int is_root = ravel_comm_rank(comm) == root;
-    ravel_status status =
-        ravel_comm_reduce(comm, send, is_root ? send : NULL, count, dtype, reduce, root, err); /* in place */
-    if (!status && is_root)
-        status = same_reduced(send, op, ravel_comm_size(comm), 0, count, dtype, reduce, "reduce", err);
-    free(send);
-    return status;
-}
-
-static ravel_status try_reduce_scatter(ravel_comm *comm, uint64_t op, int64_t most, int32_t dtype, int32_t reduce,
-                                       int32_t ragged, ravel_error *err) {
-    int32_t n = ravel_comm_size(comm), me = ravel_comm_rank(comm);
-    int64_t *counts = calloc((size_t)n, sizeof *counts), total = 0, first = 0;
-    for (int32_t r = 0; r < n; r++) {
-        counts[r] = ragged ? count_for(op, r, 1, most) : most;
-        if (r < me) first += counts[r];
-        total += counts[r];
-    }
-    uint8_t *send = elements(op, me, total, dtype);
-    uint8_t *recv = malloc((size_t)(counts[me] * ravel_dtype_bytes(dtype)) + 1);
-    ravel_status status = ragged ? ravel_comm_reduce_scatterv(comm, send, recv, counts, dtype, reduce, err)
-                                 : ravel_comm_reduce_scatter(comm, send, recv, most, dtype, reduce, err);
-    if (!status) status = same_reduced(recv, op, n, first, counts[me], dtype, reduce, "reduce-scatter", err);
-    free(counts), free(send), free(recv);
-    return status;
-}
-
-/* ---- messages ------------------------------------------------------------------------------------------- */
-
-/* To the right neighbour and from the left one, the tags taken in the opposite order. */
-static ravel_status try_ring(ravel_comm *comm, uint64_t op, int64_t most, ravel_error *err) {
-    enum { MESSAGES = 4 };
-    int32_t n = ravel_comm_size(comm), me = ravel_comm_rank(comm), right = (me + 1) % n, left = (me + n - 1) % n;
-    ravel_request *requests[2 * MESSAGES] = {NULL};
-    uint8_t *sent[MESSAGES], *got[MESSAGES];
-    ravel_status status = RAVEL_OK;
-    for (int32_t m = 0; m < MESSAGES; m++) {
-        int64_t out = count_for(op, me, m, most), in = count_for(op, left, m, most);
-        sent[m] = malloc((size_t)out + 1);
-        got[m] = malloc((size_t)in + 1);
-        fill_bytes(sent[m], op + (uint64_t)m, me, 0, out);
-        if (!status) status = ravel_comm_isend(comm, sent[m], out, RAVEL_U8, right, m / 2, &requests[m], err);
-    }
-    for (int32_t m = MESSAGES / 2 - 1; m >= 0; m--) /* tag 1 first; within a tag they keep their order */
-        for (int32_t k = 0; k < 2 && !status; k++) {
-            int32_t which = 2 * m + k;
-            int64_t in = count_for(op, left, which, most);
-            status = ravel_comm_irecv(comm, got[which], in, RAVEL_U8, left, m, &requests[MESSAGES + which], err);
-        }
-    ravel_status waited = ravel_request_wait_all(requests, 2 * MESSAGES, err);
-    if (!status) status = waited;
-    for (int32_t m = 0; m < MESSAGES; m++) {
-        int64_t in = count_for(op, left, m, most);
-        if (!status) status = same_bytes(got[m], op + (uint64_t)m, left, 0, in, "message", err);
-        free(sent[m]), free(got[m]);
-    }
-    return status;
-}
-
-/* Blocking, from even to odd and back. */
-static ravel_status try_ping_pong(ravel_comm *comm, uint64_t op, int64_t most, ravel_error *err) {
-    int32_t me = ravel_comm_rank(comm), peer = me ^ 1, low = me & ~1;
-    if (peer >= ravel_comm_size(comm)) return RAVEL_OK;
-    int64_t bytes = count_for(op, low, 0, most);
-    uint8_t *data = malloc((size_t)bytes + 1);
-    ravel_status status;
-    if (me == low) {
-        fill_bytes(data, op, low, 0, bytes);
-        status = ravel_comm_send(comm, data, bytes, RAVEL_U8, peer, 5, err);
-        memset(data, 0, (size_t)bytes);
-        if (!status) status = ravel_comm_recv(comm, data, bytes, RAVEL_U8, peer, 6, err);
-    } else {
-        status = ravel_comm_recv(comm, data, bytes, RAVEL_U8, peer, 5, err);
-        if (!status) status = ravel_comm_send(comm, data, bytes, RAVEL_U8, peer, 6, err);
-    }
-    if (!status) status = same_bytes(data, op, low, 0, bytes, "ping-pong", err);
-    free(data);
-    return status;
-}
-
-/* A barrier that was begun is not over before everybody has begun it: rank 0 begins when it has heard from all others,
- * who have looked by then. Where collectives happen in their start (callbacks) there is nothing to look at. */
-static ravel_status try_ibarrier(ravel_comm *comm, ravel_error *err) {
-    int32_t me = ravel_comm_rank(comm), n = ravel_comm_size(comm), done = 0, word = 0;
-    int waits = strcmp(ravel_comm_kind(comm), "callbacks") == 0;
-    ravel_request *request = NULL;
-    ravel_status status = RAVEL_OK;
-    for (int32_t r = 1; me == 0 && !waits && r < n && !status; r++)
-        status = ravel_comm_recv(comm, &word, 1, RAVEL_I32, r, 9, err);
-    if (!status) status = ravel_comm_ibarrier(comm, &request, err);
-    if (me && !waits && !status) status = ravel_request_test(request, &done, err);
-    if (done) return ravel_error_set(err, RAVEL_E_INTERNAL, "rank %d: a barrier was over before all had come", me);
-    if (me && !waits && !status) status = ravel_comm_send(comm, &word, 1, RAVEL_I32, 0, 9, err);
-    ravel_status waited = ravel_request_wait(request, status ? NULL : err);
-    return status ? status : waited;
-}
-
 /* ---- bodies --------------------------------------------------------------------------------------------- */
 
 /* Every operation, at sizes around the borders that implementations have. */
@@ -362,19 +24,19 @@ static ravel_status every_operation(ravel_comm *comm, void *user, ravel_error *e
     int32_t n = ravel_comm_size(comm);
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         int64_t count = counts[i] > job->most ? job->most : counts[i];
-        int32_t move = move_types[i % MOVE_TYPES], sum = reduce_types[i % REDUCE_TYPES], later = i % 2;
+        int32_t move = comm_move_types[i % MOVE_TYPES], sum = comm_reduce_types[i % REDUCE_TYPES], later = i % 2;
         TRY(ravel_comm_barrier(comm, err));
-        TRY(try_ibarrier(comm, err));
-        TRY(try_broadcast(comm, ++op, count, move, (int32_t)i % n, later, err));
-        TRY(try_allgather(comm, ++op, count, move, i % 2, err));
-        TRY(try_allgatherv(comm, ++op, count, move, later, err));
-        TRY(try_alltoall(comm, ++op, count, move, err));
-        TRY(try_alltoallv(comm, ++op, count, move, later, err));
-        TRY(try_allreduce(comm, ++op, count, sum, RAVEL_SUM, i % 2, err));
-        TRY(try_reduce(comm, ++op, count, sum, RAVEL_MAX, (int32_t)i % n, err));
-        TRY(try_reduce_scatter(comm, ++op, count / n, sum, RAVEL_MIN, i % 2, err));
-        TRY(try_ring(comm, ++op, count, err));
-        TRY(try_ping_pong(comm, ++op, count, err));
+        TRY(comm_try_ibarrier(comm, err));
+        TRY(comm_try_broadcast(comm, ++op, count, move, (int32_t)i % n, later, err));
+        TRY(comm_try_allgather(comm, ++op, count, move, i % 2, err));
+        TRY(comm_try_allgatherv(comm, ++op, count, move, later, err));
+        TRY(comm_try_alltoall(comm, ++op, count, move, err));
+        TRY(comm_try_alltoallv(comm, ++op, count, move, later, err));
+        TRY(comm_try_allreduce(comm, ++op, count, sum, RAVEL_SUM, i % 2, err));
+        TRY(comm_try_reduce(comm, ++op, count, sum, RAVEL_MAX, (int32_t)i % n, err));
+        TRY(comm_try_reduce_scatter(comm, ++op, count / n, sum, RAVEL_MIN, i % 2, err));
+        TRY(comm_try_ring(comm, ++op, count, err));
+        TRY(comm_try_ping_pong(comm, ++op, count, err));
     }
     return RAVEL_OK;
 }
@@ -384,10 +46,10 @@ static ravel_status every_reduction(ravel_comm *comm, void *user, ravel_error *e
     uint64_t op = job->seed + 1000;
     for (int32_t t = 0; t < REDUCE_TYPES; t++)
         for (int32_t reduce = RAVEL_SUM; reduce <= RAVEL_MAX; reduce++) {
-            TRY(try_allreduce(comm, ++op, 7, reduce_types[t], reduce, t % 2, err));
-            TRY(try_allreduce(comm, ++op, 2049, reduce_types[t], reduce, !(t % 2), err));
-            TRY(try_reduce(comm, ++op, 100, reduce_types[t], reduce, t % ravel_comm_size(comm), err));
-            TRY(try_reduce_scatter(comm, ++op, 65, reduce_types[t], reduce, t % 2, err));
+            TRY(comm_try_allreduce(comm, ++op, 7, comm_reduce_types[t], reduce, t % 2, err));
+            TRY(comm_try_allreduce(comm, ++op, 2049, comm_reduce_types[t], reduce, !(t % 2), err));
+            TRY(comm_try_reduce(comm, ++op, 100, comm_reduce_types[t], reduce, t % ravel_comm_size(comm), err));
+            TRY(comm_try_reduce_scatter(comm, ++op, 65, comm_reduce_types[t], reduce, t % 2, err));
         }
     float nan = __builtin_nanf(""), values[2] = {ravel_comm_rank(comm) == 0 ? nan : 1, 1}, result[2];
     for (int32_t reduce = RAVEL_MIN; reduce <= RAVEL_MAX; reduce++) {
@@ -403,34 +65,35 @@ static ravel_status large_arrays(ravel_comm *comm, void *user, ravel_error *err)
     const comm_job *job = user;
     int64_t count = 1300001;
     uint64_t op = job->seed + 2000;
-    TRY(try_broadcast(comm, ++op, count, RAVEL_I32, ravel_comm_size(comm) - 1, 1, err));
-    TRY(try_allgather(comm, ++op, count / ravel_comm_size(comm) + 1, RAVEL_I16, 0, err));
-    TRY(try_alltoallv(comm, ++op, 2 * count / ravel_comm_size(comm), RAVEL_U8, 0, err));
-    TRY(try_allreduce(comm, ++op, count / 5, RAVEL_F32, RAVEL_SUM, 1, err));
-    TRY(try_reduce_scatter(comm, ++op, count / 5 / ravel_comm_size(comm), RAVEL_I64, RAVEL_SUM, 1, err));
-    TRY(try_ring(comm, ++op, count, err));
+    TRY(comm_try_broadcast(comm, ++op, count, RAVEL_I32, ravel_comm_size(comm) - 1, 1, err));
+    TRY(comm_try_allgather(comm, ++op, count / ravel_comm_size(comm) + 1, RAVEL_I16, 0, err));
+    TRY(comm_try_alltoallv(comm, ++op, 2 * count / ravel_comm_size(comm), RAVEL_U8, 0, err));
+    TRY(comm_try_allreduce(comm, ++op, count / 5, RAVEL_F32, RAVEL_SUM, 1, err));
+    TRY(comm_try_reduce_scatter(comm, ++op, count / 5 / ravel_comm_size(comm), RAVEL_I64, RAVEL_SUM, 1, err));
+    TRY(comm_try_ring(comm, ++op, count, err));
     return RAVEL_OK;
 }
 
 static ravel_status one_random(ravel_comm *comm, uint64_t op, int64_t most, ravel_error *err) {
     uint64_t x = ravel__mix64(op);
     int32_t n = ravel_comm_size(comm), later = x >> 8 & 1, root = (int32_t)(x >> 16 & 0xffff) % n;
-    int32_t move = move_types[(x >> 32 & 0xff) % MOVE_TYPES], sum = reduce_types[(x >> 40 & 0xff) % REDUCE_TYPES];
+    int32_t move = comm_move_types[(x >> 32 & 0xff) % MOVE_TYPES],
+            sum = comm_reduce_types[(x >> 40 & 0xff) % REDUCE_TYPES];
     int32_t reduce = (int32_t)(x >> 48 & 0xff) % 3;
-    int64_t count = count_for(op, 9, 9, most);
+    int64_t count = comm_count(op, 9, 9, most);
     switch (x % 12) {
     case 0: return ravel_comm_barrier(comm, err);
-    case 1: return try_broadcast(comm, op, count, move, root, later, err);
-    case 2: return try_allgather(comm, op, count, move, later, err);
+    case 1: return comm_try_broadcast(comm, op, count, move, root, later, err);
+    case 2: return comm_try_allgather(comm, op, count, move, later, err);
     case 3:
-    case 4: return try_allgatherv(comm, op, most, move, later, err);
-    case 5: return try_alltoall(comm, op, count, move, err);
+    case 4: return comm_try_allgatherv(comm, op, most, move, later, err);
+    case 5: return comm_try_alltoall(comm, op, count, move, err);
     case 6:
-    case 7: return try_alltoallv(comm, op, most, move, later, err);
-    case 8: return try_allreduce(comm, op, count, sum, reduce, later, err);
-    case 9: return try_reduce(comm, op, count, sum, reduce, root, err);
-    case 10: return try_reduce_scatter(comm, op, most / n, sum, reduce, later, err);
-    default: return later ? try_ring(comm, op, most, err) : try_ping_pong(comm, op, most, err);
+    case 7: return comm_try_alltoallv(comm, op, most, move, later, err);
+    case 8: return comm_try_allreduce(comm, op, count, sum, reduce, later, err);
+    case 9: return comm_try_reduce(comm, op, count, sum, reduce, root, err);
+    case 10: return comm_try_reduce_scatter(comm, op, most / n, sum, reduce, later, err);
+    default: return later ? comm_try_ring(comm, op, most, err) : comm_try_ping_pong(comm, op, most, err);
     }
 }
 
@@ -478,7 +141,7 @@ static ravel_status overlapped(ravel_comm *comm, void *user, ravel_error *err) {
     for (int32_t round = 0; round < 3 && !status; round++) {
         uint64_t op = job->seed + 5000 + (uint64_t)round * MANY;
         for (int32_t i = 0; i < MANY && !status; i++) {
-            if (i % n == me) fill_bytes(data + i * BYTES, op + (uint64_t)i, me, 0, BYTES);
+            if (i % n == me) comm_fill(data + i * BYTES, op + (uint64_t)i, me, 0, BYTES);
             status = ravel_comm_ibroadcast(comm, data + i * BYTES, BYTES, RAVEL_U8, i % n, &requests[i], err);
         }
         for (int32_t k = 0; k < MANY && !status; k++) {
@@ -486,7 +149,7 @@ static ravel_status overlapped(ravel_comm *comm, void *user, ravel_error *err) {
             while (k % 3 == 0 && !done && !status) status = ravel_request_test(requests[i], &done, err);
             if (k % 3 && !status) status = ravel_request_wait(requests[i], err);
             requests[i] = NULL;
-            if (!status) status = same_bytes(data + i * BYTES, op + (uint64_t)i, i % n, 0, BYTES, "ibroadcast", err);
+            if (!status) status = comm_same(data + i * BYTES, op + (uint64_t)i, i % n, 0, BYTES, "ibroadcast", err);
         }
     }
     if (status) ravel_request_wait_all(requests, MANY, NULL);
@@ -511,7 +174,7 @@ static ravel_status tag_orders(ravel_comm *comm, void *user, ravel_error *err) {
         for (int32_t k = 0; k < MANY && !status; k++) {
             int32_t s = sending[round % 2][k], r = receiving[round / 2][k];
             int64_t bytes[2] = {(s * 811) % BYTES, (r * 811) % BYTES};
-            fill_bytes(data + s * BYTES, op + (uint64_t)s, me, 0, bytes[0]);
+            comm_fill(data + s * BYTES, op + (uint64_t)s, me, 0, bytes[0]);
             status = ravel_comm_isend(comm, data + s * BYTES, bytes[0], RAVEL_U8, next, tags[s], &requests[s], err);
             if (!status)
                 status = ravel_comm_irecv(comm, data + (MANY + r) * BYTES, bytes[1], RAVEL_U8, last, tags[r],
@@ -523,7 +186,7 @@ static ravel_status tag_orders(ravel_comm *comm, void *user, ravel_error *err) {
             requests[i] = NULL;
         }
         for (int32_t r = 0; r < MANY && !status; r++)
-            status = same_bytes(data + (MANY + r) * BYTES, op + (uint64_t)r, last, 0, (r * 811) % BYTES, "tags", err);
+            status = comm_same(data + (MANY + r) * BYTES, op + (uint64_t)r, last, 0, (r * 811) % BYTES, "tags", err);
     }
     if (status) ravel_request_wait_all(requests, 2 * MANY, NULL);
     free(data);
@@ -612,7 +275,7 @@ static ravel_status disagreement(ravel_comm *comm, void *user, ravel_error *err)
             break;
         }
         status = expect_mismatch(got, &seen, what, err);
-        if (!status) status = try_allreduce(comm, job->seed + (uint64_t)which, 5, RAVEL_I64, RAVEL_SUM, 0, err);
+        if (!status) status = comm_try_allreduce(comm, job->seed + (uint64_t)which, 5, RAVEL_I64, RAVEL_SUM, 0, err);
     }
     free(a), free(b), free(counts);
     return status;
@@ -653,7 +316,7 @@ static ravel_status bad_arguments(ravel_comm *comm, void *user, ravel_error *err
     REFUSED(ravel_comm_allgatherv(comm, x, x, huge, NULL, RAVEL_I32, e), "fit");
     REFUSED(ravel_comm_reduce_scatterv(comm, x, x, huge, RAVEL_I32, RAVEL_SUM, e), "fit");
     free(huge);
-    if (!status) status = try_allreduce(comm, job->seed, 5, RAVEL_I64, RAVEL_SUM, 0, err); /* still in step */
+    if (!status) status = comm_try_allreduce(comm, job->seed, 5, RAVEL_I64, RAVEL_SUM, 0, err); /* still in step */
     return status;
 }
 
