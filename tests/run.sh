@@ -91,7 +91,7 @@ if [ -z "${SUITES:-}" ]; then
     build tests BUILD="$BUILD" all unit "$BUILD/mpi-ranks" "$BUILD/refit-ranks" $stubs
 fi
 if [ -z "${SUITES:-}${CHECK:-}" ]; then
-    build asan BUILD="$BUILD/asan" OPT=-O1 SAN=address,undefined unit "$BUILD/asan/ravel" fuzz-targets lib "$BUILD/asan/mpi-ranks"
+    build asan BUILD="$BUILD/asan" OPT=-Og SAN=address,undefined unit "$BUILD/asan/ravel" fuzz-targets lib "$BUILD/asan/mpi-ranks"
 fi
 lane cat &
 if [ -z "${SUITES:-}" ]; then

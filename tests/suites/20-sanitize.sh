@@ -1,6 +1,6 @@
 # The same tests with address, leak and undefined-behaviour sanitizers.
 set -u
-$MAKE --no-print-directory -j2 BUILD="$BUILD/asan" OPT=-O1 SAN=address,undefined unit >"$BUILD/asan-build.log" 2>&1 ||
+$MAKE --no-print-directory -j2 BUILD="$BUILD/asan" OPT=-Og SAN=address,undefined unit >"$BUILD/asan-build.log" 2>&1 ||
     { cat "$BUILD/asan-build.log"; exit 1; }
 export LOCPATH="$PWD/$BUILD/asan/locale"
 mkdir -p "$LOCPATH"

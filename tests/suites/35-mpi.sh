@@ -64,7 +64,7 @@ everything() { # MPIRUN
 # Ranks that are lost, with the address, leak and undefined-behaviour sanitizers: nothing is read after its end, and what
 # must be kept because MPI may still use it is kept in sight.
 sanitized() { # MPIRUN
-    $MAKE --no-print-directory -j2 BUILD="$BUILD/asan" OPT=-O1 SAN=address,undefined lib "$BUILD/asan/mpi-ranks" \
+    $MAKE --no-print-directory -j2 BUILD="$BUILD/asan" OPT=-Og SAN=address,undefined lib "$BUILD/asan/mpi-ranks" \
         >"$BUILD/mpi-build.log" 2>&1 || { cat "$BUILD/mpi-build.log"; failed=$((failed + 1)); return; }
     ranks_program=$BUILD/asan/mpi-ranks
     export ASAN_OPTIONS=detect_leaks=1:fast_unwind_on_malloc=0 LSAN_OPTIONS=suppressions=tests/mpi/lsan.supp:print_suppressions=0

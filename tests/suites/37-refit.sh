@@ -7,7 +7,7 @@ export OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_btl_base_warn_comp
 export RAVEL_COMM_TIMEOUT=200 # before that of `timeout`, so that a rank that waits in vain says for whom
 export UCX_LOG_LEVEL=error
 $MAKE --no-print-directory -j2 BUILD="$BUILD" all "$BUILD/refit-ranks" >"$BUILD/refit-build.log" 2>&1 &&
-    $MAKE --no-print-directory -j2 BUILD="$BUILD/asan" OPT=-O1 SAN=address,undefined "$BUILD/asan/ravel" >>"$BUILD/refit-build.log" 2>&1 ||
+    $MAKE --no-print-directory -j2 BUILD="$BUILD/asan" OPT=-Og SAN=address,undefined "$BUILD/asan/ravel" >>"$BUILD/refit-build.log" 2>&1 ||
     { cat "$BUILD/refit-build.log"; exit 1; }
 dir=$(mktemp -d) trainer="" generator="" number=0
 trap 'for p in $trainer $generator; do kill -9 "$p" 2>/dev/null; done; rm -rf "$dir"' EXIT

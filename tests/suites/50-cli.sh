@@ -2,7 +2,7 @@
 # scripts (but for the browser) with the sanitizers.
 set -u
 $MAKE --no-print-directory -j2 BUILD="$BUILD" "$BUILD/ravel" >"$BUILD/cli-build.log" 2>&1 || { cat "$BUILD/cli-build.log"; exit 1; }
-[ -n "${CHECK:-}" ] || $MAKE --no-print-directory -j2 BUILD="$BUILD/asan" OPT=-O1 SAN=address,undefined "$BUILD/asan/ravel" >"$BUILD/cli-build.log" 2>&1 ||
+[ -n "${CHECK:-}" ] || $MAKE --no-print-directory -j2 BUILD="$BUILD/asan" OPT=-Og SAN=address,undefined "$BUILD/asan/ravel" >"$BUILD/cli-build.log" 2>&1 ||
     { cat "$BUILD/cli-build.log"; exit 1; }
 passed=0 failed=0 skipped=0
 run() { # SCRIPT COMMAND-UNDER-TEST
