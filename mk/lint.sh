@@ -5,6 +5,8 @@
 # stamps are in BUILD/lint. Its analyzer, which takes most of the time, follows 12,500 states per function, and a large function
 # from its first four callers: this leaves as few blocks unseen (6 of 100) as twice the states with callees from every
 # caller. DEEP=1 lets it follow every path (several times as long; for releases).
+#   CHANGED=1  clang-tidy and cppcheck only for files that git shows as changed since upstream's last commit (without an upstream, since
+#              the last commit here), and for files that include a changed header themselves. For `make check`.
 set -u
 build=${1:-build}
 passed=0 failed=0 skipped=0
@@ -13,6 +15,13 @@ sources=$(git ls-files 'src/*.c' 'cli/*.c' 'train/*.c' 'bench/*.c' 'examples/*.c
 # Where mpi.h is, whichever MPI is installed; without one, the file that needs it is left out.
 mpi=$({ mpicc.openmpi -show || mpicc.mpich -show; } 2>/dev/null | tr ' ' '\n' | grep '^-I' | tr '\n' ' ')
 [ -n "$mpi" ] || sources=$(echo "$sources" | grep -v 'comm/mpi.c')
+if [ -n "${CHANGED:-}" ]; then
+    changed=$(git diff --name-only "$(git merge-base HEAD '@{upstream}' 2>/dev/null || echo HEAD)")
+    headers=$(echo "$changed" | grep '\.h$' | sed -E 's#^(include|src)/##; s#.*#[<"]&[>"]#') # as they are included
+    sources=$(for file in $sources; do
+        if echo "$changed" | grep -qxF "$file" || { [ -n "$headers" ] && grep -q "$headers" "$file"; }; then echo "$file"; fi
+    done)
+fi
 include="-Iinclude -Isrc -I."
 flags="-std=c11 -D_GNU_SOURCE -DRAVEL_ASSERT_ON $include $mpi" # what is asserted, the analyzer knows
 nodes="-Xclang -analyzer-config -Xclang max-nodes=12500,max-times-inline-large=4"
@@ -39,7 +48,7 @@ stamp=$build/lint/\${key%% *}
 [ -e "\$stamp" ] || { clang-tidy --quiet "\$1" -- $flags $nodes 2>/dev/null && : >"\$stamp"; }
 END
 tidy() {
-    echo "$sources" | xargs -P 2 -n 1 sh "$build/lint/tidy.sh" >"$build/lint/tidy.log" && return 0
+    echo "$sources" | xargs -r -P 2 -n 1 sh "$build/lint/tidy.sh" >"$build/lint/tidy.log" && return 0
     grep ': error: ' "$build/lint/tidy.log" # first what was found, then why
     cat "$build/lint/tidy.log"
     return 1
@@ -47,6 +56,7 @@ tidy() {
 # Without mpi.h, whose C++ part it takes for C. The macros are those of the test builds: left to itself it goes through a file
 # once per combination of macros that it finds, among them compilers and processors that are not here.
 cpp() {
+    [ -n "$sources" ] || return 0
     # shellcheck disable=SC2086
     cppcheck --quiet --std=c11 --language=c --enable=warning,performance,portability --inline-suppr --error-exitcode=1 \
         --suppress=missingIncludeSystem --suppress=normalCheckLevelMaxBranches --cppcheck-build-dir="$build/lint/cppcheck" \

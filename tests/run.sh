@@ -5,7 +5,7 @@
 # named once more, with the end of what it said, so that the end of a log tells what failed.
 #
 #   SUITES=unit,cli   only these, one after another
-#   CHECK=1           the quick ones, without sanitizers and browser (make check)
+#   CHECK=1           the quick ones, without sanitizers, browser and CUDA's kernels; lint of what changed (make check)
 #   LANES=1           one suite at a time; 2, 3 (the default)
 #
 # Everything that several suites need is built first, so that suites which run side by side find their `make` with
@@ -22,6 +22,7 @@ export BUILD CC MAKE
 export ASSERT=1 DEBUGINFO=-g1 # lines of stack traces, not variables
 # CUDA kernels are compiled here for their errors and warnings, and run by `make test-gpu`, from $top.
 export NVCCFLAGS="${NVCCFLAGS:--Xcicc -O0 -Xptxas -O0}"
+[ -z "${CHECK:-}" ] || MAKE="$MAKE HAVE_CUDA=" # a third of the build
 logs=$top/test-logs
 rm -rf "$logs"
 mkdir -p "$BUILD" "$logs/claims"
@@ -41,7 +42,8 @@ spend() { # FILE COMMAND...
 
 build() { # WHAT MAKE-ARGUMENTS...
     what=$1 begin=$(date +%s); shift
-    if spend "$logs/build-$what.spent" "$MAKE" --no-print-directory -j2 "$@" >"$logs/build-$what.log" 2>&1; then
+    # shellcheck disable=SC2086
+    if spend "$logs/build-$what.spent" $MAKE --no-print-directory -j2 "$@" >"$logs/build-$what.log" 2>&1; then
         printf '%-14s %ss, processor %ss\n' "build $what" "$(($(date +%s) - begin))" "$(cat "$logs/build-$what.spent")"
     else echo "---- $logs/build-$what.log"; tail -n 40 "$logs/build-$what.log"; echo "0 passed, 1 failed, 0 skipped"; exit 1; fi
 }

@@ -1,1 +1,1 @@
-sh mk/lint.sh "${BUILD%/test}"
+CHANGED=${CHECK:-} sh mk/lint.sh "${BUILD%/test}"
