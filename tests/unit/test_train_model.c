@@ -205,8 +205,6 @@ TEST(train_model_packing_and_fillers) {
     train_result result = {.loss = 9, .scored = 9};
     CHECK(train_model_learn(r.model, &filler, NULL, &result, NULL) == RAVEL_OK);
     CHECK(result.loss == 0 && result.scored == 0);
-    CHECK(train_model_forward(r.model, &filler, &result, NULL) == RAVEL_OK);
-    CHECK(train_model_backward(r.model, &weight, NULL, NULL) == RAVEL_OK);
     float *after = rig_grads(&r);
     CHECK(memcmp(after, single, (size_t)n * sizeof *after) == 0);
     free(packed), free(single), free(after);
@@ -215,14 +213,74 @@ TEST(train_model_packing_and_fillers) {
 
 /* ---- policy losses -------------------------------------------------------------------------------------- */
 
-/* The loss on the device, chunk by chunk or by sequence, and the two calls with the same coefficients in between give the
- * same gradients. */
-static void policy_and_two_passes(rig *r, train_batch *b, int sequence) {
+/* The loss kernel on host arrays, in the order of the tokens, as a loss of the caller's. */
+typedef struct by_hand {
+    const rig *r;
+    const train_batch *b;
+    const train_loss *loss;
+    train_loss_sums sums;
+} by_hand;
+
+static ravel_status weigh_by_hand(void *user, int64_t tag, const float *logprob, float *coef, ravel_error *err) {
+    by_hand *h = user;
+    const train_batch *b = h->b;
+    const train_loss *l = h->loss;
+    float now[TOKENS], w[TOKENS], o[TOKENS], g[TOKENS], f[TOKENS], a[TOKENS], c[TOKENS];
+    int32_t samples[TOKENS], places[TOKENS], scored = 0;
+    (void)tag, (void)err;
+    for (int32_t s = 0; s < b->samples; s++)
+        for (int32_t t = b->cu_seqlens[s] + 1; t < b->cu_seqlens[s + 1]; t++) {
+            if (b->weights && b->weights[t] == 0) continue;
+            now[scored] = logprob[t], w[scored] = b->weights ? b->weights[t] : 1;
+            o[scored] = l->old[t], g[scored] = l->generator[t], f[scored] = l->reference[t];
+            a[scored] = l->advantages[s];
+            samples[scored] = s, places[scored++] = t;
+        }
+    train_sequence_sums sequences[TOKENS] = {{0}};
+    train_loss_rows rows = {scored, &l->policy, now, NULL, w, o, g, f, a, samples, sequences, c, NULL, &h->sums};
+    if (l->policy.sequence) h->r->kernels->sequence_sums(h->r->device, &rows, sequences);
+    h->r->kernels->loss(h->r->device, &rows);
+    for (int32_t i = 0; i < scored; i++) coef[places[i]] = c[i];
+    return RAVEL_OK;
+}
+
+/* The sum of weight * entropy with the weights moved by `step` along a direction. */
+static double entropy_at(rig *r, const train_batch *b, const float *direction, double step) {
+    float entropy[TOKENS], *weights = train_model_weights(r->model);
+    int64_t n = train_model_params(r->model)->elements;
+    train_result result = {.entropy = entropy};
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) weights[i] += (float)(step * direction[i]);
+    (void)EXPECT(train_model_score(r->model, b, &result, NULL) == RAVEL_OK);
+    for (int64_t i = 0; i < n; i++) weights[i] -= (float)(step * direction[i]);
+    for (int i = 0; i < TOKENS; i++) sum += (double)entropy[i] * (b->weights ? (double)b->weights[i] : 1);
+    return sum;
+}
+
+/* What a bonus adds to the gradient, against differences of the entropy itself: its derivative along this direction is the
+ * direction's square over the bonus. */
+static void entropy_against_differences(rig *r, const train_batch *b, train_loss loss, const float *without) {
+    int64_t n = train_model_params(r->model)->elements;
+    double square = 0;
+    loss.policy.entropy = 0.5;
+    train_model_clear_grads(r->model);
+    CHECK(train_model_learn(r->model, b, &loss, NULL, NULL) == RAVEL_OK);
+    float *added = rig_grads(r);
+    for (int64_t i = 0; i < n; i++) added[i] -= without[i], square += (double)added[i] * added[i];
+    double step = 2e-3 / sqrt(square); /* the weights move by 2e-3 */
+    double change = (entropy_at(r, b, added, step) - entropy_at(r, b, added, -step)) / (2 * step);
+    if (!EXPECT(square > 0 && fabs(-0.5 * change / square - 1) < 0.02))
+        printf("    the entropy changes by %g along a gradient of square %g\n", change, square);
+    free(added);
+}
+
+/* The loss on the device, chunk by chunk or by sequence, and the caller's with the same coefficients give the same gradients. */
+static void policy_and_by_hand(rig *r, train_batch *b, int sequence) {
     ravel_error err = RAVEL_ERROR_INIT;
     int64_t n = train_model_params(r->model)->elements;
-    float logprob[TOKENS], entropy[TOKENS], coef[TOKENS], entropy_coef[TOKENS];
+    float logprob[TOKENS];
     float old[TOKENS], generator[TOKENS], reference[TOKENS], advantages[TOKENS];
-    train_result result = {.logprob = logprob, .entropy = entropy};
+    train_result result = {.logprob = logprob};
     CHECK_OK(train_model_score(r->model, b, &result, &err), &err);
     for (int i = 0; i < TOKENS; i++) {
         old[i] = logprob[i] + 0.1f * (float)ravel__rng_normal(&rng);
@@ -233,7 +291,6 @@ static void policy_and_two_passes(rig *r, train_batch *b, int sequence) {
     train_policy_terms terms = {.sequence = sequence, .kl_kind = TRAIN_KL_K3, .gap = TRAIN_GAP_OLD, .kl = 0.1};
     terms.clip_low = terms.clip_high = 0.2;
     terms.tis = 1.05;
-    terms.entropy = 0.03;
     train_loss loss = {.policy = terms,
                        .old = old,
                        .generator = generator,
@@ -246,32 +303,19 @@ static void policy_and_two_passes(rig *r, train_batch *b, int sequence) {
     CHECK_OK(train_model_read(r->model, &update, &err), &err);
     CHECK(update.sums.tokens == (double)result.scored && update.sums.gap_tokens == update.sums.tokens);
     float *learnt = rig_grads(r);
-    /* The same by hand: the loss kernel on host arrays, in the order of the tokens. */
+    by_hand h = {.r = r, .b = b, .loss = &loss};
+    train_loss coupled = {.couple = weigh_by_hand, .user = &h};
     train_model_clear_grads(r->model);
-    CHECK_OK(train_model_forward(r->model, b, &result, &err), &err);
-    float now[TOKENS], ent[TOKENS], w[TOKENS], o[TOKENS], g[TOKENS], f[TOKENS], a[TOKENS], c[TOKENS], e[TOKENS];
-    int32_t samples[TOKENS], places[TOKENS], scored = 0;
-    for (int32_t s = 0; s < b->samples; s++)
-        for (int32_t t = b->cu_seqlens[s] + 1; t < b->cu_seqlens[s + 1]; t++) {
-            if (b->weights && b->weights[t] == 0) continue;
-            now[scored] = logprob[t], ent[scored] = entropy[t], w[scored] = b->weights ? b->weights[t] : 1;
-            o[scored] = old[t], g[scored] = generator[t], f[scored] = reference[t], a[scored] = advantages[s];
-            samples[scored] = s, places[scored++] = t;
-        }
-    train_sequence_sums sequences[TOKENS] = {{0}};
-    train_loss_sums sums = {0};
-    train_loss_rows rows = {scored, &terms, now, ent, w, o, g, f, a, samples, sequences, c, e, &sums};
-    if (sequence) r->kernels->sequence_sums(r->device, &rows, sequences);
-    r->kernels->loss(r->device, &rows);
-    for (int32_t i = 0; i < scored; i++) coef[places[i]] = c[i], entropy_coef[places[i]] = e[i];
-    CHECK(fabs(sums.loss - update.sums.loss) < 1e-6 * (1 + fabs(sums.loss)) && sums.clipped == update.sums.clipped);
-    CHECK_OK(train_model_backward(r->model, coef, entropy_coef, &err), &err);
+    CHECK_OK(train_model_learn(r->model, b, &coupled, NULL, &err), &err);
+    CHECK(fabs(h.sums.loss - update.sums.loss) < 1e-6 * (1 + fabs(h.sums.loss)));
+    CHECK(h.sums.clipped == update.sums.clipped);
     float *twice = rig_grads(r);
     CHECK(relative_distance(twice, learnt, n) < 1e-6);
+    entropy_against_differences(r, b, loss, learnt);
     free(learnt), free(twice);
 }
 
-TEST(train_model_policy_loss_and_two_passes_agree) {
+TEST(train_model_policy_loss_and_the_callers_agree) {
     rng = ravel__rng_seed(check_seed());
     ravel_shape shape = small_shape();
     data d = random_data(&shape);
@@ -281,8 +325,8 @@ TEST(train_model_policy_loss_and_two_passes_agree) {
     train_model_options o = with_budget(TOKENS);
     o.logits_rows = 9;
     CHECK(open_random(&r, "cpu", 1, &shape, &o));
-    policy_and_two_passes(&r, &b, 0);
-    policy_and_two_passes(&r, &b, 1);
+    policy_and_by_hand(&r, &b, 0);
+    policy_and_by_hand(&r, &b, 1);
     rig_close(&r);
 }
 
@@ -295,18 +339,10 @@ TEST(train_model_calls_out_of_order) {
     ravel_error err = RAVEL_ERROR_INIT;
     train_model_options o = with_budget(TOKENS);
     CHECK(open_random(&r, "cpu", 1, &shape, &o));
-    static float coef[TOKENS];
-    train_result result = {0};
-    CHECK_OK(train_model_forward(r.model, &b, &result, &err), &err);
-    CHECK_OK(train_model_backward(r.model, coef, NULL, &err), &err);
-    CHECK_EQ(train_model_backward(r.model, coef, NULL, &err), RAVEL_E_STATE); /* once for each forward */
-    ravel_error_clear(&err);
-    CHECK_OK(train_model_forward(r.model, &b, &result, &err), &err);
-    CHECK_EQ(train_model_backward(r.model, coef, coef, &err), RAVEL_E_STATE);
-    CHECK_HAS(err.message, "entrop");
     CHECK_EQ(train_model_stage_backward(r.model, 0, NULL), RAVEL_E_STATE);
     CHECK_OK(train_model_stage_forward(r.model, 0, &b, NULL, &err), &err);
     CHECK_OK(train_model_stage_backward(r.model, 0, &err), &err);
+    CHECK_EQ(train_model_stage_backward(r.model, 0, NULL), RAVEL_E_STATE); /* once for each forward */
     rig_close(&r);
 }
 

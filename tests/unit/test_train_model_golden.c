@@ -38,15 +38,18 @@ static int fit(const golden *g, const cutting *c, int first) {
     return count;
 }
 
+/* The weighted sum, as a loss of the caller's. */
+static ravel_status likelihood(void *user, int64_t tag, const float *logprob, float *coef, ravel_error *err) {
+    const train_batch *b = *(const train_batch **)user;
+    (void)tag, (void)logprob, (void)err;
+    for (int32_t t = 0; t < b->cu_seqlens_padded[b->samples]; t++) coef[t] = -b->weights[t];
+    return RAVEL_OK;
+}
+
 static ravel_status run(rig *r, const cutting *c, const train_batch *b, train_result *result, ravel_error *err) {
     if (!c->two_pass) return train_model_learn(r->model, b, NULL, result, err);
-    ravel_status status = train_model_forward(r->model, b, result, err);
-    int32_t tokens = b->cu_seqlens_padded[b->samples];
-    float *coef = malloc((size_t)tokens * sizeof *coef);
-    for (int32_t t = 0; t < tokens; t++) coef[t] = -b->weights[t];
-    if (!status) status = train_model_backward(r->model, coef, NULL, err);
-    free(coef);
-    return status;
+    train_loss loss = {.couple = likelihood, .user = &(const train_batch *){b}};
+    return train_model_learn(r->model, b, &loss, result, err);
 }
 
 /* Log-probs of scored tokens against the golden losses. */

@@ -15,9 +15,8 @@
  *     train_model_learn      forward, loss and backward in one go, without waiting: the batch is staged and the kernels
  *                            are called. Logits are made a chunk of rows at a time and become gradients in place. The
  *                            loss is sum(-weight * logprob), or a policy loss (train/kernels/loss.h).
- *     train_model_forward    as score, and keeps the activations for
- *     train_model_backward   d(loss)/d(logprob) for each token, from the caller, who has seen all log-probs: losses
- *                            that couple samples. Logits are made again.
+ *                            A loss that couples samples is the caller's (train_loss.couple): from all log-probs to
+ *                            d(loss)/d(logprob); it waits, and logits are made again.
  *     train_model_stage_*    the same for a part of the layers, with several batches in flight
  *
  * Gradients, and the sums that the losses report, add up until train_model_clear_grads, so micro-batches of an update
@@ -173,8 +172,8 @@ ravel_status train_model_read(train_model *model, train_update *update, ravel_er
 
 /* ---- batches -------------------------------------------------------------------------------------------- */
 
-/* All arrays are the caller's, in host memory, and read during the call (`weights` until train_model_backward after
- * train_model_forward). With cu_seqlens_padded, sample i begins at cu_seqlens_padded[i] and has cu_seqlens[i + 1] -
+/* All arrays are the caller's, in host memory, and read during the call (`weights` of a stage until
+ * its backward). With cu_seqlens_padded, sample i begins at cu_seqlens_padded[i] and has cu_seqlens[i + 1] -
  * cu_seqlens[i] tokens; without it samples are back to back. Places between samples hold anything. */
 typedef struct train_batch {
     int32_t samples;
@@ -249,12 +248,6 @@ int64_t train_model_stage_elements(const train_model *model, int64_t tokens);
 /* Those rows as a message, without peer and tag. `place` 0 .. 2 * in_flight: the caller gives each message that is under way
  * a place of its own. */
 train__parcel train_model_stage_parcel(const train_model *model, int64_t tokens, int32_t place);
-
-ravel_status train_model_forward(train_model *model, const train_batch *batch, train_result *result, ravel_error *err);
-/* Adds the gradient of sum(coef * logprob + entropy_coef * entropy), for the batch of the last train_model_forward.
- * coef: [padded tokens] d(loss)/d(logprob); entropy_coef may be NULL, else the forward call must have asked for
- * entropies. E_STATE without such a forward before it. */
-ravel_status train_model_backward(train_model *model, const float *coef, const float *entropy_coef, ravel_error *err);
 
 /* Seconds that this model's calls have waited for its tensor-parallel and context-parallel ranks, since it was made. */
 typedef struct train_waits {

@@ -209,10 +209,10 @@ static void lay_out_scored(train_model *m, const train_batch *b, const train__ex
 ravel_status train__model_stage(train_model *m, const train_batch *b, const train__extra *extra, ravel_error *err) {
     ravel_status status = check_batch(m, b, err);
     if (status) return status;
-    if (m->now.learn_begun || m->now.forward_kept) /* its backward was never called */
+    if (m->now.learn_begun) /* its backward was never called */
         train__staging_release(&m->staging, m->now.staged.block);
     train__staging_begin(&m->staging);
-    m->now.forward_kept = m->now.learn_begun = 0;
+    m->now.learn_begun = 0;
     m->now.staged = (train__staged){.block = m->staging.turn};
     m->now.batch = *b;
     train__model_use_ring(m);
@@ -229,10 +229,9 @@ ravel_status train__model_stage(train_model *m, const train_batch *b, const trai
     return RAVEL_OK;
 }
 
-void train__model_stage_coefs(train_model *m, const float *coef, const float *entropy_coef) {
+void train__model_stage_coefs(train_model *m, const float *coef) {
     TRAIN_ASSERT(coef && m->now.scored >= 0);
     train__staging_begin(&m->staging);
     gather(m, coef, &m->now.staged.coef);
-    gather(m, entropy_coef, &m->now.staged.entropy_coef);
     train__staging_send(&m->staging);
 }

@@ -4,7 +4,7 @@
  *   model_batch.c    a batch checked, laid out and staged
  *   model_layers.c   the layers, forward and backward
  *   model_head.c     from the last hidden rows to log-probs, and back, a chunk of logits at a time
- *   model_run.c      score, learn, forward, backward
+ *   model_run.c      score, learn
  *   graphs.c         runs of kernels recorded and launched as graphs
  *
  * Memory, in blocks of the device (T: budget, C: hidden). With sequence parallelism, arrays of [T, C] other than d_rows are
@@ -51,7 +51,7 @@ typedef struct train__staged {
     const int32_t *rows, *targets;     /* [scored] the row that predicts, and what */
     const int32_t *samples_of;         /* [scored] sample */
     const float *weights;              /* [scored] */
-    const float *coef, *entropy_coef;  /* [scored] from the caller (train_model_backward) or -weights */
+    const float *coef;                 /* [scored] from the caller (train_loss.couple) or -weights */
     const float *old, *generator, *reference, *advantages; /* [scored] of a policy loss */
     train__halves halves;
     int32_t block; /* of the staging */
@@ -106,9 +106,7 @@ typedef struct train__flight {
     train_real logit_scale;
     int32_t gaps;           /* some rows belong to no sample */
     const train_loss *loss; /* NULL: the weighted sum */
-    int32_t learn_begun;    /* its forward ran for learning, */
-    int32_t forward_kept;   /* or by train_model_forward, and backward may follow */
-    int32_t entropy_kept;   /* ... with entropies */
+    int32_t learn_begun;    /* its forward ran for learning */
 } train__flight;
 
 struct train_model {
@@ -167,7 +165,7 @@ typedef struct train__extra {
 /* Checks the batch and stages it; sets ragged, scored and staged. */
 ravel_status train__model_stage(train_model *m, const train_batch *batch, const train__extra *extra, ravel_error *err);
 /* Coefficients for the batch that is staged already. */
-void train__model_stage_coefs(train_model *m, const float *coef, const float *entropy_coef);
+void train__model_stage_coefs(train_model *m, const float *coef);
 
 /* Rows of scored tokens: to[to_ids[r]] = from[from_ids[r]], either list may be NULL. */
 void train__model_copy_scored(const train_model *m, void *to, const void *from, const int32_t *to_ids,

@@ -121,7 +121,7 @@ static ravel_status learn_coupled(train_model *m, const train_loss *loss, ravel_
     ravel_status status = m->net.kernels->sync(m->net.device, err);
     if (!status) status = loss->couple(loss->user, loss->tag, logprob, coef, err);
     if (status) return status;
-    train__model_stage_coefs(m, coef, NULL);
+    train__model_stage_coefs(m, coef);
     head.mode = TRAIN__HEAD_BACK;
     head.coef = m->now.staged.coef;
     train__model_head(m, &head);
@@ -141,9 +141,9 @@ static train__graph_key key_of(const run_of *run, int32_t phase) {
     const train_model *m = run->m;
     const train__flight *now = &m->now;
     const train__staged *s = &now->staged;
-    const void *arrays[] = {s->tokens,    s->positions,  s->starts,     s->lengths,  s->order,        s->rows,
-                            s->targets,   s->samples_of, s->weights,    s->coef,     s->entropy_coef, s->old,
-                            s->generator, s->reference,  s->advantages, now->kept.x, m->net.weights,  m->grads};
+    const void *arrays[] = {s->tokens,    s->positions,  s->starts,   s->lengths,     s->order, s->rows,
+                            s->targets,   s->samples_of, s->weights,  s->coef,        s->old,   s->generator,
+                            s->reference, s->advantages, now->kept.x, m->net.weights, m->grads};
     const int64_t sizes[] = {phase,
                              run->entropy,
                              now->ragged.tokens,
@@ -219,7 +219,7 @@ ravel_status train_model_stage_forward(train_model *m, int32_t flight, const tra
     if (status) return status;
     m->now.loss = loss;
     m->now.learn_begun = 1;
-    TRAIN_ASSERT(!m->now.forward_kept && m->grads);
+    TRAIN_ASSERT(m->grads);
     if (runs(m)) run_kernels(&(run_of){.m = m}, TRAIN_PHASE_FORWARD, forward_kernels);
     return links_status(m, err);
 }
@@ -264,40 +264,4 @@ ravel_status train_model_learn(train_model *m, const train_batch *batch, const t
     ravel_status status = train_model_stage_forward(m, 0, batch, loss, err);
     if (!status) status = stage_backward(m, 0, result && result->entropy, err);
     return status || !result ? status : report(m, result, err);
-}
-
-ravel_status train_model_forward(train_model *m, const train_batch *batch, train_result *result, ravel_error *err) {
-    ravel_status status = training_only(m, "train_model_forward", err);
-    if (!status) status = score(m, 0, batch, result, err);
-    if (!status) status = links_status(m, err);
-    if (!status) status = report(m, result, err);
-    if (status) return status;
-    m->now.forward_kept = 1;
-    TRAIN_ASSERT(!m->now.learn_begun);
-    m->now.entropy_kept = result->entropy != NULL;
-    return RAVEL_OK;
-}
-
-ravel_status train_model_backward(train_model *m, const float *coef, const float *entropy_coef, ravel_error *err) {
-    if (!m->now.forward_kept)
-        return ravel_error_set(err, RAVEL_E_STATE,
-                               "train_model_backward needs a train_model_forward just before it, once for each");
-    if (entropy_coef && !m->now.entropy_kept)
-        return ravel_error_set(err, RAVEL_E_STATE,
-                               "entropy coefficients need entropies: set result.entropy in train_model_forward");
-    m->now.forward_kept = 0;
-    TRAIN_ASSERT(m->flight == 0 && coef);
-    if (runs(m)) {
-        train__model_stage_coefs(m, coef, entropy_coef);
-        train__head head = {.mode = TRAIN__HEAD_BACK,
-                            .entropy = entropy_coef != NULL,
-                            .entropy_coef = entropy_coef != NULL,
-                            .coef = m->now.staged.coef,
-                            .entropy_coefs = m->now.staged.entropy_coef};
-        train__model_head(m, &head);
-        train__model_layers_backward(m);
-    }
-    train__staging_release_all(&m->staging); /* the batch's and the coefficients' */
-    ravel_status status = done(m, err);
-    return status ? status : m->net.kernels->sync(m->net.device, err);
 }
