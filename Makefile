@@ -78,6 +78,8 @@ MODULES += $(if $(and $(HAVE_CUBLASLT),$(HAVE_CUDNN),$(TRAIN_CUDA_SRC)),$(BUILD)
 GPU_PROGRAMS := $(BUILD)/ravel-gpu $(BUILD)/ravel-bench-gpu # run on a GPU, compiled everywhere
 endif
 CUDA_ARCH ?= sm_90a
+# nvcc adds PTX for later GPUs to this: a second compilation of the same text.
+CUDA_CODE ?= -arch=$(CUDA_ARCH)
 # Modules of an earlier build would still be found: a build without CUDA has none.
 ifdef NO_CUDA
 $(shell rm -f $(BUILD)/libravel_cuda.so $(BUILD)/libravel_nccl.so $(BUILD)/libravel_train_cuda.so)
@@ -162,7 +164,7 @@ $(BUILD)/libravel_mpich.so: $(MPI_NEEDS)
 	$(call say,CC,$@)$(CC) $(filter-out -MMD -MP,$(FLAGS)) -Isrc -shared -o $@ $(MPI_SRC) $(MPICH_FLAGS) $(LINK)
 
 # ---- CUDA. C files that include CUDA's headers are compiled by $(CC), kernels by nvcc (which makes C++ of them).
-NVCC_FLAGS = -O3 -std=c++17 -arch=$(CUDA_ARCH) -lineinfo -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra \
+NVCC_FLAGS = -O3 -std=c++17 $(CUDA_CODE) -lineinfo -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra \
              -Iinclude -MMD -MP $(if $(WERROR),-Werror all-warnings) $(NVCCFLAGS)
 $(BUILD)/obj/src/%.cu.o: src/%.cu
 	@mkdir -p $(@D)

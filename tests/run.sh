@@ -21,7 +21,7 @@ BUILD=$top/test
 export BUILD CC MAKE
 export ASSERT=1 DEBUGINFO=-g1 # lines of stack traces, not variables
 # CUDA kernels are compiled here for their errors and warnings, and run by `make test-gpu`, from $top.
-export NVCCFLAGS="${NVCCFLAGS:--Xcicc -O0 -Xptxas -O0}"
+export NVCCFLAGS="${NVCCFLAGS:--Xcicc -O0 -Xptxas -O0}" CUDA_CODE="-gencode arch=compute_90a,code=sm_90a"
 [ -z "${CHECK:-}" ] || MAKE="$MAKE HAVE_CUDA=" # a third of the build
 logs=$top/test-logs
 rm -rf "$logs"
