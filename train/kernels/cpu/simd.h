@@ -154,7 +154,7 @@ INLINE float largest_of(vf v) {
 /* v where lanes first .. end-1 stand, `fill` elsewhere. */
 INLINE vf within(vf v, int64_t first, int64_t end, float fill) {
     if (first <= 0 && end >= LANES) return v;
-    vi lane, from = (int32_t)first - (vi){0}, to = (int32_t)end - (vi){0};
+    vi lane = {0}, from = (int32_t)first - (vi){0}, to = (int32_t)end - (vi){0};
     UNROLL
     for (int i = 0; i < LANES; i++) lane[i] = i;
     vi keep = (lane >= from) & (lane < to);
