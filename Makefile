@@ -183,8 +183,8 @@ $(BUILD)/libravel_nccl.so: $(call obj,src/comm/nccl.c)
 $(BUILD)/libravel_train_cuda.so: $(call obj,$(TRAIN_CUDA_SRC))
 	$(call say,LD,$@)$(CC) -shared -o $@ $^ $(CUDA_LINK) -lcublasLt $(CUDNN_LIBS)
 
-# Loops that take most of the time. With sanitizers, -O3 takes twice as long to compile as it saves, and -O2 pays where tests
-# multiply matrices and draw numbers; all else is compiled there with -Og, in half the time of -O1.
+# Loops that take most of the time. With sanitizers -O3 costs more in the compiler than it saves in the tests, and -O2 pays where
+# tests multiply matrices and draw numbers; all else is compiled there with -Og, in three fifths of the time of -O1.
 $(BUILD)/obj/src/comm/reduce.o $(BUILD)/obj/src/batch/writer.o $(BUILD)/obj/src/plan/%.o: CFLAGS += $(if $(SAN),,-O3)
 $(BUILD)/obj/train/kernels/%.o $(BUILD)/obj/src/base/rng.o: CFLAGS += $(if $(SAN),-O2)
 # Where an installed libravel looks for modules.
