@@ -75,7 +75,7 @@ static constexpr size_t two_rows(int groups) {
  * A thread fetches its columns of the row after the next into shared memory, where it alone reads them, so that a row at
  * least is on its way while it works on another. */
 template <int THREADS, int GROUPS>
-__global__ static void __launch_bounds__(WARPS * 32)
+__global__ static void __launch_bounds__(WARPS * 32, GROUPS > 4 ? 1 : 2)
     norm_rows_backward(bf16 *d_x, float *parts, const bf16 *d_y, const bf16 *x, const bf16 *weight, float eps,
                        int64_t rows, int width) {
     __shared__ float slots[WARPS];
@@ -83,53 +83,59 @@ __global__ static void __launch_bounds__(WARPS * 32)
     float *columns = reinterpret_cast<float *>(kept); /* at the end: [warps, width] where a warp has a row */
     constexpr int per_block = WARPS * 32 / THREADS, array = GROUPS * WARPS * 32;
     int lane = threadIdx.x % THREADS, turn = 0;
-    float d_w[GROUPS][8] = {};
+    float d_w[GROUPS][8] = {}, each = 1 / (float)width;
     int64_t stride = (int64_t)gridDim.x * per_block;
+    auto has = [&](int g) { return (g * THREADS + lane) * 8 < width; };
     auto fetch = [&](int64_t row, int to) {
         uint4 *own = kept + to * 3 * array + threadIdx.x;
+        int64_t at = row * width + lane * 8;
+        if (row < rows) {
 #pragma unroll
-        for (int g = 0; g < GROUPS; g++) {
-            int column = (g * THREADS + lane) * 8;
-            if (row >= rows || column >= width) continue;
-            fetch8(own + g * WARPS * 32, x + row * width + column);
-            fetch8(own + array + g * WARPS * 32, d_y + row * width + column);
-            fetch8(own + 2 * array + g * WARPS * 32, d_x + row * width + column);
+            for (int g = 0; g < GROUPS; g++) {
+                if (!has(g)) continue;
+                fetch8(own + g * WARPS * 32, x + at + g * THREADS * 8);
+                fetch8(own + array + g * WARPS * 32, d_y + at + g * THREADS * 8);
+                fetch8(own + 2 * array + g * WARPS * 32, d_x + at + g * THREADS * 8);
+            }
         }
         fetches_end();
     };
     int64_t row = (int64_t)blockIdx.x * per_block + threadIdx.x / THREADS;
     fetch(row, 0);
     fetch(row + stride, 1);
+    uint4 w_raw[GROUPS];
+#pragma unroll
+    for (int g = 0; g < GROUPS; g++)
+        if (has(g)) w_raw[g] = raw8(weight + (g * THREADS + lane) * 8);
     for (; row < rows; row += stride, turn ^= 1) {
         const uint4 *own = kept + turn * 3 * array + threadIdx.x;
+        bf16 *to = d_x + row * width + lane * 8;
         float squares = 0, product = 0;
         fetches_wait<1>();
 #pragma unroll
         for (int g = 0; g < GROUPS; g++) {
-            int column = (g * THREADS + lane) * 8;
-            if (column >= width) continue;
-            vec8 v = wide8(own[g * WARPS * 32]), g_y = wide8(own[array + g * WARPS * 32]), w = load8(weight + column);
+            if (!has(g)) continue;
+            vec8 v = wide8(own[g * WARPS * 32]), g_y = wide8(own[array + g * WARPS * 32]), w = wide8(w_raw[g]);
 #pragma unroll
             for (int i = 0; i < 8; i++) {
                 squares += v.x[i] * v.x[i];
-                product += v.x[i] * w.x[i] * g_y.x[i];
+                product += v.x[i] * (w.x[i] * g_y.x[i]);
             }
         }
-        float scale = rsqrtf(row_sum<THREADS>(squares, slots) / (float)width + eps);
-        float mean = row_sum<THREADS>(product, slots) * scale / (float)width;
+        float scale = rsqrtf(row_sum<THREADS>(squares, slots) * each + eps);
+        float mean = row_sum<THREADS>(product, slots) * scale * each, back = -scale * mean;
 #pragma unroll
         for (int g = 0; g < GROUPS; g++) {
-            int column = (g * THREADS + lane) * 8;
-            if (column >= width) continue;
-            vec8 v = wide8(own[g * WARPS * 32]), g_y = wide8(own[array + g * WARPS * 32]), w = load8(weight + column),
+            if (!has(g)) continue;
+            vec8 v = wide8(own[g * WARPS * 32]), g_y = wide8(own[array + g * WARPS * 32]), w = wide8(w_raw[g]),
                  d = wide8(own[2 * array + g * WARPS * 32]);
 #pragma unroll
             for (int i = 0; i < 8; i++) {
                 float n = v.x[i] * scale;
                 d_w[g][i] += n * g_y.x[i];
-                d.x[i] += scale * (w.x[i] * g_y.x[i] - n * mean);
+                d.x[i] += scale * (w.x[i] * g_y.x[i]) + back * n;
             }
-            store8(d_x + row * width + column, d);
+            store8(to + g * THREADS * 8, d);
         }
         fetch(row + 2 * stride, turn);
     }
@@ -225,10 +231,9 @@ extern "C" void cuda_rmsnorm_backward(cudaStream_t stream, void *d_x, float *d_w
     unsigned blocks = (unsigned)cuda_norm_parts(rows);
 #define LAUNCH(THREADS, GROUPS)                                                                                   \
     {                                                                                                             \
-        size_t shared = two_rows(GROUPS);                                                                         \
         cudaFuncSetAttribute(norm_rows_backward<THREADS, GROUPS>, cudaFuncAttributeMaxDynamicSharedMemorySize,    \
-                             (int)shared);                                                                        \
-        norm_rows_backward<THREADS, GROUPS><<<blocks, WARPS * 32, shared, stream>>>(                              \
+                             (int)two_rows(GROUPS));                                                              \
+        norm_rows_backward<THREADS, GROUPS><<<blocks, WARPS * 32, two_rows(GROUPS), stream>>>(                    \
             (bf16 *)d_x, parts, (const bf16 *)d_y, (const bf16 *)x, (const bf16 *)weight, eps, rows, (int)width); \
     }
     EACH_WIDTH(LAUNCH)
