@@ -23,7 +23,8 @@ extern "C" size_t cuda_decode_scratch(int64_t rows, int64_t heads, int64_t dim, 
     return (size_t)(rows * heads * cuda_decode_splits(longest)) * (size_t)(dim + 2) * sizeof(float);
 }
 
-/* A lane's share of its team's running softmax, for the GROUP query heads of a key head. */
+/* A lane's share of its team's running softmax, for the GROUP query heads of a key head. Scores are times log2 e, so that their
+ * exponentials are powers of two. */
 template <int GROUP> struct running {
     vec8 q[GROUP];
     float most[GROUP], sum[GROUP], o[GROUP][8];
@@ -40,40 +41,68 @@ __device__ static inline void begin_row(running<GROUP> &r, const cuda_decode_arg
         r.q[g] = load8((const bf16 *)a.q + row * a.ld_q + head * LANES * 8 + lane * 8);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            r.q[g].x[i] *= a.scale;
+            r.q[g].x[i] *= a.scale * LOG2_E;
             r.o[g][i] = 0;
         }
     }
+}
+
+/* Sums of COUNT values (a power of two) over a team of LANES lanes; every lane gets all of them, each with the bits of
+ * lane_sum. At every distance a lane gives away half of the values that it still sums, so 2 COUNT exchanges do for COUNT log2
+ * LANES. */
+template <int LANES, int COUNT> __device__ static inline void team_sums(float *x) {
+    int count = COUNT, where[COUNT] = {}; /* of each value: the lane in which its sum ends up */
+#pragma unroll
+    for (int step = LANES / 2; step > 0; step /= 2) {
+        bool upper = threadIdx.x & step;
+        if (count == 1) {
+            x[0] += __shfl_xor_sync(0xffffffffu, x[0], step);
+            continue;
+        }
+        count /= 2;
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) where[i] += i / count % 2 ? step : 0;
+#pragma unroll
+        for (int i = 0; i < COUNT / 2; i++)
+            if (i < count)
+                x[i] = (upper ? x[i + count] : x[i]) + __shfl_xor_sync(0xffffffffu, upper ? x[i] : x[i + count], step);
+    }
+    float sums[COUNT];
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) sums[i] = __shfl_sync(0xffffffffu, x[i % count], where[i], LANES);
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) x[i] = sums[i];
 }
 
 /* Tokens first, first + stride, ...; those from `end` on count as none. */
 template <int LANES, int GROUP>
 __device__ static inline void add_tokens(running<GROUP> &r, const vec8 *k, const vec8 *v, int first, int stride,
                                          int end) {
-    float s[GROUP][UNROLL];
+    float scores[GROUP * UNROLL] = {}, s[GROUP][UNROLL];
 #pragma unroll
     for (int u = 0; u < UNROLL; u++)
 #pragma unroll
-        for (int g = 0; g < GROUP; g++) {
-            float total = 0;
+        for (int g = 0; g < GROUP; g++)
 #pragma unroll
-            for (int i = 0; i < 8; i++) total += r.q[g].x[i] * k[u].x[i];
-            total = lane_sum<LANES>(total);
-            s[g][u] = first + u * stride < end ? total : -INFINITY;
-        }
+            for (int i = 0; i < 8; i++) scores[g * UNROLL + u] += r.q[g].x[i] * k[u].x[i];
+    team_sums<LANES, GROUP * UNROLL>(scores);
+#pragma unroll
+    for (int u = 0; u < UNROLL; u++)
+#pragma unroll
+        for (int g = 0; g < GROUP; g++) s[g][u] = first + u * stride < end ? scores[g * UNROLL + u] : -INFINITY;
 #pragma unroll
     for (int g = 0; g < GROUP; g++) {
         float now = r.most[g];
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) now = fmaxf(now, s[g][u]);
         if (now == -INFINITY) continue;
-        float keep = __expf(r.most[g] - now);
+        float keep = exp2_of(r.most[g] - now);
         r.sum[g] *= keep;
 #pragma unroll
         for (int i = 0; i < 8; i++) r.o[g][i] *= keep;
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
-            float p = __expf(s[g][u] - now);
+            float p = exp2_of(s[g][u] - now);
             r.sum[g] += p;
 #pragma unroll
             for (int i = 0; i < 8; i++) r.o[g][i] += p * v[u].x[i];
@@ -119,12 +148,12 @@ __device__ static void join_teams(joint<LANES, GROUP> &shared, const running<GRO
         float all = -INFINITY, total = 0;
         for (int t = 0; t < teams; t++) all = fmaxf(all, shared.most[t][g]);
         for (int t = 0; t < teams; t++)
-            total += all > -INFINITY ? shared.sum[t][g] * __expf(shared.most[t][g] - all) : 0;
+            total += all > -INFINITY ? shared.sum[t][g] * exp2_of(shared.most[t][g] - all) : 0;
         float *partial = partial_of(a, row, kv * group + g, split);
         for (int i = threadIdx.x; i < dim; i += THREADS) {
             float value = 0;
             for (int t = 0; t < teams; t++)
-                if (shared.most[t][g] > -INFINITY) value += shared.o[t][i] * __expf(shared.most[t][g] - all);
+                if (shared.most[t][g] > -INFINITY) value += shared.o[t][i] * exp2_of(shared.most[t][g] - all);
             if (length <= SPLIT)
                 ((bf16 *)a.o)[((int64_t)row * a.heads + kv * group + g) * dim + i] =
                     __float2bfloat16(total > 0 ? value / total : 0);
@@ -154,11 +183,11 @@ __device__ static inline void join_splits(const cuda_decode_args &a, int row, in
     float most = -INFINITY, total = 0;
     for (int s = splits.first; s < splits.last; s++) most = fmaxf(most, __ldcg(from + s * (dim + 2) + dim));
     for (int s = splits.first; s < splits.last; s++)
-        total += __ldcg(from + s * (dim + 2) + dim + 1) * __expf(__ldcg(from + s * (dim + 2) + dim) - most);
+        total += __ldcg(from + s * (dim + 2) + dim + 1) * exp2_of(__ldcg(from + s * (dim + 2) + dim) - most);
     for (int i = threadIdx.x; i < dim; i += THREADS) {
         float value = 0;
         for (int s = splits.first; s < splits.last; s++)
-            value += __ldcg(from + s * (dim + 2) + i) * __expf(__ldcg(from + s * (dim + 2) + dim) - most);
+            value += __ldcg(from + s * (dim + 2) + i) * exp2_of(__ldcg(from + s * (dim + 2) + dim) - most);
         ((bf16 *)a.o)[((int64_t)row * a.heads + head) * dim + i] = __float2bfloat16(total > 0 ? value / total : 0);
     }
 }
@@ -182,10 +211,13 @@ __device__ static void join_if_last(const cuda_decode_args &a, int row, int kv, 
 
 /* LANES lanes per token (head_dim = 8 LANES), GROUP query heads per key head at most. The split's page numbers are read
  * once, into shared memory: a step then waits for memory once. */
-template <int LANES, int GROUP> __global__ static void __launch_bounds__(THREADS) decode(cuda_decode_args a) {
+template <int LANES, int GROUP>
+__global__ static void __launch_bounds__(THREADS, GROUP > 4   ? 2
+                                                  : GROUP > 2 ? 4
+                                                              : 5) decode(cuda_decode_args a) {
     constexpr int teams = THREADS / LANES, dim = LANES * 8;
     __shared__ joint<LANES, GROUP> shared;
-    __shared__ int32_t pages[SPLIT / PAGE];
+    __shared__ int64_t pages[SPLIT / PAGE]; /* elements before the key head's tokens */
     int row = blockIdx.x, kv = blockIdx.y, split = blockIdx.z;
     int team = threadIdx.x / LANES, lane = threadIdx.x % LANES;
     int length = a.lengths[row], first = a.window > 0 ? max(0, length - a.window) : 0;
@@ -194,7 +226,7 @@ template <int LANES, int GROUP> __global__ static void __launch_bounds__(THREADS
     const int32_t *table = a.table + (int64_t)a.slots[row] * a.pages_per_slot;
     const int first_page = begin / PAGE;
     if (begin < end && (int)threadIdx.x <= (end - 1) / PAGE - first_page)
-        pages[threadIdx.x] = table[first_page + threadIdx.x];
+        pages[threadIdx.x] = ((int64_t)table[first_page + threadIdx.x] * a.kv_heads + kv) * PAGE * dim;
     __syncthreads();
     running<GROUP> r;
     begin_row<LANES>(r, a, row, kv, lane);
@@ -203,8 +235,7 @@ template <int LANES, int GROUP> __global__ static void __launch_bounds__(THREADS
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
             int token = min(base + u * teams + team, end - 1);
-            int64_t number = pages[token / PAGE - first_page];
-            int64_t at = ((number * a.kv_heads + kv) * PAGE + token % PAGE) * dim + lane * 8;
+            int64_t at = pages[token / PAGE - first_page] + token % PAGE * dim + lane * 8;
             k[u] = load8((const bf16 *)a.k + at);
             v[u] = load8((const bf16 *)a.v + at);
         }
