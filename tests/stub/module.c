@@ -55,6 +55,17 @@ static int reduce_after(void *comm, const void *send, void *recv, int64_t count,
     return mock_nccl_table.reduce(comm, send, recv, count, dtype, reduce, root, stream);
 }
 
+static int allgather_after(void *comm, const void *send, void *recv, int64_t bytes, void *stream) {
+    drain(stream);
+    return mock_nccl_table.allgather(comm, send, recv, bytes, stream);
+}
+
+static int reduce_scatter_after(void *comm, const void *send, void *recv, int64_t count, int32_t dtype, int32_t reduce,
+                                void *stream) {
+    drain(stream);
+    return mock_nccl_table.reduce_scatter(comm, send, recv, count, dtype, reduce, stream);
+}
+
 __attribute__((constructor)) static void fill_tables(void) {
     driver = stub_driver;
     driver.kind = "cuda";
@@ -64,6 +75,8 @@ __attribute__((constructor)) static void fill_tables(void) {
     nccl.broadcast = broadcast_after;
     nccl.allreduce = allreduce_after;
     nccl.reduce = reduce_after;
+    nccl.allgather = allgather_after;
+    nccl.reduce_scatter = reduce_scatter_after;
 }
 
 int64_t stub_live(void) {
