@@ -78,17 +78,21 @@ void train__ring_forward(const train_model *m, const train__acts *a) {
     }
 }
 
+void train__ring_gradients(const train_model *m, train_attention *x, void *d_kv) {
+    const train__net *n = &m->net;
+    x->d_o = m->working.d_o;
+    x->d_q = m->working.d_q;
+    x->d_k = d_kv;
+    x->d_v = train__net_at(n, d_kv, n->kv_width);
+    x->ld_dq = n->q_width;
+    x->ld_dk = x->ld_dv = 2 * n->kv_width;
+}
+
 /* d_q += and `d_kv` =, of this rank's queries over the block that is here; 0 for keys that no query sees. */
 static void block_backward(const train_model *m, const train__acts *a, int32_t owner, const void *kv, void *d_kv) {
     const train__net *n = &m->net;
-    const train__working *w = &m->working;
     train_attention x = over(m, a, owner, kv);
-    x.d_o = w->d_o;
-    x.d_q = w->d_q;
-    x.d_k = d_kv;
-    x.d_v = train__net_at(n, d_kv, n->kv_width);
-    x.ld_dq = n->q_width;
-    x.ld_dk = x.ld_dv = 2 * n->kv_width;
+    train__ring_gradients(m, &x, d_kv);
     x.add = owner != m->cp->rank; /* the own block is the first */
     n->kernels->zero(n->device, d_kv, train__net_bytes(n, m->now.ragged.tokens * 2 * n->kv_width));
     n->kernels->attention_backward(n->device, &x);

@@ -49,6 +49,8 @@ enum { TRAIN__RING_KV, TRAIN__RING_D_KV }; /* tags */
 void train__ring_pack(const train_model *m, void *kv, const train__acts *a);
 /* Gradients of such a block to d_k and the v part of d_qkv. */
 void train__ring_unpack(const train_model *m, const void *kv);
+/* Where backward of a block reads the gradient of the outputs and writes those of the queries, keys and values. */
+void train__ring_gradients(const train_model *m, train_attention *x, void *d_kv);
 /* x += add, gradients of a block. */
 void train__ring_add(const train_model *m, void *x, const void *add);
 /* Whose block this rank has in `step`. */

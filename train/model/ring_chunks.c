@@ -149,7 +149,6 @@ static void attend(const train_model *m, const train__acts *a, int32_t owner, co
 /* d_q += and d_kv =. The second view's keys are first chunks: up to this rank, the first view's are too. */
 static void attend_backward(const train_model *m, const train__acts *a, int32_t owner, const void *kv, void *d_kv) {
     const train__net *n = &m->net;
-    const train__working *w = &m->working;
     size_t bytes = train__net_bytes(n, m->now.ragged.tokens * 2 * n->kv_width);
     n->kernels->zero(n->device, d_kv, bytes);
     for (int k = 0; k < 2; k++) {
@@ -159,12 +158,7 @@ static void attend_backward(const train_model *m, const train__acts *a, int32_t 
         void *to = shared ? m->ring.spare : d_kv;
         if (!v->samples) continue;
         if (shared) n->kernels->zero(n->device, to, bytes);
-        x.d_o = w->d_o;
-        x.d_q = w->d_q;
-        x.d_k = to;
-        x.d_v = train__net_at(n, to, n->kv_width);
-        x.ld_dq = n->q_width;
-        x.ld_dk = x.ld_dv = 2 * n->kv_width;
+        train__ring_gradients(m, &x, to);
         x.add = v->shifts != NULL;
         n->kernels->attention_backward(n->device, &x);
         if (shared) train__ring_add(m, d_kv, to);
