@@ -198,16 +198,10 @@ static void count_sample(const ravel__columns *c, int64_t s, ravel_update_counts
     add_words(loss->weighted_tokens, weight * (uint64_t)learnt);
 }
 
-/* Tokens per bin at most, in the count of what bins could hold. */
-#define MOST_CAPACITY ((int64_t)1 << 40)
-
 void ravel__count_update(const ravel_feed *feed, const ravel__columns *c, const ravel_plan *plan, int64_t update,
                          int32_t dp, ravel_update_counts *counts, ravel_counts *loss) {
     int64_t begin = plan->update_offsets[update] * plan->dp, end = plan->update_offsets[update + 1] * plan->dp;
     wide squares = 0;
-    /* A budget far above every bin is no limit; sums over bins and ranks must not overflow. */
-    int64_t capacity =
-        feed->plan.budget < MOST_CAPACITY / feed->plan.cp ? feed->plan.cp * feed->plan.budget : MOST_CAPACITY;
     memset(counts, 0, sizeof *counts);
     memset(loss, 0, sizeof *loss);
     counts->micro_steps = plan->update_offsets[update + 1] - plan->update_offsets[update];
@@ -219,7 +213,7 @@ void ravel__count_update(const ravel_feed *feed, const ravel__columns *c, const 
         counts->padded_tokens += filler ? align_of(feed, 1) : plan->bin_slots[bin];
         counts->bins += last > first;
         counts->fillers += filler;
-        counts->capacity_tokens += capacity;
+        counts->capacity_tokens += feed->plan.cp * feed->plan.budget;
     }
     RAVEL_ASSERT(counts->loss_samples <= counts->samples && counts->loss_tokens <= counts->tokens);
     RAVEL_ASSERT(counts->shortest <= counts->longest && counts->bins <= end - begin);
