@@ -182,8 +182,9 @@ static double flops_of(const mix *m, const char *shape_name) {
 }
 
 static void report_phases(const char *name, const double *seconds, int steps) {
-    static const char *const phases[TRAIN_PHASES] = {"other", "forward", "head", "backward", "optimizer"};
-    for (int i = 0; i < TRAIN_PHASES; i++) {
+    static const char *const phases[] = {"clear_and_optimizer", "forward", "head",
+                                         "backward"}; /* step() names no other */
+    for (int i = 0; i < TRAIN_PHASE_OPTIMIZER; i++) {
         char figure[64];
         (void)snprintf(figure, sizeof figure, "gpu.step_ms_%s_%s", name, phases[i]);
         bench_report(figure, seconds[i] * 1e3 / steps, "ms", LOWER, "of one optimiser step, by events");
