@@ -34,10 +34,10 @@ fault() { # MPIRUN RANKS LINES TEST: every survivor has its say; how the launche
     verdict "$1, $2 ranks, $4" "$3" $([ $code != 124 ] && echo 1 || echo 0)
 }
 # By default the launcher ends the job, with a sentence and a code that is not 0. Signal 6: UCX was reading the memory of the
-# rank in that moment, and ends the reader.
+# rank in that moment, and ends the reader. 15: both, as the launcher of MPICH puts the bits of their codes together.
 lost() { # MPIRUN
     run "$1" 4 killed; code=$?
-    grep -qiE 'signal [69]|exit code: [69]|killed|process is gone' "$log" && said=1 || said=0
+    grep -qiE 'signal (6|9|15)|exit code: (6|9|15)|killed|process is gone' "$log" && said=1 || said=0
     verdict "$1, kill -9 of a rank ends the job" 0 $([ $code != 0 ] && [ $code != 124 ] && [ $said = 1 ] && echo 1 || echo 0)
 }
 mixed() { # MPIRUN OTHER'S-MODULE: a module that does not fit the launcher is said to be that, by every rank
