@@ -131,8 +131,8 @@ TEST(cuda_attention_causal) {
     compare((ragged_case){.heads = 4, .kv_heads = 2, .dim = 128, .samples = 1}, 40);
 }
 
-TEST(cuda_attention_windows_shifts_and_sums) {
-    compare((ragged_case){.heads = 4, .kv_heads = 2, .dim = 64, .samples = 5, .window = 20}, 100);
+/* Shifts that are neither none nor all keys: no plan of cuDNN's serves these, so compute-sanitizer sees our kernels alone. */
+TEST(cuda_attention_own_kernels) {
     compare((ragged_case){.heads = 4, .kv_heads = 2, .dim = 64, .samples = 6, .apart = 1}, 100);
     compare((ragged_case){.heads = 6, .kv_heads = 2, .dim = 128, .samples = 6, .apart = 1, .window = 30}, 100);
     compare((ragged_case){.heads = 4, .kv_heads = 4, .dim = 32, .samples = 6, .apart = 1, .add = 1}, 100);
@@ -140,6 +140,7 @@ TEST(cuda_attention_windows_shifts_and_sums) {
 
 /* What a context-parallel ring and a model with a sliding window ask of cuDNN's plans. */
 TEST(cuda_attention_blocks_and_windows_by_plans) {
+    compare((ragged_case){.heads = 4, .kv_heads = 2, .dim = 64, .samples = 5, .window = 20}, 100);
     static const int32_t shapes[][4] = {{16, 8, 128, 130}, {9, 3, 64, 300}, {4, 4, 64, 300}, {2, 1, 64, 700}};
     for (int i = 0; i < 4; i++) {
         ragged_case c = {.heads = shapes[i][0], .kv_heads = shapes[i][1], .dim = shapes[i][2], .samples = 6};
