@@ -17,15 +17,16 @@
  * A pass is two jobs: all threads pack the shared side, for as many parts of k as there is room for; then tasks are blocks
  * of the owned side: pack it, and multiply it by the shared side. A tile is GM x GN, as tall as registers allow. The groups
  * that are packed at a time (MC) and a chunk of B stay in the second-level cache while all their tiles are made.
- * Blocks are large, and the last ones small, so that threads end together; but not smaller than LEAST rows or columns,
- * because each reads the shared side from the cache that all threads share: 36 rows are 18 operations per byte, 12 rows
- * only 6. Where that leaves too few blocks, the shared side is cut too. The cut depends on the number of threads; results do
- * not, because each element is one chain per part of k, and the parts are added in their order. */
+ * Blocks are large first and small then, so that threads end together, even where one runs at half the speed of the others
+ * (virtual machines); but not smaller than SMALL rows or columns, because each reads the shared side from the cache that all
+ * threads share: 24 rows are 12 operations per byte, 12 rows only 6. Where blocks of LEAST are too few, the shared side is
+ * cut too. The cut depends on the number of threads; results do not, because each element is one chain per part of k, and
+ * the parts are added in their order. */
 
 enum { GM = CPU_GEMM_ROWS, GN = CPU_GEMM_VECTORS * CPU_LANES }; /* the tile of large products */
 enum { KC = 640, NC = 4096 };                                   /* of k, and of the shared side, packed at a time */
 enum { MC = 480 / GM, CHUNK = 256 / GN * GN };                  /* groups of A and columns of B at a time */
-enum { LEAST = 36, SHORTEST = 128 };                            /* of a block's owned side, and of its shared side */
+enum { SMALL = 24, LEAST = 36, SHORTEST = 128 };                /* of a block's owned side, and of its shared side */
 
 INLINE void tile(int mr, int nv, int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *b, int64_t ldb,
                  float *c, int64_t ldc, int add) {
@@ -303,10 +304,10 @@ static void block_task(const void *user, int64_t task, int32_t thread) {
     }
 }
 
-/* Sizes of blocks for several threads: one large block each, half to three quarters of all together, then small ones. Of
- * such sizes those with which threads of one speed end soonest; small blocks also serve threads that are slower. */
+/* Sizes of blocks for several threads: one large block each, half to a third of all together, then small ones. Of such
+ * sizes those with which threads of one speed end soonest; small blocks also serve threads that are slower. */
 static void cut_units(gemm *g, int64_t units, int64_t least) {
-    int64_t most = train__max(units * 3 / 4 / g->large, 1), soonest = INT64_MAX;
+    int64_t most = train__max(units / 2 / g->large, 1), soonest = INT64_MAX;
     for (int64_t large = most; large >= train__max(most * 2 / 3, 1); large--)
         for (int64_t small = train__max(large / 3, least); small >= least; small--) {
             int64_t left = train__max(units - g->large * large, 0);
@@ -328,8 +329,8 @@ static int64_t cut_blocks(gemm *g) {
     g->splits = units_of(g->count, g->span);
     g->large = train__max(threads / g->splits, 1);
     g->large_units = units;
-    g->small_units = least;
-    if (threads > 1) cut_units(g, units, least);
+    g->small_units = g->splits > 1 ? least : train__max(SMALL / g->own_unit, 1);
+    if (threads > 1) cut_units(g, units, g->small_units);
     int64_t left = train__max(units - g->large * g->large_units, 0);
     return (g->large + units_of(left, g->small_units)) * g->splits;
 }
