@@ -94,17 +94,17 @@ static void bias_back_task(const void *user, int64_t run, int32_t thread) {
     float *partial = j->device->shared + run * j->width;
     (void)thread;
     memset(partial, 0, (size_t)j->width * sizeof *partial);
-    for (int64_t r = run * RUN; r < train__min(j->rows, (run + 1) * RUN); r++)
+    for (int64_t r = run * SUM_RUN; r < train__min(j->rows, (run + 1) * SUM_RUN); r++)
         for (int64_t i = 0; i < j->width; i += LANES)
             store_at(partial, load_at(partial, i, j->width) + load_at(j->d_x + r * j->ld, i, j->width), i, j->width);
 }
 
 static void cpu_bias_backward(train_device *d, void *d_bias, const void *d_x, int64_t rows, int64_t width, int64_t ld) {
     bias_job j = {.device = d, .d_x = d_x, .rows = rows, .width = width, .ld = ld};
-    TRAIN_ASSERT(runs_of(rows) * width <= train__cpu_shared_elements(d));
+    TRAIN_ASSERT(sum_runs_of(rows) * width <= train__cpu_shared_elements(d));
     TRAIN_ASSERT(train__bias_ok(d_x, d_bias, rows, width, ld));
-    train__cpu_run(d, runs_of(rows), bias_back_task, &j);
-    add_partials(d_bias, d->shared, runs_of(rows), width);
+    train__cpu_run(d, sum_runs_of(rows), bias_back_task, &j);
+    add_partials(d, d_bias, sum_runs_of(rows), width);
 }
 
 /* ---- flat arrays ---------------------------------------------------------------------------------------- */

@@ -1,15 +1,19 @@
 /* Kernels that go row by row: norms, rotation, swiglu. Body: included once per instruction set (see simd.h).
  *
  * Rows are dealt to threads in runs of RUN. A sum over rows (the gradient of a norm's weight) is made in two steps that
- * do not depend on the threads: each run adds up its own rows into its own partial row, then partial rows are added in
- * order:
+ * do not depend on the threads: each run of SUM_RUN adds up its own rows into its own partial row, then partial rows are
+ * added in order:
  *
- *     rows 0..63 -> partial 0     rows 64..127 -> partial 1   ...      weight += partial 0 + partial 1 + ... */
+ *     rows 0..31 -> partial 0     rows 32..63 -> partial 1   ...      weight += partial 0 + partial 1 + ... */
 
-enum { RUN = 64 };
+enum { RUN = 16, SUM_RUN = 32 };
 
 static int64_t runs_of(int64_t rows) {
     return (rows + RUN - 1) / RUN;
+}
+
+static int64_t sum_runs_of(int64_t rows) {
+    return (rows + SUM_RUN - 1) / SUM_RUN;
 }
 
 /* Loops over large arrays ask for what they read in some steps: the processor's own look-ahead stops at each page. */
@@ -19,12 +23,30 @@ INLINE void ask_ahead(const float *p) {
     __builtin_prefetch(p + AHEAD);
 }
 
-static void add_partials(float *to, const float *partials, int64_t count, int64_t width) {
-    for (int64_t i = 0; i < width; i += LANES) {
+typedef struct partials_job {
+    float *to;
+    const float *partials;
+    int64_t count, width;
+} partials_job;
+
+enum { PARTIAL_COLUMNS = 128 }; /* of a task */
+
+static void partials_task(const void *user, int64_t task, int32_t thread) {
+    const partials_job *j = user;
+    int64_t first = task * PARTIAL_COLUMNS, end = train__min(j->width, first + PARTIAL_COLUMNS);
+    (void)thread;
+    for (int64_t i = first; i < end; i += LANES) {
         vf sum = {0};
-        for (int64_t p = 0; p < count; p++) sum += load_at(partials + p * width, i, width);
-        store_at(to, load_at(to, i, width) + sum, i, width);
+        for (int64_t p = 0; p < j->count; p++) sum += load_at(j->partials + p * j->width, i, j->width);
+        store_at(j->to, load_at(j->to, i, j->width) + sum, i, j->width);
     }
+}
+
+/* to += the partial rows in the shared scratch */
+static void add_partials(train_device *d, void *to, int64_t count, int64_t width) {
+    partials_job j = {.partials = d->shared, .count = count, .width = width};
+    j.to = to;
+    train__cpu_run(d, (width + PARTIAL_COLUMNS - 1) / PARTIAL_COLUMNS, partials_task, &j);
 }
 
 /* ---- rms-norm ------------------------------------------------------------------------------------------- */
@@ -90,7 +112,7 @@ static void norm_back_task(const void *user, int64_t run, int32_t thread) {
     float *partial = j->device->shared + run * n;
     (void)thread;
     memset(partial, 0, (size_t)n * sizeof *partial);
-    for (int64_t r = run * RUN; r < train__min(j->n->rows, (run + 1) * RUN); r++) {
+    for (int64_t r = run * SUM_RUN; r < train__min(j->n->rows, (run + 1) * SUM_RUN); r++) {
         const float *x = (const float *)j->n->x + r * n, *d_y = (const float *)j->n->d_y + r * n;
         float *d_x = (float *)j->n->d_x + r * n, inverse = inverse_rms(x, n, j->n->eps);
         vf dot = {0}, by = splat(inverse);
@@ -112,9 +134,9 @@ static void norm_back_task(const void *user, int64_t run, int32_t thread) {
 static void cpu_rmsnorm_backward(train_device *d, const train_norm *n) {
     norm_job j = {d, n};
     TRAIN_ASSERT(train__norm_backward_ok(n));
-    TRAIN_ASSERT(runs_of(n->rows) * n->width <= train__cpu_shared_elements(d));
-    train__cpu_run(d, runs_of(n->rows), norm_back_task, &j);
-    add_partials(n->d_weight, d->shared, runs_of(n->rows), n->width);
+    TRAIN_ASSERT(sum_runs_of(n->rows) * n->width <= train__cpu_shared_elements(d));
+    train__cpu_run(d, sum_runs_of(n->rows), norm_back_task, &j);
+    add_partials(d, n->d_weight, sum_runs_of(n->rows), n->width);
 }
 
 /* ---- rotation ------------------------------------------------------------------------------------------- */
@@ -189,7 +211,7 @@ static void rope_back_task(const void *user, int64_t run, int32_t thread) {
     float *partial = j->device->shared + run * 2 * dim;
     (void)thread;
     memset(partial, 0, (size_t)(2 * dim) * sizeof *partial);
-    for (int64_t t = run * RUN; t < train__min(x->tokens, (run + 1) * RUN); t++) {
+    for (int64_t t = run * SUM_RUN; t < train__min(x->tokens, (run + 1) * SUM_RUN); t++) {
         const float *row = (const float *)x->qkv + t * width;
         const float *cosine = x->cosine + x->positions[t] * half, *sine = x->sine + x->positions[t] * half;
         float *d_row = (float *)x->d_qkv + t * width;
@@ -206,7 +228,7 @@ static void rope_back_task(const void *user, int64_t run, int32_t thread) {
 
 static void cpu_rope_backward(train_device *d, const train_rope *x) {
     rope_job j = {d, x};
-    int64_t runs = runs_of(x->tokens), dim = x->head_dim;
+    int64_t runs = sum_runs_of(x->tokens), dim = x->head_dim;
     TRAIN_ASSERT(train__rope_backward_ok(x));
     TRAIN_ASSERT(runs * 2 * dim <= train__cpu_shared_elements(d));
     train__cpu_run(d, runs, rope_back_task, &j);

@@ -48,7 +48,7 @@ static int64_t longest_side(const train_limits *l) {
 }
 
 static size_t shared_elements(const train_limits *l) {
-    int64_t partials = runs_of(l->tokens) * train__max(l->width, 2 * l->head_dim);
+    int64_t partials = sum_runs_of(l->tokens) * train__max(l->width, 2 * l->head_dim);
     return (size_t)train__max(train__max(packed_elements(longest_side(l)), partials), parts_elements(l));
 }
 
