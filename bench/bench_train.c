@@ -10,6 +10,7 @@
 #include "train/model/model.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -318,6 +319,67 @@ static void report_products(const batch_of *b) {
 }
 #endif
 
+/* ---- what the processors can do together: a product per thread, nothing in common ------------------------- */
+
+enum { ALONE = 512 }; /* the side of such a product: in a second-level cache, or nearly */
+
+typedef struct alone {
+    pthread_t id;
+    pthread_barrier_t *start;
+    double rate;
+} alone;
+
+static void *multiply_alone(void *user) {
+    alone *me = user;
+    ravel_error err = RAVEL_ERROR_INIT;
+    const train_kernels *k = NULL;
+    train_device *device = NULL;
+    const train_limits limits = {.tokens = ALONE, .longest = 1, .width = ALONE, .hidden = ALONE, .vocab = ALONE};
+    float *a = calloc(3 * (size_t)ALONE * ALONE, sizeof *a);
+    int ready = a && train_kernels_find("cpu", &k, &err) == RAVEL_OK &&
+                k->open(&(train_device_options){.threads = 1}, &device, &err) == RAVEL_OK &&
+                k->reserve(device, &limits, &err) == RAVEL_OK;
+    train_matmul x = {.m = ALONE, .n = ALONE, .k = ALONE, .a = a, .b = a + ALONE * ALONE, .c = a + 2 * ALONE * ALONE};
+    (void)pthread_barrier_wait(me->start);
+    double begun = bench_seconds(), took = 0, count = 0;
+    for (; ready && took < 0.25; took = bench_seconds() - begun, count++) k->matmul(device, &x);
+    if (ready) me->rate = count * 2.0 * ALONE * ALONE * ALONE / took;
+    if (device) k->close(device);
+    free(a);
+    return NULL;
+}
+
+/* FLOP/s of `threads` threads together, 0 after a failure. */
+static double rate_alone(int32_t threads) {
+    pthread_barrier_t start;
+    double sum = 0;
+    alone *all = calloc((size_t)threads, sizeof *all);
+    if (!all || pthread_barrier_init(&start, NULL, (unsigned)threads) != 0) abort();
+    for (int32_t i = 0; i < threads; i++) {
+        all[i].start = &start;
+        if (pthread_create(&all[i].id, NULL, multiply_alone, &all[i]) != 0) abort();
+    }
+    for (int32_t i = 0; i < threads; i++) {
+        (void)pthread_join(all[i].id, NULL);
+        sum += all[i].rate;
+    }
+    (void)pthread_barrier_destroy(&start);
+    free(all);
+    return sum;
+}
+
+static void report_bound(int32_t threads) {
+    double one = 0, all = 0;
+    for (int round = 0; round < 5; round++) {
+        one = fmax(one, rate_alone(1));
+        all = fmax(all, rate_alone(threads));
+    }
+    if (one > 0)
+        bench_report("train.threads_bound", all / one, "ratio", HIGHER,
+                     "%d threads with a product of %d^3 each, nothing in common (%.0f GFLOP/s), over one thread (%.0f)",
+                     threads, ALONE, all * 1e-9, one * 1e-9);
+}
+
 /* The same update on one thread and on as many as there are processors, in turns and for the same time each: several threads
  * are only as fast as the slowest of their processors, so one update of theirs would be a smaller sample of a noisy machine. */
 static void report_threads(const ravel_shape *of, const batch_of *b, const char *suffix) {
@@ -392,6 +454,7 @@ BENCH(train_threads) {
     static batch_of batch;
     fill_batch(&batch, 40);
     report_threads(&shape, &batch, "");
+    report_bound((int32_t)sysconf(_SC_NPROCESSORS_ONLN));
 }
 
 BENCH(train_wide) {
