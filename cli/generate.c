@@ -17,7 +17,7 @@
 typedef struct generate_options {
     int32_t raw;
     const char *model, *prompt, *data, *out, *stop, *stop_ids, *kernels, *chat_format;
-    int32_t samples, threads, json, top_k;
+    int32_t samples, threads, json, top_k, gpu, graphs;
     double temperature, top_p, min_p;
     int64_t max_tokens, slots, repeat;
     uint64_t seed;
@@ -54,6 +54,9 @@ static const ravel_option table[] = {
         "passes over the rows of --data, each with other random numbers; 0: until interrupted"),
     ROW("slots", I64, slots, "16", 1, 65536, NULL, "sequences that run at once"),
     ROW("kernels", STRING, kernels, "cpu", 0, 0, NULL, "kernel set: cpu, cuda, ref, ..."),
+    ROW("device", I32, gpu, "0", 0, 1023, NULL, "which GPU, with --kernels cuda"),
+    ROW("graphs", ENUM, graphs, "auto", 0, 0, TRAIN_GRAPHS_CHOICES,
+        "decode steps as recorded graphs, with --kernels cuda; on: an error where that cannot be"),
     ROW("threads", I32, threads, "0", 0, 1024, NULL, "0: one per processor"),
     ROW("quiet", BOOL, quiet, "false", 0, 0, NULL, "print only answers and errors"),
     {0}};
@@ -384,8 +387,9 @@ static ravel_status open_job(job *j, int64_t *rows, ravel_error *err) {
     ravel_shape shape;
     const int32_t *tokens;
     int64_t longest = 0;
-    j->choice = (train_model_choice){
-        .model = o->model, .kernels = o->kernels, .threads = o->threads ? o->threads : processors()};
+    j->choice = (train_model_choice){.model = o->model, .kernels = o->kernels, .gpu = o->gpu, .graphs = o->graphs};
+    j->choice.deterministic = 1;
+    j->choice.threads = o->threads ? o->threads : processors();
     train_sampling_default(&j->sampling);
     j->sampling.temperature = o->temperature;
     j->sampling.top_p = o->top_p;

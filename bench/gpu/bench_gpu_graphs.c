@@ -115,8 +115,8 @@ BENCH(gpu_graphs) {
         pass_result calls = {0}, graphs = {0};
         ravel_error err = {0};
         char figure[64];
-        ravel_status s = run_kind(&kinds[i], TRAIN_RECORD_OFF, &calls, &err);
-        if (!s) s = run_kind(&kinds[i], TRAIN_RECORD_AUTO, &graphs, &err);
+        ravel_status s = run_kind(&kinds[i], TRAIN_GRAPHS_OFF, &calls, &err);
+        if (!s) s = run_kind(&kinds[i], TRAIN_GRAPHS_AUTO, &graphs, &err);
         if (s) {
             bench_note("graphs, %s: %s", kinds[i].name, err.message);
             continue;

@@ -123,7 +123,7 @@ static train_model_options options_of(const bench_kind *kind) {
     o.budget = kind->budget;
     o.longest = 8192;
     o.recompute = kind->recompute;
-    o.graphs = TRAIN_RECORD_OFF; /* parts of a step can be left out of calls only; bench_gpu_graphs.c compares both */
+    o.graphs = TRAIN_GRAPHS_OFF; /* parts of a step can be left out of calls only; bench_gpu_graphs.c compares both */
     return o;
 }
 

@@ -80,7 +80,7 @@ TEST(cuda_model_graphs) {
         train_model_options o = budget_of(400, recompute);
         rig graphs, calls;
         CHECK(rig_golden(&graphs, "cuda", 1, &o));
-        o.graphs = TRAIN_RECORD_OFF;
+        o.graphs = TRAIN_GRAPHS_OFF;
         CHECK(rig_golden(&calls, "cuda", 1, &o));
         for (int i = 0; i < 12; i++) {
             train_batch b = golden_batch(&g, i % MODES, orders[i / 6], 3, 8);

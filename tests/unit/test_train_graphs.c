@@ -388,8 +388,8 @@ TEST(train_graphs_give_the_bits_of_calls) {
     CHECK(recording_set(&table));
     for (int recompute = 0; recompute < 3; recompute++)
         for (int policy = 0; policy < 2; policy++) {
-            results on = learn_rounds(&table, TRAIN_RECORD_AUTO, recompute, policy);
-            results off = learn_rounds(&table, TRAIN_RECORD_OFF, recompute, policy);
+            results on = learn_rounds(&table, TRAIN_GRAPHS_AUTO, recompute, policy);
+            results off = learn_rounds(&table, TRAIN_GRAPHS_OFF, recompute, policy);
             train_params *params;
             CHECK(on.figures.launched > 20 && on.figures.recorded > 0 && on.figures.called > 0);
             CHECK_EQ(off.figures.launched + off.figures.recorded, 0);
@@ -468,6 +468,24 @@ TEST(train_graphs_of_a_generator) {
     CHECK(memcmp(on.logprob, off.logprob, sizeof on.logprob) == 0);
 }
 
+/* On is for what trains: a reference model beside it has no graphs, and that is no error. */
+TEST(train_graphs_on_of_a_reference_model) {
+    train_kernels table;
+    train_device *device;
+    train_model *model;
+    train_model_options o;
+    ravel_shape shape = small_shape();
+    CHECK(recording_set(&table));
+    CHECK(!table.open(&(train_device_options){.threads = 1}, &device, NULL));
+    train_model_options_default(&o);
+    o.budget = BUDGET;
+    o.graphs = TRAIN_GRAPHS_ON;
+    o.inference = 1;
+    CHECK(!train_model_create(&table, device, &shape, &o, &model, NULL));
+    train_model_free(model);
+    table.close(device);
+}
+
 /* A set without graphs: auto calls, on says so. */
 TEST(train_graphs_of_a_set_without_them) {
     const train_kernels *cpu;
@@ -482,8 +500,16 @@ TEST(train_graphs_of_a_set_without_them) {
     o.budget = BUDGET;
     CHECK(!train_model_create(cpu, device, &shape, &o, &model, &err));
     train_model_free(model);
-    o.graphs = TRAIN_RECORD_ON;
+    o.graphs = TRAIN_GRAPHS_ON;
     CHECK_EQ(train_model_create(cpu, device, &shape, &o, &model, &err), RAVEL_E_UNSUPPORTED);
     CHECK(strstr(err.message, "--graphs") != NULL);
+    train_generator *generator;
+    train_generator_options g;
+    train_generator_options_default(&g);
+    g.slot_tokens = 64;
+    g.graphs = TRAIN_GRAPHS_ON;
+    err = (ravel_error)RAVEL_ERROR_INIT;
+    CHECK_EQ(train_generator_create(cpu, device, &shape, &g, &generator, &err), RAVEL_E_UNSUPPORTED);
+    CHECK(strstr(err.message, "no graphs") != NULL);
     cpu->close(device);
 }

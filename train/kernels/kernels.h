@@ -77,6 +77,15 @@ typedef enum train_products {
 } train_products;
 #define TRAIN_PRODUCTS_CHOICES "best|own|openblas"
 
+/* Whether kernels that come again with the same sizes and addresses are recorded, and launched as graphs. Results have the
+ * same bits. */
+typedef enum train_graphs {
+    TRAIN_GRAPHS_AUTO, /* where the kernel set and the layout can */
+    TRAIN_GRAPHS_ON,   /* the same; E_UNSUPPORTED where they cannot */
+    TRAIN_GRAPHS_OFF
+} train_graphs;
+#define TRAIN_GRAPHS_CHOICES "auto|on|off"
+
 typedef struct train_device_options {
     int32_t threads;                  /* of a CPU set; 0 means 1 */
     int32_t products;                 /* train_products */

@@ -26,7 +26,7 @@ typedef struct train_model_choice {
                               train_devices_assign */
     int32_t deterministic; /* the same bits on every run; 0: sums in any order where that is faster */
     int32_t sequence;      /* sequence parallel, where tp > 1 */
-    int32_t graphs;        /* train_record */
+    int32_t graphs;        /* train_graphs, of models and of generators */
     uint64_t init_seed;
     double init_std;
     /* a shape by numbers, where neither is given: a byte model */

@@ -130,6 +130,8 @@ static ravel_status prepare(train_generator *g, const train_kernels *kernels, tr
     g->net.batch_invariant = TRAIN_INVARIANT_MANY;
     g->net.tp = &g->tp;
     g->graphs = (train__graphs){.kernels = kernels, .device = device, .most = kernels->capture_begin ? GRAPHS : 0};
+    status = train__graphs_check(g->options.graphs, kernels, g->tp.ranks == 1, err);
+    if (status) return status;
     g->pages_per_slot = (g->options.slot_tokens + TRAIN_PAGE - 1) / TRAIN_PAGE;
     g->pages = slots * g->pages_per_slot + slots + 2 * g->pages_per_slot + 1;
     if (g->pages > INT32_MAX / shape->layers)

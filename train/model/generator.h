@@ -59,18 +59,12 @@ typedef struct train_generator_options {
     int64_t slots;                    /* sequences at once; 0 means 16 */
     int64_t slot_tokens;              /* the most tokens of a prompt and its answer; required */
     int64_t prefill;                  /* the most prompt tokens run in one go; 0 means 512, and at least slot_tokens */
-    int32_t graphs;                   /* train_graphs: decode steps as graphs */
+    int32_t graphs;                   /* train_graphs: decode steps, one graph per bucket of batch sizes */
+    int32_t padded;                   /* rows are padded as for graphs even where there are none: for tests */
     int32_t tp_ranks;                 /* train_generator_memory: of the generator to be, where there is no `tp` yet */
     ravel_comm *tp;                   /* ranks that share every layer (tensor parallel); NULL: one, see above */
     const ravel_allocator *allocator; /* for host memory; NULL: malloc; it must outlive the generator */
 } train_generator_options;
-
-/* Answers are the same, bit for bit, whichever it is. */
-typedef enum train_graphs {
-    TRAIN_GRAPHS_AUTO, /* where the kernel set records graphs: one per bucket of batch sizes */
-    TRAIN_GRAPHS_OFF,
-    TRAIN_GRAPHS_PADDED /* rows are padded as for graphs, but nothing is recorded: for debugging and tests */
-} train_graphs;
 
 void train_generator_options_default(train_generator_options *options);
 

@@ -13,11 +13,11 @@ enum { FEW_ROWS = 8, STEPS_PER_OCTAVE = 4, LONGEST_STEP = 512 };
 
 /* Communication is not recorded, so tensor-parallel steps have no graphs. */
 static int records(const train_generator *g) {
-    return g->tp.ranks == 1 && g->options.graphs == TRAIN_GRAPHS_AUTO && g->net.kernels->capture_begin != NULL;
+    return g->tp.ranks == 1 && g->options.graphs != TRAIN_GRAPHS_OFF && g->net.kernels->capture_begin != NULL;
 }
 
 static int pads(const train_generator *g) {
-    return g->options.graphs == TRAIN_GRAPHS_PADDED || records(g);
+    return g->options.padded || records(g);
 }
 
 int64_t train__generator_bucket(const train_generator *g, int64_t rows) {

@@ -77,6 +77,14 @@ void train__graphs_run(train__graphs *g, const train__graph_key *key, int32_t ph
     g->launched++;
 }
 
+ravel_status train__graphs_check(int32_t wanted, const train_kernels *kernels, int apart, ravel_error *err) {
+    if (wanted != TRAIN_GRAPHS_ON || (kernels->capture_begin && apart)) return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "--graphs on: %s; use --graphs auto",
+                           kernels->capture_begin
+                               ? "ranks that share layers, samples or weights cannot record their kernels"
+                               : "this kernel set has no graphs");
+}
+
 void train__graphs_drop(train__graphs *g) {
     for (int64_t i = 0; i < g->count; i++) drop(g, &g->places[i]);
     g->count = 0;

@@ -51,6 +51,9 @@ typedef struct train__graphs {
  * `kernels` says it; -1: of none. A graph that cannot be recorded is a failure of the device, which the next sync reports. */
 void train__graphs_run(train__graphs *graphs, const train__graph_key *key, int32_t phase, void (*kernels)(void *user),
                        void *user);
+/* Whether `wanted` (train_graphs) can be had. `apart`: no other rank has a part in the kernels; what ranks exchange is not
+ * recorded. */
+ravel_status train__graphs_check(int32_t wanted, const train_kernels *kernels, int apart, ravel_error *err);
 /* Frees all graphs and forgets the keys. */
 void train__graphs_drop(train__graphs *graphs);
 

@@ -244,18 +244,14 @@ static void prepare_exchange(train_model *m, const train_kernels *kernels, train
     TRAIN_ASSERT(m->exchange.ranks >= m->tp.ranks && m->exchange.ranks >= m->cp_most);
 }
 
-/* What ranks exchange is not recorded. */
-static int can_record(const train_model *m) {
-    return m->net.kernels->capture_begin && m->tp.ranks == 1 && m->cp_most <= 1 && !train__model_sharded(m) &&
-           !m->options.progress && !m->options.inference;
-}
-
-static ravel_status check_graphs(const train_model *m, ravel_error *err) {
-    if (m->options.graphs != TRAIN_RECORD_ON || can_record(m)) return RAVEL_OK;
-    return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "--graphs on: %s; use --graphs auto",
-                           m->net.kernels->capture_begin
-                               ? "ranks that share layers, samples or weights cannot record their kernels"
-                               : "this kernel set has no graphs");
+/* Graphs are for training: a reference model has none, and needs none. */
+static ravel_status prepare_graphs(train_model *m, const train_kernels *kernels, train_device *device,
+                                   ravel_error *err) {
+    int apart = m->tp.ranks == 1 && m->cp_most <= 1 && !train__model_sharded(m) && !m->options.progress;
+    if (m->options.inference) return RAVEL_OK;
+    m->graphs.device = device;
+    if (kernels->capture_begin && apart && m->options.graphs != TRAIN_GRAPHS_OFF) m->graphs.kernels = kernels;
+    return train__graphs_check(m->options.graphs, kernels, apart, err);
 }
 
 /* Everything but the blocks. */
@@ -284,9 +280,7 @@ static ravel_status prepare(train_model *m, const train_kernels *kernels, train_
     sizes_of(m);
     prepare_exchange(m, kernels, device);
     TRAIN_ASSERT(m->staging.count <= TRAIN__MOST_STAGES && m->net.hidden > 0);
-    m->graphs = (train__graphs){.kernels = can_record(m) && m->options.graphs != TRAIN_RECORD_OFF ? kernels : NULL,
-                                .device = device};
-    return check_graphs(m, err);
+    return prepare_graphs(m, kernels, device, err);
 }
 
 static void close_parts(train_model *m) {

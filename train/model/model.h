@@ -63,7 +63,8 @@ typedef struct train_model_options {
     int64_t logits_rows;             /* rows of logits made at a time; 0: what the kernels choose */
     int64_t first_layer, last_layer; /* of this pipeline stage: first .. last - 1; last 0: to the end */
     int32_t in_flight; /* micro-batches between their forward and their backward (train_model_stage_*); 0 means 1 */
-    int32_t graphs;    /* train_record: the kernels of a micro-batch as recorded graphs */
+    int32_t graphs;    /* train_graphs: a micro-batch like an earlier one: as many tokens, samples and scored tokens,
+                        * attention cut in the same way. Not with ranks that share layers, samples or weights */
     int32_t tp_ranks, tp_rank; /* train_model_memory: of the model to be, where there are no communicators yet */
     int32_t cp_ranks;          /* the same; and, where batches bring their own ring (train_batch.cp), its most ranks */
     int32_t pairs;             /* context-parallel batches may have `splits` */
@@ -89,17 +90,8 @@ typedef struct train_model_options {
 
 void train_model_options_default(train_model_options *options);
 
-/* Whether train_model_learn and train_model_stage_* record the kernels of a micro-batch, and launch them as graphs when a
- * micro-batch of the same shape comes again: the same numbers of tokens, samples and scored tokens, and attention cut in the
- * same way. Gradients and sums are the same, bit for bit. Not with ranks that share layers, samples or weights. */
-typedef enum train_record {
-    TRAIN_RECORD_AUTO, /* where the kernel set and the layout can */
-    TRAIN_RECORD_ON,   /* the same; E_UNSUPPORTED where they cannot */
-    TRAIN_RECORD_OFF
-} train_record;
-#define TRAIN_RECORD_CHOICES "auto|on|off"
-
-/* What was recorded so far. A micro-batch has three runs: the layers forward, the head, the layers backward. */
+/* What was recorded so far (train_model_options.graphs). A micro-batch has three runs: the layers forward, the head, the
+ * layers backward. */
 typedef struct train_graph_figures {
     int64_t called;   /* runs without a graph */
     int64_t recorded; /* graphs made */

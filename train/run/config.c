@@ -69,9 +69,9 @@ static const ravel_option model_table[] = {
     MODEL("recompute", ENUM, recompute, "light", 0, 0, TRAIN_RECOMPUTE_CHOICES,
           "how much of the activations the backward pass recomputes"),
     MODEL(
-        "graphs", ENUM, graphs, "auto", 0, 0, TRAIN_RECORD_CHOICES,
-        "micro-batches whose shape comes again as recorded graphs, with --kernels cuda and one rank per model; on: an "
-        "error where that cannot be"),
+        "graphs", ENUM, graphs, "auto", 0, 0, TRAIN_GRAPHS_CHOICES,
+        "micro-batches whose shape comes again, and decode steps, as recorded graphs, with --kernels cuda and one rank per "
+        "model; on: an error where that cannot be"),
     MODEL("sequence-parallel", BOOL, sequence, "true", 0, 0, NULL,
           "with --tp above 1, norms and residuals of a share of the tokens on each rank"),
     {0}};

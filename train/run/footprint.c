@@ -36,6 +36,7 @@ static ravel_status generator_bytes(const train_config *c, const ravel_shape *sh
     train_generator_options_default(&options);
     options.slots = c->grpo.slots;
     options.tp_ranks = c->grpo.generator_tp;
+    options.graphs = c->model.graphs;
     train_slice part = {.tp = c->grpo.generator_tp};
     options.slot_tokens = longest_prompt + c->grpo.scoring.max_tokens;
     TRAIN_ASSERT(longest_prompt >= 0 && options.slots > 0);

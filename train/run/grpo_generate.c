@@ -55,6 +55,7 @@ static ravel_status open_rank(rank *r, const ravel_shape *shape, int64_t longest
     train_generator_options_default(&options);
     options.slots = c->grpo.slots;
     options.tp = r->tp;
+    options.graphs = c->model.graphs;
     r->slot_tokens = options.slot_tokens = longest_prompt + c->grpo.scoring.max_tokens;
     TRAIN_ASSERT(longest_prompt > 0 && r->slot_tokens > longest_prompt);
     ravel_status status = read_stops(r, shape->vocab, err);

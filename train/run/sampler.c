@@ -40,6 +40,7 @@ ravel_status train_sampler_open(const train_sampler_options *options, train_samp
     train_generator_options_default(&generator);
     generator.slots = options->slots;
     generator.slot_tokens = options->slot_tokens;
+    generator.graphs = options->model->graphs;
     ravel_status status = train_shape(options->model, &shape, err);
     if (!status) status = train_device_open(options->model, NULL, &s->kernels, &s->device, err);
     if (!status) status = train_generator_create(s->kernels, s->device, &shape, &generator, &s->generator, err);
