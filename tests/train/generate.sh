@@ -59,6 +59,8 @@ refuse 2 'not both' --model "$model" --prompt x --data y
 refuse 2 'add --json' --model "$model" --prompt x --samples 2
 refuse 2 'did you mean --top-p' --model "$model" --prompt x --topp 0.5
 refuse 2 'must be up to' --model "$model" --prompt x --stop-ids 9999
+refuse 2 'graphs is "maybe"; it must be one of auto|on|off' --model "$model" --prompt x --graphs maybe
+refuse 1 'graphs on: this kernel set has no graphs; use --graphs auto' --model "$model" --prompt x --graphs on
 refuse 2 'must have from 1 to 256 bytes' --model "$model" --prompt x --stop ''
 refuse 2 'at most' --model "$model" --prompt x $(for i in $(seq 17); do echo "--stop $i"; done)
 refuse 2 'would write over a file that is read' --model "$model" --data "$dir/prompts.jsonl" --out "$dir/prompts.jsonl"
