@@ -23,8 +23,10 @@
  *     ravel_rows_free(rows);
  *
  * Forms of a row, the first that fits:
- *     {"input_ids": [..]}                      tokens as they are; optional "loss_mask" (0, 1) or "labels" (-100: not learnt)
- *     {"chosen": C, "rejected": R}             two answers, for DPO; optional "prompt". Texts, or lists of messages
+ *     {"input_ids": [..]}                      tokens as they are; optional "loss_mask" (0, 1), "labels" (-100: not learnt)
+ *                                              or "prompt_length" (the first of them, not learnt)
+ *     {"chosen": C, "rejected": R}             two answers, for DPO; optional "prompt". Texts, or lists of messages. A
+ *                                              prompt that is a text goes before a list that begins with the answer
  *     {"messages": [{"role", "content"}, ..]}  a conversation; roles are system, user and assistant
  *     {"conversations": [{"from", "value"}..]} the same with other keys; human and gpt are user and assistant
  *     {"prompt": P, "completion": C}           texts, written one after the other, or lists of messages; "response" is

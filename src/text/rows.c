@@ -226,9 +226,26 @@ static ravel_status read_mask(ravel_rows *r, node *list, const char *key, int la
     return RAVEL_OK;
 }
 
+static ravel_status mask_prompt(ravel_rows *r, node *length) {
+    int64_t prompt;
+    if (!ravel_json_integer(length, &prompt) || prompt < 0 || prompt > r->row.parts[0].count)
+        return ravel_error_set(r->err, RAVEL_E_DATA, "\"prompt_length\" must be a whole number from 0 to %" PRId64,
+                               r->row.parts[0].count);
+    memset(r->masks[0].at, 0, (size_t)prompt);
+    return RAVEL_OK;
+}
+
 static ravel_status take_ids(ravel_rows *r) {
     node *list = member(r, "input_ids"), *mask = member(r, "loss_mask"), *labels = member(r, "labels");
+    node *prompt = member(r, "prompt_length");
     int64_t i = 0, value;
+    if (member(r, "cu_seqlens"))
+        return ravel_error_set(r->err, RAVEL_E_UNSUPPORTED,
+                               "the row is several samples (\"cu_seqlens\"), which only a source takes apart "
+                               "(ravel feed, ravel train)");
+    if (!!mask + !!labels + !!prompt > 1)
+        return ravel_error_set(r->err, RAVEL_E_DATA,
+                               "a row has one of \"labels\", \"loss_mask\" and \"prompt_length\", not several");
     if (!is_list(list)) return ravel_error_set(r->err, RAVEL_E_DATA, "\"input_ids\" must be a list of token ids");
     ravel_status status = reserve_part(r, 0, list->count);
     for (node *n = status ? NULL : ravel_json_first(r->doc, list); n; n = ravel_json_next(r->doc, n), i++) {
@@ -239,6 +256,7 @@ static ravel_status take_ids(ravel_rows *r) {
     if (status) return status;
     memset(r->masks[0].at, 1, (size_t)list->count);
     if (mask) return read_mask(r, mask, "loss_mask", 0);
+    if (prompt) return mask_prompt(r, prompt);
     return labels ? read_mask(r, labels, "labels", 1) : RAVEL_OK;
 }
 
@@ -261,12 +279,24 @@ static ravel_status encode_after_prompt(ravel_rows *r, int part, node *prompt, c
     return status ? status : encode_messages(r, part, before, train_on);
 }
 
+static int begins_with_answer(const ravel_rows *r, node *list) {
+    node *first = ravel_json_first(r->doc, list), *role = first ? member_of(r, first, "role") : NULL;
+    if (first && !role) role = member_of(r, first, "from");
+    return role_of(role) == RAVEL__ASSISTANT;
+}
+
 static ravel_status take_answer_of_pair(ravel_rows *r, int part, const char *key) {
     node *prompt = member(r, "prompt"), *answer = member(r, key);
-    if (is_list(answer)) /* a prompt that is a text is in the list too */
-        return encode_after_prompt(r, part, is_list(prompt) ? prompt : NULL, key, answer, RAVEL_TRAIN_ON_LAST);
+    if (is_list(answer)) { /* a prompt that is a text is usually in the list too */
+        int missing = is_list(prompt) || begins_with_answer(r, answer);
+        return encode_after_prompt(r, part, missing ? prompt : NULL, key, answer, RAVEL_TRAIN_ON_LAST);
+    }
     if (!is_text(answer))
         return ravel_error_set(r->err, RAVEL_E_DATA, "\"%s\" must be a text or a list of messages", key);
+    if (prompt && !is_text(prompt))
+        return ravel_error_set(r->err, RAVEL_E_DATA,
+                               "\"%s\" is a text, so \"prompt\" must be one too; or write it as a list of messages",
+                               key);
     if (is_text(prompt)) return encode_texts(r, part, prompt, answer, 1);
     return encode_texts(r, part, answer, NULL, 1);
 }

@@ -199,6 +199,10 @@ TEST(chat_rows_of_every_form_and_what_is_learnt) {
         {"{\"chosen\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"y\"}],\"rejected\":"
          "[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"n\"}],\"prompt\":\"q\"}",
          USER("q") ANSWER("y"), USER("q") ANSWER("n"), 0, 0},
+        {"{\"chosen\":[{\"role\":\"assistant\",\"content\":\"y\"}],\"rejected\":[{\"from\":\"gpt\",\"value\":\"n\"}],"
+         "\"prompt\":\"q\"}",
+         USER("q") ANSWER("y"), USER("q") ANSWER("n"), 0, 0},
+        {"{\"input_ids\":[97,98,99],\"prompt_length\":2}", "ab[c]", NULL, 0, 0},
     };
     CHECK_ROWS("chatml", cases);
 }
@@ -222,7 +226,12 @@ TEST(chat_rows_that_are_refused_say_why) {
         {"{\"input_ids\":[1,-2]}", "", "\"input_ids\"[1]", 0, RAVEL_E_DATA},
         {"{\"input_ids\":[1],\"loss_mask\":[2]}", "", "0 or 1", 0, RAVEL_E_DATA},
         {"{\"input_ids\":[1],\"labels\":[2]}", "", "-100", 0, RAVEL_E_DATA},
+        {"{\"input_ids\":[1],\"prompt_length\":2}", "", "from 0 to 1", 0, RAVEL_E_DATA},
+        {"{\"input_ids\":[1],\"labels\":[1],\"loss_mask\":[1]}", "", "not several", 0, RAVEL_E_DATA},
+        {"{\"input_ids\":[1,2],\"cu_seqlens\":[0,1,2]}", "", "cu_seqlens", 0, RAVEL_E_UNSUPPORTED},
         {"{\"chosen\":1,\"rejected\":\"x\"}", "", "\"chosen\"", 0, RAVEL_E_DATA},
+        {"{\"prompt\":[{\"role\":\"user\",\"content\":\"q\"}],\"chosen\":\"y\",\"rejected\":\"n\"}", "", "\"prompt\"",
+         0, RAVEL_E_DATA},
         {"{\"instruction\":1,\"output\":\"x\"}", "", "\"instruction\"", 0, RAVEL_E_DATA},
         {"{\"text\":5}", "", "\"text\"", 0, RAVEL_E_DATA},
     };
