@@ -38,6 +38,7 @@ typedef struct plan_data {
     ravel_lengths *lengths;
     ravel_column *costs, *groups;
     int32_t *homes, *updates; /* from malloc */
+    int64_t *text_lines;      /* from malloc; of texts: the line of each sample in its file */
 } plan_data;
 
 /* Reads everything; options.updates and options.group_rule may be -1 and are then derived from the input. */

@@ -28,9 +28,7 @@ static ravel_status read_lengths(const plan_flags *flags, const ravel_read_optio
                                .rows = !flags->text_field,
                                .flags = RAVEL_ENCODE_TEMPLATE,
                                .limit = read->limit};
-    if (flags->text_field && !flags->tokenizer)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--text-field needs --tokenizer FOLDER");
-    ravel_status status = flags->tokenizer ? text_lengths(flags->lengths, &text, &data->lengths, err)
+    ravel_status status = flags->tokenizer ? text_lengths(flags->lengths, &text, &data->lengths, &data->text_lines, err)
                                            : ravel_lengths_read(flags->lengths, &options, &data->lengths, err);
     cli_progress_end();
     if (status) return status;
@@ -148,16 +146,35 @@ static void fill_input(plan_data *data) {
     data->longest = data->lengths->longest;
 }
 
-ravel_status plan_data_read(const plan_flags *flags, const ravel_read_options *read, ravel_plan_options *options,
-                            plan_data *data, ravel_error *err) {
-    memset(data, 0, sizeof *data);
-    data->limit = read->limit;
+/* Options that the chosen input would ignore. */
+static ravel_status check_input(const plan_flags *flags, const ravel_read_options *read, ravel_error *err) {
     if (!flags->lengths == !flags->mock)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                flags->mock
                                    ? "give --lengths or --mock, not both"
                                    : "there is nothing to plan: give --lengths FILE or --mock JSON; see --help");
-    ravel_status status = flags->mock ? make_mock(flags, data, err) : read_lengths(flags, read, data, err);
+    if (flags->mock && (read->format || read->field || read->limit))
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "--format, --field and --limit are for --lengths, not for --mock");
+    if (!flags->mock && (flags->mock_count || flags->mock_seed >= 0))
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--mock-count and --mock-seed are for --mock");
+    if (flags->text_field && !flags->tokenizer)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--text-field needs --tokenizer FOLDER");
+    if (flags->tokenizer && (read->format || read->field))
+        return ravel_error_set(
+            err, RAVEL_E_ARGUMENT,
+            "--format and --field are for files of lengths; with --tokenizer the file is JSON lines, "
+            "and --text-field names the text");
+    return RAVEL_OK;
+}
+
+ravel_status plan_data_read(const plan_flags *flags, const ravel_read_options *read, ravel_plan_options *options,
+                            plan_data *data, ravel_error *err) {
+    memset(data, 0, sizeof *data);
+    data->limit = read->limit;
+    ravel_status status = check_input(flags, read, err);
+    if (status) return status;
+    status = flags->mock ? make_mock(flags, data, err) : read_lengths(flags, read, data, err);
     if (!status) status = read_columns(flags, options, data, err);
     if (status) {
         plan_data_free(data);
@@ -177,6 +194,7 @@ void plan_data_free(plan_data *data) {
     ravel_column_free(data->groups);
     free(data->homes);
     free(data->updates);
+    free(data->text_lines);
     memset(data, 0, sizeof *data);
 }
 

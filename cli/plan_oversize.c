@@ -13,7 +13,7 @@ static int64_t length_of(const plan_data *data, int64_t row) {
 }
 
 static const char *place(const plan_data *data, int64_t row, char *out, size_t room) {
-    const int64_t *lines = data->lengths->lines;
+    const int64_t *lines = data->text_lines ? data->text_lines : data->lengths->lines;
     if (lines)
         (void)snprintf(out, room, "%.200s:%lld", data->file, (long long)lines[row]);
     else

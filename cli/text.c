@@ -12,6 +12,7 @@ struct text_reader {
     ravel_encoder *encoder;
     ravel_rows *rows;
     ravel_json *doc;
+    int64_t line; /* that is being read, from 1 */
 };
 
 /* ---- the reader ----------------------------------------------------------------------------------------- */
@@ -91,15 +92,16 @@ static ravel_status read_lines(text_reader *r, FILE *file, const char *name, tex
     char *line = NULL;
     size_t room = 0;
     ssize_t bytes;
-    int64_t number = 0, taken = 0;
+    int64_t taken = 0;
     ravel_status status = RAVEL_OK;
+    r->line = 0;
     while (!status && (r->options.limit == 0 || taken < r->options.limit) &&
            (bytes = getline(&line, &room, file)) >= 0) {
         ravel_error inner = RAVEL_ERROR_INIT;
-        number++;
+        r->line++;
         if (strspn(line, " \t\r\n") == (size_t)bytes) continue;
         status = read_line(r, line, (size_t)bytes, take, user, &inner);
-        if (status) (void)ravel_error_set(err, status, "%s:%lld: %s", name, (long long)number, inner.message);
+        if (status) (void)ravel_error_set(err, status, "%s:%lld: %s", name, (long long)r->line, inner.message);
         taken++;
     }
     free(line);
@@ -145,36 +147,57 @@ ravel_status text_read_file(text_reader *r, const char *path, text_take take, vo
 
 /* A column of numbers as text, which the reader of lengths takes. */
 typedef struct column {
+    const text_reader *reader;
     char *text;
     size_t used, room;
+    int64_t *lines;
+    int64_t count, line_room;
 } column;
 
-static ravel_status take_length(void *user, const int32_t *ids, const uint8_t *mask, int64_t count, ravel_error *err) {
-    column *c = user;
-    (void)ids, (void)mask; /* the numbers alone; the first line is the column's name */
-    if (count == 0) return ravel_error_set(err, RAVEL_E_DATA, "the text has no tokens");
+static ravel_status grow(column *c, ravel_error *err) {
     if (c->room - c->used < 64) {
         char *grown = realloc(c->text, c->room = 2 * c->room + 4096);
         if (!grown) return ravel_error_set(err, RAVEL_E_MEMORY, "out of memory");
         c->text = grown;
     }
-    TRAIN_ASSERT(c->room - c->used >= 64);
-    if (c->used == 0) c->used = (size_t)snprintf(c->text, 32, "num_tokens\n");
-    c->used += (size_t)snprintf(c->text + c->used, 32, "%lld\n", (long long)count);
+    if (c->count == c->line_room) {
+        int64_t *grown = realloc(c->lines, (size_t)(c->line_room = 2 * c->line_room + 512) * sizeof *grown);
+        if (!grown) return ravel_error_set(err, RAVEL_E_MEMORY, "out of memory");
+        c->lines = grown;
+    }
     return RAVEL_OK;
 }
 
-ravel_status text_lengths(const char *path, const text_options *options, ravel_lengths **lengths, ravel_error *err) {
+static ravel_status take_length(void *user, const int32_t *ids, const uint8_t *mask, int64_t count, ravel_error *err) {
+    column *c = user;
+    (void)ids, (void)mask; /* the numbers alone; the first line is the column's name */
+    if (count == 0) return ravel_error_set(err, RAVEL_E_DATA, "the text has no tokens");
+    ravel_status status = grow(c, err);
+    if (status) return status;
+    TRAIN_ASSERT(c->room - c->used >= 64 && c->count < c->line_room);
+    if (c->used == 0) c->used = (size_t)snprintf(c->text, 32, "num_tokens\n");
+    c->used += (size_t)snprintf(c->text + c->used, 32, "%lld\n", (long long)count);
+    c->lines[c->count++] = c->reader->line;
+    return RAVEL_OK;
+}
+
+ravel_status text_lengths(const char *path, const text_options *options, ravel_lengths **lengths, int64_t **lines,
+                          ravel_error *err) {
     text_reader *reader = NULL;
-    column c = {NULL, 0, 0};
     ravel_read_options read;
     ravel_read_options_default(&read);
     read.format = RAVEL_FORMAT_CSV;
     ravel_status status = text_open(options, &reader, err);
     if (!reader) return status;
+    column c = {.reader = reader};
     status = text_read_file(reader, path, take_length, &c, err);
     if (!status && c.used == 0) status = ravel_error_set(err, RAVEL_E_DATA, "%s: it has no rows", path);
     if (!status) status = ravel_lengths_parse(path, c.text, c.used, &read, lengths, err);
+    TRAIN_ASSERT(status || (*lengths)->count == c.count);
+    if (status)
+        free(c.lines);
+    else
+        *lines = c.lines;
     text_close(reader);
     free(c.text);
     return status;

@@ -28,7 +28,9 @@ ravel_status text_read_file(text_reader *reader, const char *path, text_take tak
 ravel_status text_read(text_reader *reader, const char *text, size_t bytes, text_take take, void *user,
                        ravel_error *err);
 
-/* The lengths of a JSON-lines file's texts (options->field) or rows. */
-ravel_status text_lengths(const char *path, const text_options *options, ravel_lengths **lengths, ravel_error *err);
+/* The lengths of a JSON-lines file's texts (options->field) or rows, and (*lines)[count], from malloc: the line of each
+ * in its file. The lines of *lengths are those of a column that was made in between. */
+ravel_status text_lengths(const char *path, const text_options *options, ravel_lengths **lengths, int64_t **lines,
+                          ravel_error *err);
 
 #endif

@@ -161,6 +161,14 @@ static ravel_status check(const tokenize_options *o, int files, ravel_error *err
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "--text is instead of files, --rows and --field");
     if (o->rows && o->field) return ravel_error_set(err, RAVEL_E_ARGUMENT, "give --rows or --field, not both");
     if (o->chat_format && !o->rows) return ravel_error_set(err, RAVEL_E_ARGUMENT, "--chat-format is for --rows");
+    if (o->train_on && !o->rows) return ravel_error_set(err, RAVEL_E_ARGUMENT, "--train-on is for --rows");
+    if (o->rows && (o->plain || !o->template))
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--plain and --no-template are for texts, not for --rows");
+    if (o->limit && !o->rows && !o->field)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--limit counts lines: it is for --rows and --field");
+    if (o->decode && (o->count || o->json || o->plain || !o->template))
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "--decode prints a text: leave out --count, --json, --plain and --no-template");
     return RAVEL_OK;
 }
 

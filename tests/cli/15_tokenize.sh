@@ -42,5 +42,14 @@ refuses "a row that fits nothing" 1 "this one has \"a\"" "$RAVEL" tokenize $G "$
 refuses "an unknown chat format" 2 "no chat format \"zz\"" "$RAVEL" tokenize $G "$T/chat.jsonl" --rows --chat-format zz
 refuses "text and a file" 2 "instead of files" "$RAVEL" tokenize $G "$T/text" --text x
 refuses "no ids" 2 "no token id" "$RAVEL" tokenize $G --decode --text "1 x"
+printf '{"text": "a"}\n{"chosen": "b", "rejected": "some longer text than that"}\n' >"$T/long.jsonl"
+refuses "a text over the budget is named by its line" 1 "long.jsonl:2 (" "$RAVEL" plan --lengths "$T/long.jsonl" --tokenizer $G --budget 4
+refuses "train-on without rows" 2 "for --rows" "$RAVEL" tokenize $G --text x --train-on last
+refuses "plain rows" 2 "not for --rows" "$RAVEL" tokenize $G "$T/chat.jsonl" --rows --plain
+refuses "a limit without lines" 2 "counts lines" "$RAVEL" tokenize $G "$T/text" --limit 1
+refuses "ids of ids" 2 "leave out" "$RAVEL" tokenize $G --decode --text 1 --json
+refuses "field instead of text-field" 2 "--text-field" "$RAVEL" plan --lengths "$T/field.jsonl" --tokenizer $G --field a.b --budget 1k
+refuses "a limit of a mock" 2 "not for --mock" "$RAVEL" plan --mock '{"type":"constant","mean_seq_len":8}' --mock-count 4 --limit 2 --budget 1k
+refuses "mock-count without a mock" 2 "are for --mock" "$RAVEL" plan --lengths "$T/field.jsonl" --mock-count 4 --budget 1k
 refuses "text-field alone" 2 "--tokenizer" "$RAVEL" plan --lengths "$T/field.jsonl" --text-field a --budget 1k
 finish
