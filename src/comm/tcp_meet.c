@@ -285,10 +285,11 @@ static void look_for_root(ravel__net *net, const char *rendezvous, int64_t deadl
         (void)snprintf(net->why, sizeof net->why, "%.470s", err.message);
 }
 
-static int missing(ravel__net *net, double seconds) {
+static int missing(ravel__net *net) {
     char last[300];
     (void)snprintf(last, sizeof last, "%.290s", net->why);
-    int used = snprintf(net->why, sizeof net->why, "not all ranks came to the first meeting within %.3g s", seconds);
+    int used =
+        snprintf(net->why, sizeof net->why, "not all ranks came to the first meeting within %.3g s", net->timeout);
     if (net->rank == 0) {
         int32_t shown = 0;
         for (int32_t r = 1; r < net->ranks && shown < 8; r++) {
@@ -307,7 +308,6 @@ int ravel__tcp_meet(ravel__net *net, const ravel_comm_options *o, const ravel__l
                     int32_t open, int64_t deadline_ns) {
     const char *rendezvous = launch->rendezvous;
     int64_t again_ns = 0;
-    double seconds = (double)(deadline_ns - ravel__clock_ns()) / 1e9;
     int code = open_hub(net, o, rendezvous, token, open);
     if (!code) code = make_hello(net);
     if (!code && net->rank == 0 && is_file(rendezvous)) code = write_file(net, rendezvous + 5);
@@ -315,7 +315,7 @@ int ravel__tcp_meet(ravel__net *net, const ravel_comm_options *o, const ravel__l
     net->why[0] = '\0';
     if (net->rank == 0) net->met = 1;
     while (net->met < net->ranks) {
-        if (ravel__clock_ns() > deadline_ns) return missing(net, seconds);
+        if (ravel__clock_ns() > deadline_ns) return missing(net);
         if (net->refused) return RAVEL__WIRE_ARGUMENT;
         if (net->rank != 0) look_for_root(net, rendezvous, deadline_ns, &again_ns);
         (void)ravel__hub_poll(net->hub, 0.05, NULL, NULL);
