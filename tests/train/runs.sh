@@ -169,6 +169,14 @@ check "flags override the config file" 'grep -q "done after 2 updates" "$dir/out
 check "a run's config.json starts the same run" 'grep -q "done after 2 updates" "$dir/out"'
 "$ravel" train sft --run "$dir/config" --resume --steps 4 >"$dir/out" 2>&1
 check "a run is resumed without its flags" 'grep -q "done after 4 updates" "$dir/out"'
+for wrong in "--steps 6 --hidden 64" "--steps 3"; do
+    # shellcheck disable=SC2086
+    "$ravel" train sft --run "$dir/config" --resume $wrong >"$dir/out" 2>&1
+    code=$?
+    check "a run is not resumed with $wrong" '[ $code != 0 ] && grep -q "must be \[320, 64\]\|has done 4 updates" "$dir/out"'
+done
+"$ravel" train sft --run "$dir/config" --resume >"$dir/out" 2>&1
+check "... and its configuration stays what it was" 'grep -q "done after 4 updates" "$dir/out" && grep -q "\"hidden\": 32" "$dir/config/config.json"'
 long=$(printf '{"max_seq_len": 64%30000s}' ' ')
 # shellcheck disable=SC2086
 "$ravel" train sft --mock "$long" --batch 4 $small --steps 1 --run "$dir/long" >"$dir/out" 2>&1
@@ -178,6 +186,8 @@ printf '%s\n' '{"prompt": "a", "response": "b"}' 'nonsense' '{"text": "c"}' >"$d
 # shellcheck disable=SC2086
 "$ravel" train sft --data "$dir/rows.jsonl" --epochs 2 --batch 1 $small --bad-rows skip --run "$dir/rows" >"$dir/out" 2>&1
 check "rows that are skipped are counted and named" 'grep -q "1 bad rows are skipped" "$dir/out" && grep -q "rows.jsonl:2: " "$dir/out" && grep -q "done after 6 updates" "$dir/out"'
+eval "$(printed "train further with")" >"$dir/out" 2>&1
+check "a run of --epochs prints a command that trains further" 'grep -q "done after 12 updates" "$dir/out"'
 for kind in sft dpo grpo; do
     missing=$("$ravel" train $kind --help | sed -n 's/^  --\([a-z0-9-]*\).*/\1/p' |
         while read -r name; do grep -q -e "Fl -$name\b" docs/man/ravel-train.1 || echo "$name"; done)

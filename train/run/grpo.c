@@ -248,6 +248,7 @@ static ravel_status trainer(train__grpo *g, const ravel_shape *shape, const trai
     if (hooks) g->run.hooks = *hooks;
     ravel_status status = open_trainer(g, shape, err);
     if (!status) status = train__grpo_refit_open(g, err);
+    if (!status && g->run.resumed) status = train_run_continue(&g->run, err);
     if (!status) status = train(g, err);
     if (summary) summarise(g, summary);
     close_trainer(g);

@@ -165,6 +165,12 @@ static ravel_status check_data(const train_run *run, ravel_error *err) {
 static ravel_status restore(train_run *run, ravel_error *err) {
     ravel_status status = state_read(run->checkpoint, &run->state, err);
     if (!status) status = check_data(run, err);
+    if (!status && run->state.step > run->steps)
+        status =
+            ravel_error_set(err, RAVEL_E_ARGUMENT,
+                            "%s has done %lld updates, and %lld in all are asked for (--steps, --epochs); ask for "
+                            "more than %lld to train further",
+                            run->folder, (long long)run->state.step, (long long)run->steps, (long long)run->state.step);
     status = ravel_agree(run->comm, status, err);
     run->saved = run->checked = run->state.step;
     ravel_metrics_totals_set(run->metrics, &run->state.totals);
@@ -186,13 +192,18 @@ ravel_status train_run_open(train_run *run, const ravel_shape *shape, int32_t wo
         status = train_metrics_create(c, run->kind, shape, run->comm, world, run->steps, run->hooks.logger,
                                       &run->metrics, err);
     if (!status && run->resumed) status = restore(run, err);
-    if (!status) status = open_sinks(run, err);
+    if (!status && !run->resumed) status = open_sinks(run, err);
     if (!status) {
         run->state.data_bytes = run->data.bytes;
         run->state.data_digest = run->data.digest;
     }
     if (status) train_run_free(run);
     return status;
+}
+
+ravel_status train_run_continue(train_run *run, ravel_error *err) {
+    TRAIN_ASSERT(run->resumed && run->metrics);
+    return open_sinks(run, err);
 }
 
 void train_run_free(train_run *run) {

@@ -99,6 +99,9 @@ ravel_status train_run_config(const train_config *config, train_kind kind, char 
 /* The caller has set the first fields of a run that is otherwise 0. `world`: ranks of the whole job, for per-GPU figures. A
  * resumed run must find the data that it was started with. */
 ravel_status train_run_open(train_run *run, const ravel_shape *shape, int32_t world, ravel_error *err);
+/* A resumed run whose checkpoint has been loaded: config.json and the metrics files are written from here on, so that
+ * options which cannot resume the run leave its configuration as it was. Collective. */
+ravel_status train_run_continue(train_run *run, ravel_error *err);
 /* The optimiser step of an update whose gradients are complete on this rank, with the learning rate that the schedule
  * has for it; counts the step and adds its figures to the metrics. E_DATA after too many updates without a finite
  * gradient. */

@@ -287,6 +287,7 @@ static ravel_status open_all(sft *s, ravel_error *err) {
         ravel_cursor cursor = {s->run.state.epoch, s->run.state.position};
         status = ravel_agree(comm, train_learner_load(s->learner, s->run.checkpoint, err), err);
         if (!status) status = ravel_feed_seek(s->feed, cursor, err);
+        if (!status) status = train_run_continue(&s->run, err);
     }
     return status;
 }
