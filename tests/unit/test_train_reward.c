@@ -118,6 +118,14 @@ TEST(reward_server_is_reached_without_tls) {
     CHECK_HAS(err.message, "plain http://");
 }
 
+/* A connection that is refused before it begins: no socket is ever connected. */
+TEST(reward_server_out_of_reach) {
+    train_score scores[4];
+    ravel_error err = RAVEL_ERROR_INIT;
+    CHECK_EQ(score("http://255.255.255.255:80/score", 5, 4, scores, &err), RAVEL_E_IO);
+    CHECK_HAS(err.message, "no server answers");
+}
+
 TEST(reward_command_failures_are_sentences) {
     static const struct {
         const char *command, *says;

@@ -66,9 +66,12 @@ static ravel_status connect_to(const place *p, const char *url, double deadline,
         socklen_t bytes = sizeof why;
         int fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, a->ai_protocol);
         if (fd < 0) continue;
-        int begun = connect(fd, a->ai_addr, a->ai_addrlen);
-        if (begun != 0 && errno == EINPROGRESS) status = wait_for(fd, POLLOUT, deadline, url, err);
-        if (!status && getsockopt(fd, SOL_SOCKET, SO_ERROR, &why, &bytes) == 0 && why == 0)
+        why = connect(fd, a->ai_addr, a->ai_addrlen) == 0 ? 0 : errno;
+        if (why == EINPROGRESS) {
+            status = wait_for(fd, POLLOUT, deadline, url, err);
+            if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &why, &bytes) != 0) why = errno;
+        }
+        if (!status && why == 0)
             *out = fd;
         else
             close(fd);
