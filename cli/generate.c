@@ -36,7 +36,7 @@ static const ravel_option table[] = {
         "answer every row of a JSON-lines file: messages, prompt or input_ids"),
     ROW("chat-format", STRING, chat_format, NULL, 0, 0, "NAME",
         "how conversations are written: chatml, llama3, ...; without it as the model's template says"),
-    ROW("raw", BOOL, raw, "false", 0, 0, NULL, "take --prompt as it is, not as a turn of the model's chat format"),
+    ROW("raw", BOOL, raw, "false", 0, 0, NULL, "take prompts as they are, not as a turn of the model's chat format"),
     ROW("out", STRING, out, "-", 0, 0, "FILE", "where JSON lines go; -: standard output"),
     ROW("json", BOOL, json, "false", 0, 0, NULL, "the answer to --prompt as JSON lines too"),
     ROW("samples", I32, samples, "1", 1, 65536, NULL, "answers to each prompt"),
@@ -402,7 +402,7 @@ static ravel_status open_job(job *j, int64_t *rows, ravel_error *err) {
     if (!status) status = train_text_open(o->model, shape.vocab, o->chat_format, &j->text, err);
     if (!status) status = make_stop_texts(j, err);
     if (!status && o->data) {
-        train_prompts_options options = {.data = o->data, .text = j->text, .vocab = shape.vocab};
+        train_prompts_options options = {.data = o->data, .text = j->text, .vocab = shape.vocab, .raw = o->raw};
         status = train_prompts_open(&options, &j->prompts, err);
         if (!status) longest = train_prompts_longest(j->prompts);
         if (!status) *rows = train_prompts_rows(j->prompts);

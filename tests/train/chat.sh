@@ -62,6 +62,14 @@ check "generate answers as taught: $(cat "$dir/out")" '[ "$(cat "$dir/out")" = r
 check "a special token's text stands for the token" '[ "$(cat "$dir/out")" = red ]'
 "$ravel" generate --model "$tuned" --prompt "Say red." --temperature 0 --max-tokens 8 --stop e $format >"$dir/out" 2>&1
 check "a stop text inside a token" '[ "$(cat "$dir/out")" = r ]'
+printf '{"prompt": "Say red."}\n' >"$dir/raw.jsonl"
+"$ravel" generate --model "$tuned" --prompt "Say red." --raw --json --max-tokens 4 $format >"$dir/one" 2>"$dir/out"
+"$ravel" generate --model "$tuned" --data "$dir/raw.jsonl" --raw --max-tokens 4 $format >"$dir/rows" 2>"$dir/out"
+"$ravel" generate --model "$tuned" --data "$dir/raw.jsonl" --max-tokens 4 $format >"$dir/turns" 2>"$dir/out"
+check "--raw is for the rows of a file too" '[ -s "$dir/one" ] && cmp -s "$dir/one" "$dir/rows" && ! cmp -s "$dir/one" "$dir/turns"'
+printf '{"prompt": ""}\n' >"$dir/empty.jsonl"
+"$ravel" generate --model "$tuned" --data "$dir/empty.jsonl" --raw >"$dir/out" 2>&1
+check "an empty prompt is refused with its line" '[ $? = 1 ] && grep -q "empty.jsonl:1: the prompt is empty" "$dir/out"'
 "$ravel" train grpo --model "$tuned" --data "$dir/ask.jsonl" --steps 2 --prompts 4 --group-size 4 --max-tokens 8 --eval-prompts 8 \
     --max-flat 0 $common $format --run "$dir/grpo" >"$dir/out" 2>&1
 code=$?

@@ -85,8 +85,10 @@ static const char *trim(const char *line, size_t *bytes) {
 /* The tokens of a row: its text, or its ids, which are put into room[enough]. E_DATA where it has neither. */
 static ravel_status row_tokens(const train_prompts *p, const ravel_json *doc, const ravel_json_node *root,
                                int32_t *room, const int32_t **tokens, int64_t *count, ravel_error *err) {
-    const ravel_json_node *ids = ravel_json_get(doc, root, "input_ids");
+    const ravel_json_node *ids = ravel_json_get(doc, root, "input_ids"), *text = ravel_json_get(doc, root, "prompt");
     int64_t n = 0, id;
+    if (!ids && p->options.raw && text && text->kind == RAVEL_JSON_STRING)
+        return train_text_encode(p->options.text, text->as.string, text->bytes, tokens, count, err);
     if (!ids) return train_text_prompt(p->options.text, doc, root, tokens, count, err);
     for (const ravel_json_node *x = ravel_json_first(doc, ids); x; x = ravel_json_next(doc, x), n++) {
         if (!ravel_json_integer(x, &id) || id < 0 || id >= p->options.vocab)
@@ -101,6 +103,7 @@ static ravel_status row_tokens(const train_prompts *p, const ravel_json *doc, co
 
 /* Checks a row; E_DATA describes the problem. */
 static ravel_status check_row(const train_prompts *p, int64_t tokens, const char *answer, ravel_error *err) {
+    if (tokens == 0) return ravel_error_set(err, RAVEL_E_DATA, "the prompt is empty");
     if (p->options.longest > 0 && tokens > p->options.longest)
         return ravel_error_set(err, RAVEL_E_DATA,
                                "the prompt has %lld tokens; %lld fit the budget beside an answer of max-tokens",

@@ -28,6 +28,7 @@ typedef struct train_prompts_options {
     int32_t bad_rows;     /* ravel_bad_rows: rows that cannot be used are an error, or left out */
     int32_t need_answers; /* a row without an answer cannot be used: nothing else can score it */
     int32_t keep_lines;   /* for train_prompts_line */
+    int32_t raw;          /* a "prompt" is taken as it is, and not as a turn of the model's chat format */
     double eval_share;    /* of the rows, from the end */
     uint64_t seed;        /* of the order, of the task */
 } train_prompts_options;
