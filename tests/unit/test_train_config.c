@@ -102,6 +102,18 @@ TEST(train_config_refuses_what_does_not_go_together) {
         {TRAIN_SFT, "{\"task\": \"sort\", \"checkpoint-every\": \"500\"}", NULL},
         {TRAIN_SFT, "{\"task\": \"sort\", \"checkpoint-every\": \"2h\"}", NULL},
         {TRAIN_SFT, "{\"task\": \"sort\", \"min-lr\": 0.5}", "above lr"},
+        {TRAIN_SFT, "{\"task\": \"sort\", \"lr\": -0.5}", "0 or more, or -1"},
+        {TRAIN_SFT, "{\"task\": \"sort\", \"lr\": -1}", NULL},
+        {TRAIN_SFT, "{\"task\": \"sort\", \"norm\": 7}", "give both, or neither"},
+        {TRAIN_SFT, "{\"task\": \"sort\", \"norm\": 7, \"aggregation\": \"seq-mean-token-sum-norm\"}", NULL},
+        {TRAIN_SFT, "{\"task\": \"sort\", \"eval-every\": 2, \"keep-best\": true}", NULL},
+        {TRAIN_SFT, "{\"data\": \"x\", \"eval-every\": 2}", "--eval-every needs something to evaluate"},
+        {TRAIN_SFT, "{\"data\": \"x\", \"keep-best\": true}", "--keep-best needs something to evaluate"},
+        {TRAIN_SFT, "{\"data\": \"x\", \"keep-best\": true, \"eval-share\": 0.1}", NULL},
+        {TRAIN_DPO, "{\"data\": \"x\"}", NULL},
+        {TRAIN_DPO, "{\"data\": \"x\", \"eval-every\": 2}", "give --eval-share too"},
+        {TRAIN_GRPO, "{\"keep-best\": true}", NULL},
+        {TRAIN_GRPO, "{\"keep-best\": true, \"eval-prompts\": 0}", "give --eval-prompts too"},
         {TRAIN_GRPO, "{}", NULL},
         {TRAIN_GRPO, "{\"task\": \"sort\", \"data\": \"x\"}", "not both"},
         {TRAIN_GRPO, "{\"updates-per-batch\": 99}", "cannot be dealt"},
@@ -124,6 +136,28 @@ TEST(train_config_refuses_what_does_not_go_together) {
         if (status != (cases[i].says ? RAVEL_E_ARGUMENT : RAVEL_OK) ||
             (cases[i].says && !strstr(err.message, cases[i].says)))
             check_fail(__FILE__, __LINE__, "%s: \"%s\"", cases[i].json, err.message);
+        ravel_json_free(doc);
+    }
+}
+
+/* Values with which AdamW divides 0 by 0, half a divisor, and what a command does not have. */
+TEST(train_config_refuses_values) {
+    static const struct {
+        train_kind kind;
+        const char *json;
+    } cases[] = {
+        {TRAIN_SFT, "{\"beta1\": 1}"},       {TRAIN_SFT, "{\"beta2\": 1}"}, {TRAIN_SFT, "{\"eps\": 0}"},
+        {TRAIN_SFT, "{\"norm\": 1.5}"},      {TRAIN_DPO, "{\"level\": 3}"}, {TRAIN_DPO, "{\"mock\": \"{}\"}"},
+        {TRAIN_DPO, "{\"task\": \"sort\"}"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        train_config c;
+        ravel_json *doc = NULL;
+        ravel_error err = RAVEL_ERROR_INIT;
+        train_config_default(&c);
+        CHECK_OK(ravel_json_parse(cases[i].json, strlen(cases[i].json), NULL, &doc, &err), &err);
+        if (train_config_json(&c, cases[i].kind, doc, &err) != RAVEL_E_ARGUMENT)
+            check_fail(__FILE__, __LINE__, "%s is accepted", cases[i].json);
         ravel_json_free(doc);
     }
 }

@@ -39,7 +39,7 @@ typedef struct train_learn_options {
     double weight_decay, beta1, beta2, eps, clip_grad;
     int32_t aggregation; /* ravel_loss_mode: how token losses become one loss */
     int32_t moments;     /* train_moments */
-    double norm;         /* divisor of seq-mean-token-sum-norm */
+    int64_t norm;        /* divisor of seq-mean-token-sum-norm; 0: a length that the run has */
 } train_learn_options;
 
 /* Arguments of a learner; the pointers must outlive it. */

@@ -85,9 +85,9 @@ static const ravel_option learn_table[] = {
     LEARN("schedule", ENUM, schedule, "cosine", 0, 0, TRAIN_SCHEDULE_CHOICES, "how the learning rate falls"),
     LEARN("warmup", I64, warmup, "0", 0, 1e12, NULL, "updates of linear warm-up"),
     LEARN("weight-decay", F64, weight_decay, "0", 0, 10, NULL, "decoupled weight decay, of matrices"),
-    LEARN("beta1", F64, beta1, "0.9", 0, 1, NULL, "AdamW"),
-    LEARN("beta2", F64, beta2, "0.95", 0, 1, NULL, "AdamW"),
-    LEARN("eps", F64, eps, "1e-8", 0, 1, NULL, "AdamW"),
+    LEARN("beta1", F64, beta1, "0.9", 0, 0.999999, NULL, "AdamW"),
+    LEARN("beta2", F64, beta2, "0.95", 0, 0.999999, NULL, "AdamW"),
+    LEARN("eps", F64, eps, "1e-8", 1e-30, 1, NULL, "AdamW"),
     LEARN("moments", ENUM, moments, "f32", 0, 0, TRAIN_MOMENTS_CHOICES,
           "how AdamW's moments are stored; bf16 takes half the memory, for beta1 and beta2 up to 0.99"),
     LEARN("clip-grad", F64, clip_grad, "1", 0, 1e9, NULL, "norm above which gradients are scaled down; 0: never"),
@@ -95,7 +95,7 @@ static const ravel_option learn_table[] = {
           "what is sharded over dp and cp ranks: nothing, the optimiser's states (ZeRO-1), or weights, gradients and "
           "states (FSDP, ZeRO-3)"),
     LEARN("aggregation", ENUM, aggregation, "token-mean", 0, 0, RAVEL_LOSS_CHOICES, "how token losses are aggregated"),
-    LEARN("norm", F64, norm, "0", 0, 1e12, NULL, "divisor of seq-mean-token-sum-norm; 0: budget, in grpo max-tokens"),
+    LEARN("norm", I64, norm, "0", 0, 1e12, NULL, "divisor of seq-mean-token-sum-norm; 0: budget, in grpo max-tokens"),
     {0}};
 
 #define MESH(...) ROW(ravel_mesh_options, __VA_ARGS__)
@@ -109,14 +109,17 @@ static const ravel_option mesh_table[] = {
 
 #define SFT(...) ROW(train_sft_options, __VA_ARGS__)
 static const ravel_option sft_table[] = {
-    SFT("batch", I64, batch, "64", 1, 1e9, NULL, "samples in an update"),
-    SFT("task", STRING, task, NULL, 0, 0, NULL, "learn the answers of a verifiable task instead of data, see below"),
-    SFT("level", I32, level, "2", 1, 12, NULL, "difficulty of its questions"),
+    SFT("batch", I64, batch, "64", 1, 1e9, NULL, "samples in an update; in dpo pairs"),
     SFT("eval-every", I64, eval_every, "0", 0, 1e12, NULL, "updates between evaluations; 0: only at the end"),
     SFT("eval-share", F64, eval_share, "0", 0, 0.9, NULL,
         "share of the rows, from the end, that is kept for evaluation"),
     SFT("epochs", I64, epochs, "0", 0, 1e9, NULL, "passes over the data, --steps at most; 0: as many as --steps take"),
     SFT("single", BOOL, single, "false", 0, 0, NULL, "one sample per micro-batch, for comparison"),
+    {0}};
+
+static const ravel_option task_table[] = {
+    SFT("task", STRING, task, NULL, 0, 0, NULL, "learn the answers of a verifiable task instead of data, see below"),
+    SFT("level", I32, level, "2", 1, 12, NULL, "difficulty of its questions"),
     {0}};
 
 static const ravel_option dpo_table[] = {ROW(train_dpo_options, "beta", F64, beta, "0.1", 1e-6, 1e3, NULL,
@@ -217,7 +220,6 @@ static const ravel_option plan_table[] = {
 static const ravel_option source_table[] = {
     SOURCE("data", STRING, data, NULL, 0, 0, NULL,
            "JSON lines: messages, prompt and completion, text, input_ids; for dpo chosen and rejected"),
-    SOURCE("mock", STRING, mock, NULL, 0, 0, NULL, "mock data: JSON, or @file"),
     SOURCE("chat-format", STRING, chat_format, NULL, 0, 0, "NAME",
            "how conversations are written: chatml, llama3, ...; without it as the model's template says"),
     SOURCE("train-on", ENUM, train_on, "assistant", 0, 0, RAVEL_TRAIN_ON_CHOICES,
@@ -229,6 +231,9 @@ static const ravel_option source_table[] = {
     SOURCE("bad-rows", ENUM, bad_rows, "error", 0, 0, RAVEL_BAD_ROWS_CHOICES,
            "what to do with rows that cannot be used"),
     {0}};
+
+static const ravel_option mock_table[] = {
+    SOURCE("mock", STRING, mock, NULL, 0, 0, NULL, "mock data instead: JSON, or @file"), {0}};
 
 const char *train_kind_name(train_kind kind) {
     static const char *const names[] = {"sft", "dpo", "grpo"};
@@ -248,6 +253,10 @@ int train_config_parts(train_config *c, train_kind kind, train_part *parts) {
     if (kind != TRAIN_GRPO) {
         parts[n++] = (train_part){"data", sft_table, &c->sft};
         parts[n++] = (train_part){"rows", source_table, &c->source};
+    }
+    if (kind == TRAIN_SFT) {
+        parts[n++] = (train_part){"mock data", mock_table, &c->source};
+        parts[n++] = (train_part){"tasks", task_table, &c->sft};
     }
     if (kind == TRAIN_DPO) parts[n++] = (train_part){"preferences", dpo_table, &c->dpo};
     if (kind == TRAIN_GRPO) {

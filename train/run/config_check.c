@@ -84,8 +84,8 @@ void train_config_settle(train_config *c, train_kind kind) {
     if (c->grpo.scoring.max_tokens == 0) c->grpo.scoring.max_tokens = c->model.model && c->grpo.data ? 256 : 16;
     if (c->policy.overlong_buffer > c->grpo.scoring.max_tokens) /* DAPO's is for answers of 20k tokens */
         c->policy.overlong_buffer = c->grpo.scoring.max_tokens / 4;
-    if (c->learn.lr < 0) c->learn.lr = !c->model.model ? 1e-3 : kind == TRAIN_SFT ? 2e-5 : 1e-6;
-    TRAIN_ASSERT(c->learn.lr >= 0 && c->plan.cp == c->mesh.cp);
+    if (c->learn.lr == -1) c->learn.lr = !c->model.model ? 1e-3 : kind == TRAIN_SFT ? 2e-5 : 1e-6;
+    TRAIN_ASSERT(c->learn.lr != -1 && c->plan.cp == c->mesh.cp);
 }
 
 /* ---- options that depend on one another ---------------------------------------------------------------- */
@@ -134,6 +134,12 @@ static ravel_status check_run(const train_config *c, ravel_error *err) {
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "the peak of \"%.60s\" is not known; --gpu takes a name like h100, h200, a100, mi300x",
                                c->run.gpu);
+    if (c->learn.lr < 0)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "lr is %g; it must be 0 or more, or -1 for the default",
+                               c->learn.lr);
+    if (c->learn.norm > 0 && c->learn.aggregation != RAVEL_SEQ_MEAN_TOKEN_SUM_NORM)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "--norm is the divisor of --aggregation seq-mean-token-sum-norm; give both, or neither");
     if (c->learn.min_lr > c->learn.lr)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "min-lr is %g, which is above lr, %g", c->learn.min_lr,
                                c->learn.lr);
@@ -164,6 +170,13 @@ static ravel_status check_pool(const train_config *c, ravel_error *err) {
     return RAVEL_OK;
 }
 
+/* Evaluations that could never take place. `what`: the option that there would have to be. */
+static ravel_status check_evaluation(const train_config *c, int64_t every, const char *what, ravel_error *err) {
+    if (every == 0 && !c->run.keep_best) return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_ARGUMENT, "--%s needs something to evaluate; give --%s too",
+                           every ? "eval-every" : "keep-best", what);
+}
+
 static ravel_status check_sft(const train_config *c, ravel_error *err) {
     int given = (c->sft.task != NULL) + (c->source.data != NULL) + (c->source.mock != NULL);
     if (given != 1)
@@ -176,7 +189,8 @@ static ravel_status check_sft(const train_config *c, ravel_error *err) {
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "--eval-share is of the rows of --data; a task needs none");
     const char *about_rows = c->sft.task ? first_given(c, "data", NULL) : NULL; /* it would have no effect */
     if (about_rows) return ravel_error_set(err, RAVEL_E_ARGUMENT, "--%s is for --data; a task has no rows", about_rows);
-    return RAVEL_OK;
+    if (c->sft.task || c->sft.eval_share > 0) return RAVEL_OK;
+    return check_evaluation(c, c->sft.eval_every, "eval-share", err);
 }
 
 static ravel_status check_dpo(const train_config *c, ravel_error *err) {
@@ -185,7 +199,7 @@ static ravel_status check_dpo(const train_config *c, ravel_error *err) {
     if (c->learn.aggregation != RAVEL_TOKEN_MEAN || c->learn.norm > 0)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "the loss of dpo is a mean over pairs; --aggregation and --norm do not apply");
-    return RAVEL_OK;
+    return c->sft.eval_share > 0 ? RAVEL_OK : check_evaluation(c, c->sft.eval_every, "eval-share", err);
 }
 
 static ravel_status check_grpo(const train_config *c, ravel_error *err) {
@@ -220,7 +234,7 @@ static ravel_status check_grpo(const train_config *c, ravel_error *err) {
     if (c->policy.dual_clip != 0 && !(c->policy.dual_clip > 1))
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "dual-clip is %g; it must be 0 (off) or above 1",
                                c->policy.dual_clip);
-    return RAVEL_OK;
+    return o->eval_prompts > 0 ? RAVEL_OK : check_evaluation(c, o->eval_every, "eval-prompts", err);
 }
 
 ravel_status train_config_check(const train_config *c, train_kind kind, ravel_error *err) {

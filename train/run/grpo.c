@@ -23,7 +23,7 @@ static ravel_status make_feed(train__grpo *g, ravel_error *err) {
     plan.sync = train_config_sync(c);
     plan.updates = c->grpo.updates;
     weights.mode = c->learn.aggregation;
-    weights.divisor = c->learn.norm > 0 ? (int64_t)c->learn.norm : c->grpo.scoring.max_tokens;
+    weights.divisor = c->learn.norm > 0 ? c->learn.norm : c->grpo.scoring.max_tokens;
     options.owners = RAVEL_OWNERS_EVERY_RANK;
     options.plan = &plan;
     options.weights = &weights;

@@ -101,7 +101,7 @@ static ravel_status make_feed(sft *s, const ravel_source *source, int evaluation
     plan.sync = train_config_sync(c);
     weights.mode = evaluation ? RAVEL_TOKEN_MEAN : c->learn.aggregation;
     if (s->run.kind == TRAIN_DPO) weights.mode = RAVEL_SEQ_MEAN_TOKEN_SUM; /* each token of a pair has 1 / pairs */
-    weights.divisor = c->learn.norm > 0 ? (int64_t)c->learn.norm : c->plan.budget;
+    weights.divisor = c->learn.norm > 0 ? c->learn.norm : c->plan.budget;
     options.owners = RAVEL_OWNERS_EVERY_RANK;
     options.plan = &plan;
     options.weights = &weights;
