@@ -106,6 +106,7 @@ static void help(train_kind kind) {
                "  ravel train grpo --model M --task sort --publish :7700         and, at any time, any number of\n"
                "  ravel generate --pull 127.0.0.1:7700 --model FOLDER --data prompts.jsonl --repeat 0\n");
     cli_print_options(sets, count);
+    if (kind == TRAIN_DPO) return;
     printf("\ntasks:\n");
     for (int32_t i = 0; train_task_name(i); i++) printf("  %-26s  %s\n", train_task_name(i), train_task_doc(i));
 }
@@ -166,6 +167,11 @@ static ravel_status read_config(int argc, char **argv, train_kind kind, train_co
     if (!status && (file.config || config->grpo.preset)) {
         int32_t preset = config->grpo.preset;
         status = apply_layers(config, kind, file.config, preset, t, err);
+        if (!status && t->path[0] && preset && config->grpo.preset != preset)
+            status =
+                ravel_error_set(err, RAVEL_E_ARGUMENT,
+                                "--preset is for a new run: one that is resumed has a value of each of its options; "
+                                "give those that are to change, like --clip-high 0.28");
         if (!status) status = cli_parse(argc, argv, sets, count, words, 0, &word_count, err);
     }
     if (!status) train_config_settle(config, kind);
@@ -275,6 +281,13 @@ static void print_word(FILE *out, const char *word) {
     (void)fputc('\'', out);
 }
 
+/* The options that double a run that is done: of --steps and --epochs the smaller ends it. */
+static void print_further(FILE *out, const job *j) {
+    int64_t epochs = j->kind == TRAIN_GRPO ? 0 : j->config->sft.epochs;
+    if (epochs) (void)fprintf(out, " --epochs %lld", 2 * (long long)epochs);
+    if (!epochs || j->config->run.steps) (void)fprintf(out, " --steps %lld", 2 * (long long)j->summary.steps);
+}
+
 /* Prints the newest checkpoint and the command that resumes. */
 static void print_resume(FILE *out, const job *j) {
     const train_summary *s = &j->summary;
@@ -287,7 +300,7 @@ static void print_resume(FILE *out, const job *j) {
     (void)fprintf(out, "ravel train %s --run ", train_kind_name(j->kind));
     print_word(out, s->folder);
     (void)fprintf(out, " --resume");
-    if (s->steps >= s->planned) (void)fprintf(out, " --steps %lld", 2 * (long long)s->steps);
+    if (s->steps >= s->planned) print_further(out, j);
     (void)fprintf(out, "\n");
 }
 
@@ -295,9 +308,11 @@ static void report(const job *j) {
     const train_summary *s = &j->summary;
     printf("%s after %lld update%s\n", s->stopped ? "stopped" : "done", (long long)s->steps, s->steps == 1 ? "" : "s");
     if (j->kind == TRAIN_GRPO) {
-        print_figure("reward before", s->reward_first,
-                     s->reward_apart ? "%.3f (greedy, right or wrong, questions not trained on)"
-                                     : "%.3f (greedy, right or wrong, questions of the training data)");
+        char how[96]; /* a reward command has its own scale */
+        (void)snprintf(how, sizeof how, "%%.3f (greedy, %squestions %s)",
+                       j->config->grpo.reward_command ? "" : "right or wrong, ",
+                       s->reward_apart ? "not trained on" : "of the training data");
+        print_figure("reward before", s->reward_first, how);
         print_figure("reward after", s->reward_last, "%.3f");
         print_figure("sampled, first", s->sampled_first, "%.3f (mean reward of the first five batches)");
         print_figure("sampled, last", s->sampled_last, "%.3f");
