@@ -84,7 +84,10 @@ s 2 "lr is 11" --lr 11
 s 2 'lr: "nan" is not a number' --lr nan
 s 2 "it must be one of constant|linear|cosine" --schedule linearly
 s 2 "warmup is -1" --warmup -1
+s 2 "lr is -0.5; it must be 0 or more" --lr -0.5
 s 2 "beta1 is 2" --beta1 2
+s 2 "beta2 is 1; it must be from 0 to 0.999999" --beta2 1
+s 2 "eps is 0" --eps 0
 s 2 "clip-grad is -1" --clip-grad -1
 s 2 "ranks is -1" --ranks -1
 s 2 "is not a non-negative whole number" --seed -1
@@ -139,7 +142,7 @@ wrong 2 "it must be one of lognormal" train sft --mock '{"type":"normal"}' --qui
 # ---- dpo ----
 o() { code=$1 words=$2 text=$3; shift 3; printf '%s\n' "$text" >"$T/pairs.jsonl"; wrong "$code" "$words" train dpo --data "$T/pairs.jsonl" --quiet --run "$T/refused" "$@"; }
 wrong 2 'give --data FILE.jsonl with "chosen"' train dpo
-wrong 2 'give --data FILE.jsonl with "chosen"' train dpo --task sort
+wrong 2 "there is no option --task" train dpo --task sort
 wrong 1 "/none: cannot open it" train dpo --data /none --quiet --run "$T/refused"
 o 2 "beta is 0; it must be from 1e-06 to 1000" "$pair" --beta 0
 o 2 'beta: "x" is not a number' "$pair" --beta x

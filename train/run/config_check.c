@@ -137,9 +137,6 @@ static ravel_status check_run(const train_config *c, ravel_error *err) {
     if (c->learn.lr < 0)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "lr is %g; it must be 0 or more, or -1 for the default",
                                c->learn.lr);
-    if (c->learn.norm > 0 && c->learn.aggregation != RAVEL_SEQ_MEAN_TOKEN_SUM_NORM)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               "--norm is the divisor of --aggregation seq-mean-token-sum-norm; give both, or neither");
     if (c->learn.min_lr > c->learn.lr)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "min-lr is %g, which is above lr, %g", c->learn.min_lr,
                                c->learn.lr);
@@ -244,5 +241,8 @@ ravel_status train_config_check(const train_config *c, train_kind kind, ravel_er
     if (!status) status = check_pool(c, err);
     if (status) return status;
     if (kind == TRAIN_DPO) return check_dpo(c, err);
+    if (c->learn.norm > 0 && c->learn.aggregation != RAVEL_SEQ_MEAN_TOKEN_SUM_NORM)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "--norm is the divisor of --aggregation seq-mean-token-sum-norm; give both, or neither");
     return kind == TRAIN_SFT ? check_sft(c, err) : check_grpo(c, err);
 }
