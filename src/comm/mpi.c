@@ -132,10 +132,10 @@ static int post_ring(ravel__net *net, int i) {
 static int duplicate(ravel__net *net, ravel__wire_open *how) {
     MPI_Request request = MPI_REQUEST_NULL;
     int code = MPI_Comm_idup(MPI_COMM_WORLD, &net->comm, &request), test = 0;
+    double seconds = (double)(how->deadline_ns - now_ns()) / 1e9;
     if (code) return say(code, how->why);
     if (!wait_until(&request, how->deadline_ns, &test)) {
-        (void)snprintf(how->why, sizeof how->why, "not all ranks came to the first meeting within %.3g s",
-                       how->options->timeout);
+        (void)snprintf(how->why, sizeof how->why, "not all ranks came to the first meeting within %.3g s", seconds);
         return RAVEL__WIRE_TIMEOUT;
     }
     if (test) return say(test, how->why);
