@@ -95,34 +95,67 @@ static int goes_before(const ravel_comm *comm, ravel_request *a, ravel_request *
     return state_of(a)->order < state_of(b)->order;
 }
 
+/* The oldest open message to oneself of the other kind with the same tag. */
+static ravel_request *partner_of(ravel_comm *comm, const ravel_request *r) {
+    ravel_request *best = NULL;
+    for (ravel_request *p = comm->open; p; p = p->next) {
+        if (p == r || !is_message(p) || state_of(p)->done || p->op.root != comm->rank || p->op.tag != r->op.tag ||
+            p->op.kind == r->op.kind)
+            continue;
+        if (!best || state_of(p)->order < state_of(best)->order) best = p;
+    }
+    return best;
+}
+
+static void end_message(ravel_request *r, ravel_status status) {
+    RAVEL_ASSERT(is_message(r) && !state_of(r)->done);
+    state_of(r)->status = (int32_t)status;
+    state_of(r)->done = 1;
+}
+
+static void end_mismatch(ravel_request *r, const ravel_request *other) {
+    char what[160];
+    ravel__op_describe(&other->op, what, sizeof what);
+    end_message(r, ravel_error_set(&r->why, RAVEL_E_MISMATCH, "it met a %s", what));
+}
+
 /* A message to oneself: copied when both halves are open. */
 static void meet_oneself(ravel_comm *comm, ravel_request *r) {
     RAVEL_ASSERT(is_message(r) && r->op.root == comm->rank);
-    for (ravel_request *p = comm->open; p; p = p->next) {
-        if (p == r || !is_message(p) || state_of(p)->done || p->op.root != comm->rank || p->op.tag != r->op.tag ||
-            p->op.kind == r->op.kind || p->op.bytes != r->op.bytes)
-            continue;
-        ravel_request *send = r->op.kind == RAVEL__SEND ? r : p, *recv = send == r ? p : r;
-        copy(recv->op.recv, send->op.send, send->op.bytes);
-        RAVEL_ASSERT(send->op.kind == RAVEL__SEND && recv->op.kind == RAVEL__RECV);
-        state_of(send)->done = state_of(recv)->done = 1;
+    ravel_request *p = partner_of(comm, r), *send = r->op.kind == RAVEL__SEND ? r : p, *recv = send == r ? p : r;
+    if (!p) return;
+    RAVEL_ASSERT(send->op.kind == RAVEL__SEND && recv->op.kind == RAVEL__RECV);
+    if (send->op.bytes != recv->op.bytes || send->op.dtype != recv->op.dtype) {
+        end_mismatch(send, recv);
+        end_mismatch(recv, send);
         return;
     }
+    copy(recv->op.recv, send->op.send, send->op.bytes);
+    end_message(send, RAVEL_OK);
+    end_message(recv, RAVEL_OK);
 }
 
-/* Runs all open messages. */
-static void run_messages(ravel_comm *comm) {
-    for (;;) {
-        ravel_request *next = NULL;
-        for (ravel_request *r = comm->open; r; r = r->next)
-            if (is_message(r) && !state_of(r)->done && r->op.root != comm->rank &&
-                (!next || goes_before(comm, r, next)))
-                next = r;
-        if (!next) return;
-        int sends = next->op.kind == RAVEL__SEND;
-        char *data = sends ? (char *)next->op.send : next->op.recv;
-        state_of(next)->status = (int32_t)move(comm, next, sends, data, next->op.bytes, next->op.root, next->op.tag);
-        state_of(next)->done = 1;
+static ravel_request *next_message(const ravel_comm *comm) {
+    ravel_request *next = NULL;
+    for (ravel_request *r = comm->open; r; r = r->next)
+        if (is_message(r) && !state_of(r)->done && r->op.root != comm->rank && (!next || goes_before(comm, r, next)))
+            next = r;
+    return next;
+}
+
+/* Runs all open messages, until the deadline of `waited`. The first failure is the failure of all that are left: the
+ * state of the framework's group is unknown. */
+static void run_messages(ravel_comm *comm, const ravel_request *waited) {
+    ravel_error why = RAVEL_ERROR_INIT;
+    for (ravel_request *r; (r = next_message(comm));) {
+        int sends = r->op.kind == RAVEL__SEND;
+        char *data = sends ? (char *)r->op.send : r->op.recv;
+        r->deadline_ns = waited->deadline_ns;
+        ravel_status status = (ravel_status)why.status;
+        if (!status) status = move(comm, r, sends, data, r->op.bytes, r->op.root, r->op.tag);
+        if (why.status) (void)ravel_error_set(&r->why, status, "%s", why.message);
+        if (status) why = r->why, why.status = (int32_t)status;
+        end_message(r, status);
     }
 }
 
@@ -320,7 +353,7 @@ static ravel_status callbacks_start(ravel_comm *comm, ravel_request *r) {
 }
 
 static ravel_status callbacks_wait(ravel_comm *comm, ravel_request *r) {
-    if (!state_of(r)->done && is_message(r)) run_messages(comm);
+    if (!state_of(r)->done && is_message(r)) run_messages(comm, r);
     if (!state_of(r)->done)
         return ravel_error_set(&r->why, RAVEL_E_STATE,
                                "this rank waits for itself; start the other half with isend or irecv first");

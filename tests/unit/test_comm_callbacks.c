@@ -238,3 +238,73 @@ TEST(comm_callbacks_that_fail_make_it_dead) {
     CHECK_HAS(err.message, "the cable is out");
     ravel_comm_free(comm);
 }
+
+/* ---- messages to oneself, and messages that fail ---------------------------------------------------------- */
+
+TEST(comm_callbacks_messages_to_oneself_keep_their_order) {
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_comm *comm = NULL;
+    ravel_comm_hooks h;
+    memset(&h, 0, sizeof h);
+    h.size = sizeof h, h.ranks = 1, h.send = on_send, h.recv = on_recv;
+    CHECK_OK(ravel_comm_callbacks(&h, NULL, &comm, &err), &err);
+    for (int receives_first = 0; receives_first < 2; receives_first++) {
+        int32_t out[3] = {7, 8, 9}, in[3] = {0};
+        ravel_request *sends[3], *recvs[3];
+        for (int turn = 0; turn < 2; turn++)
+            for (int i = 0; i < 3; i++)
+                if ((turn == 0) == receives_first)
+                    CHECK_OK(ravel_comm_irecv(comm, &in[i], 1, RAVEL_I32, 0, 5, &recvs[i], &err), &err);
+                else
+                    CHECK_OK(ravel_comm_isend(comm, &out[i], 1, RAVEL_I32, 0, 5, &sends[i], &err), &err);
+        CHECK_OK(ravel_request_wait_all(sends, 3, &err), &err);
+        CHECK_OK(ravel_request_wait_all(recvs, 3, &err), &err);
+        CHECK(in[0] == 7 && in[1] == 8 && in[2] == 9);
+    }
+    int32_t one = 1;
+    ravel_request *send = NULL, *recv = NULL;
+    CHECK_OK(ravel_comm_isend(comm, &one, 1, RAVEL_I32, 0, 5, &send, &err), &err);
+    CHECK_OK(ravel_comm_irecv(comm, &one, 2, RAVEL_U8, 0, 5, &recv, &err), &err);
+    CHECK_EQ(ravel_request_wait(send, &err), RAVEL_E_MISMATCH);
+    CHECK_HAS(err.message, "receive of 2 u8");
+    ravel_error_clear(&err);
+    CHECK_EQ(ravel_request_wait(recv, &err), RAVEL_E_MISMATCH);
+    CHECK_HAS(err.message, "send of 1 i32");
+    ravel_comm_free(comm);
+}
+
+typedef struct failing_table {
+    int32_t calls;
+    double longest; /* that a callback was given */
+} failing_table;
+
+static ravel_status failing_recv(void *user, void *data, int64_t bytes, int32_t peer, int32_t tag, double timeout,
+                                 ravel_error *err) {
+    failing_table *t = user;
+    (void)data, (void)bytes, (void)peer, (void)tag;
+    t->calls++;
+    if (timeout > t->longest) t->longest = timeout;
+    return ravel_error_set(err, RAVEL_E_TIMEOUT, "nobody sent");
+}
+
+/* One deadline for all messages that a wait runs, and no callback after one has failed. */
+TEST(comm_callbacks_messages_end_with_the_first_failure) {
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_comm *comm = NULL;
+    ravel_comm_hooks h;
+    failing_table table = {0};
+    ravel_request *requests[4];
+    int32_t in[4];
+    memset(&h, 0, sizeof h);
+    h.size = sizeof h, h.user = &table, h.ranks = 2, h.send = on_send, h.recv = failing_recv;
+    CHECK_OK(ravel_comm_callbacks(&h, NULL, &comm, &err), &err);
+    for (int i = 0; i < 4; i++)
+        CHECK_OK(ravel_comm_irecv(comm, &in[i], 1, RAVEL_I32, 1, i, &requests[i], &err), &err);
+    ravel_comm_set_timeout(comm, 5);
+    CHECK_EQ(ravel_request_wait(requests[3], &err), RAVEL_E_TIMEOUT);
+    CHECK_HAS(err.message, "nobody sent");
+    CHECK_EQ(table.calls, 1);
+    CHECK(table.longest > 0 && table.longest <= 5);
+    for (int i = 0; i < 3; i++) CHECK_EQ(ravel_request_wait(requests[i], NULL), RAVEL_E_TIMEOUT);
+    ravel_comm_free(comm);
+}
