@@ -297,8 +297,11 @@ void ravel_comm_set_name(ravel_comm *comm, const char *name) {
     (void)snprintf(comm->name, sizeof comm->name, "%s", name);
 }
 
+/* Of the communicator below it too, over which NCCL's ranks meet before an operation. */
 void ravel_comm_set_timeout(ravel_comm *comm, double seconds) {
-    if (seconds > 0) comm->timeout_ns = to_ns(fmin(seconds, 1e9));
+    if (!(seconds > 0)) return;
+    comm->timeout_ns = to_ns(fmin(seconds, 1e9));
+    ravel_comm_host(comm)->timeout_ns = comm->timeout_ns;
 }
 
 void ravel__rank_describe(const ravel_comm *comm, int32_t rank, char *text, size_t bytes) {

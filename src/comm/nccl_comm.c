@@ -10,7 +10,7 @@
  *     barrier      the host communicator's: MEETING  ->  DONE
  *     collective   start: [cards agree on the host, this waits]  ->  group into the stream  ->  LAUNCHED
  *     message      start: QUEUED, its header travels; the first wait or test of any message launches all that are queued,
- *                  as one group, once their headers have come  ->  LAUNCHED
+ *                  as one group, once their headers have come and all of them are right (CHECKED)  ->  LAUNCHED
  *     LAUNCHED     NCCL has taken it  ->  event recorded in the stream, RUNNING  ->  event done, DONE
  *
  * With `queued`, collectives agree on nothing, messages have no headers, and LAUNCHED goes to DONE when NCCL has taken it.
@@ -42,7 +42,7 @@ typedef struct group {
     int64_t *sent, *received; /* [size] messages to and from each rank so far */
 } group;
 
-typedef enum stage { DONE, MEETING, QUEUED, LAUNCHED, RUNNING } stage;
+typedef enum stage { DONE, MEETING, QUEUED, CHECKED, LAUNCHED, RUNNING } stage;
 
 /* The header of a message. */
 typedef struct header {
@@ -291,11 +291,11 @@ static ravel_status headers_done(ravel_comm *comm, ravel_request *r, int32_t *al
     return RAVEL_OK;
 }
 
-/* The next message to launch: sends and receives of one peer each in the order of their numbers. */
-static ravel_request *next_message(ravel_comm *comm) {
+/* The next message of a stage: sends and receives of one peer each in the order of their numbers. */
+static ravel_request *next_message(ravel_comm *comm, stage wanted) {
     ravel_request *best = NULL;
     for (ravel_request *q = comm->open; q; q = q->next) {
-        if (!is_message(q) || state_of(q)->stage != QUEUED) continue;
+        if (!is_message(q) || state_of(q)->stage != (int32_t)wanted) continue;
         if (!best || state_of(q)->mine.number < state_of(best)->mine.number) best = q;
     }
     return best;
@@ -318,25 +318,35 @@ static ravel_status check_header(ravel_comm *comm, ravel_request *q, ravel_error
     return RAVEL_OK;
 }
 
+/* A wrong header is found before the group begins: a group that is not ended would take in whatever this thread asks of
+ * NCCL later. */
+static ravel_status check_queued(ravel_comm *comm, ravel_error *why) {
+    ravel_status status = RAVEL_OK;
+    for (ravel_request *q; !status && (q = next_message(comm, QUEUED));) {
+        RAVEL_ASSERT(!state_of(q)->news); /* all headers have come */
+        if (q->op.kind == RAVEL__RECV && !group_of(comm)->queued) status = check_header(comm, q, why);
+        state_of(q)->stage = CHECKED;
+    }
+    return status;
+}
+
 /* All that are queued, in one group: two ranks that send to each other cannot wait for each other. */
 static ravel_status launch_messages(ravel_comm *comm, ravel_request *r) {
     group *g = group_of(comm);
     ravel_status status = settle(comm, g->nccl->state(g->comm), deadline_of(comm), "the call before", &r->why);
-    int code = status ? 0 : g->nccl->group_begin(g->comm);
-    for (ravel_request *q; !status && code == 0 && (q = next_message(comm));) {
-        RAVEL_ASSERT(!state_of(q)->news); /* all headers have come */
-        if (q->op.kind == RAVEL__RECV && !g->queued) status = check_header(comm, q, &r->why);
-        if (status) break;
+    if (!status) status = check_queued(comm, &r->why);
+    if (status) { /* other ranks do not know of this failure: abort for all */
+        ravel_comm_abort(g->host, &r->why);
+        give_up(g);
+        return status;
+    }
+    int code = g->nccl->group_begin(g->comm);
+    for (ravel_request *q; code == 0 && (q = next_message(comm, CHECKED));) {
         if (q->op.bytes && q->op.kind == RAVEL__SEND)
             code = g->nccl->send(g->comm, q->op.send, q->op.bytes, q->op.root, g->stream->native);
         else if (q->op.bytes)
             code = g->nccl->recv(g->comm, q->op.recv, q->op.bytes, q->op.root, g->stream->native);
         state_of(q)->stage = LAUNCHED;
-    }
-    if (status) { /* other ranks do not know of this failure: abort for all */
-        ravel_comm_abort(g->host, &r->why);
-        give_up(g);
-        return status;
     }
     int ended = g->nccl->group_end(g->comm);
     return check(comm, code ? code : ended, "messages", &r->why);
@@ -464,6 +474,7 @@ static ravel_status make_group(ravel_comm *comm, const ravel__nccl *nccl, ravel_
     unsigned char id[RAVEL__NCCL_ID] = {0};
     RAVEL_ASSERT(nccl && host && stream);
     RAVEL_ASSERT(!comm->state && host->size == comm->size && host->rank == comm->rank);
+    ravel_comm_set_timeout(host, ravel_comm_timeout(comm));
     group *g = ravel__calloc(comm->allocator, 1, sizeof *g);
     int64_t *counts = ravel__calloc(comm->allocator, 2 * (size_t)comm->size, sizeof *counts);
     ravel_status status = g && counts ? RAVEL_OK : ravel__no_memory(err, sizeof *g, "a communicator");

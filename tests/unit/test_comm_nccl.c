@@ -194,6 +194,49 @@ TEST(comm_nccl_mock_lost_rank) {
     CHECK_EQ(mock_nccl.live, 0);
 }
 
+/* Rank 0 sends more than rank 1 expects: no group is left open, and both get the error. */
+static ravel_status send_too_much(ravel_comm *comm, void *user, ravel_error *err) {
+    int64_t data[2] = {1, 2};
+    ravel_error seen = RAVEL_ERROR_INIT;
+    (void)user;
+    ravel_status status = ravel_comm_rank(comm) == 0 ? ravel_comm_send(comm, data, 2, RAVEL_I64, 1, 0, &seen)
+                                                     : ravel_comm_recv(comm, data, 1, RAVEL_I64, 0, 0, &seen);
+    if (status == RAVEL_E_PEER_LOST && strstr(seen.message, "16 bytes of i64, and 8 of i64 are expected"))
+        return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_INTERNAL, "%s: %s", ravel_status_name(status), seen.message);
+}
+
+/* Only rank 0 comes: the deadline is the communicator's own, not the one below it. */
+static ravel_status come_alone(ravel_comm *comm, void *user, ravel_error *err) {
+    ravel_error seen = RAVEL_ERROR_INIT;
+    (void)user;
+    ravel_status met = ravel_comm_barrier(comm, err);
+    if (met || ravel_comm_timeout(ravel_comm_host(comm)) != 60)
+        return met ? met : ravel_error_set(err, RAVEL_E_INTERNAL, "the timeout of the options is not used");
+    ravel_comm_set_timeout(comm, 0.1);
+    ravel_status status = RAVEL_E_PEER_LOST;
+    if (ravel_comm_rank(comm) == 0)
+        status = sum_once(comm, NULL, &seen);
+    else
+        while (ravel_comm_alive(comm, &seen) == RAVEL_OK) {}
+    if (status == (ravel_comm_rank(comm) ? RAVEL_E_PEER_LOST : RAVEL_E_TIMEOUT)) return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_INTERNAL, "%s: %s", ravel_status_name(status), seen.message);
+}
+
+TEST(comm_nccl_mock_wrong_messages_and_missing_ranks) {
+    static const comm_body bodies[] = {{"too much", send_too_much}, {"alone", come_alone}};
+    for (int i = 0; i < 2; i++) {
+        ravel_error err = RAVEL_ERROR_INIT;
+        wrapped w = {&bodies[i], {0, 0, 0, 0, 0}, {0}};
+        mock_nccl_reset();
+        ravel_comm_options_default(&w.options);
+        w.options.timeout = 60;
+        CHECK_OK(ravel_threads_run(2, NULL, with_nccl, &w, &err), &err);
+        CHECK_EQ(mock_nccl.violations, 0);
+        CHECK_EQ(mock_nccl.live, 0);
+    }
+}
+
 TEST(comm_nccl_says_what_is_missing) {
     ravel_error err = RAVEL_ERROR_INIT;
     ravel_device *device = NULL;
