@@ -298,8 +298,7 @@ TEST(comm_callbacks_messages_end_with_the_first_failure) {
     memset(&h, 0, sizeof h);
     h.size = sizeof h, h.user = &table, h.ranks = 2, h.send = on_send, h.recv = failing_recv;
     CHECK_OK(ravel_comm_callbacks(&h, NULL, &comm, &err), &err);
-    for (int i = 0; i < 4; i++)
-        CHECK_OK(ravel_comm_irecv(comm, &in[i], 1, RAVEL_I32, 1, i, &requests[i], &err), &err);
+    for (int i = 0; i < 4; i++) CHECK_OK(ravel_comm_irecv(comm, &in[i], 1, RAVEL_I32, 1, i, &requests[i], &err), &err);
     ravel_comm_set_timeout(comm, 5);
     CHECK_EQ(ravel_request_wait(requests[3], &err), RAVEL_E_TIMEOUT);
     CHECK_HAS(err.message, "nobody sent");
