@@ -300,7 +300,9 @@ typedef struct ravel_metrics_options {
     int32_t reserved;
     const ravel_shape *shape;             /* NULL: no FLOPs. Copied. */
     const ravel_metrics_reducer *reducer; /* NULL: this is the only rank. Copied. */
-    const ravel_metric *extra;            /* rows of the caller's own; ids from RAVEL_METRICS. Copied, strings too. */
+    /* rows of the caller's own; ids from RAVEL_METRICS. Copied, strings too. A name that another row has, in other
+     * punctuation or as a path prefix, is E_ARGUMENT; so are "step" and "ranks" */
+    const ravel_metric *extra;
     int64_t extra_count;
     const ravel_logger *logger;       /* where a failing sink is reported, once; it must outlive the object */
     const ravel_allocator *allocator; /* NULL: malloc; it must outlive the object */

@@ -53,15 +53,16 @@ static ravel_status check_extra(const ravel_metrics_options *o, ravel_error *err
                                    "metric %lld (\"%.60s\"): it needs a name, a kind of " RAVEL_METRIC_KIND_CHOICES
                                    " and a rule of sum|mean|std|min|max; a counter has no mean and no std",
                                    (long long)i, row->name ? row->name : "");
-        const char *clash = NULL;
+        const char *clash = strcmp(row->name, "step") == 0 || strcmp(row->name, "ranks") == 0 ? row->name : NULL;
         for (int32_t id = 0; id < RAVEL_METRICS && !clash; id++)
             clash = ravel__metric_clash(ravel__metric_table[id].name, row->name);
         for (int64_t j = 0; j < i && !clash; j++) clash = ravel__metric_clash(o->extra[j].name, row->name);
         if (clash)
             return ravel_error_set(
                 err, RAVEL_E_ARGUMENT,
-                "metric \"%.80s\": no name may be the path prefix of another, and \"%.80s\" is taken", row->name,
-                clash);
+                "metric \"%.80s\": no name may be the path prefix of another or differ from it in punctuation alone, and "
+                "\"%.80s\" is taken",
+                row->name, clash);
     }
     return RAVEL_OK;
 }

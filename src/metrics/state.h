@@ -120,7 +120,8 @@ struct ravel_metrics {
 
 /* table.c */
 extern const ravel_metric ravel__metric_table[RAVEL_METRICS];
-/* The shorter name, where one is the path prefix of the other or both are the same; else NULL. */
+/* The shorter name, where one is the path prefix of the other; `a` where both are the same but for punctuation; else
+ * NULL. */
 const char *ravel__metric_clash(const char *a, const char *b);
 
 /* phase.c */

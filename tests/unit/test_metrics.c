@@ -22,6 +22,8 @@ TEST(metrics_names_are_no_prefixes_of_others) {
     CHECK_STR(ravel__metric_clash("a/b", "a/b/c"), "a/b");
     CHECK_STR(ravel__metric_clash("a/b/c", "a/b"), "a/b");
     CHECK_STR(ravel__metric_clash("a", "a"), "a");
+    CHECK_STR(ravel__metric_clash("a/b", "a_b"), "a/b");
+    CHECK(!ravel__metric_clash("a/b", "ab"));
     CHECK(!ravel__metric_clash("a/b", "a/bc"));
     CHECK(!ravel__metric_clash("a/b", "a/c"));
     CHECK(!ravel_metric_row(-1) && !ravel_metric_row(RAVEL_METRICS) && ravel_metric_find("no") == -1);
@@ -250,13 +252,17 @@ TEST(metrics_take_rows_of_the_callers_own) {
 
 TEST(metrics_refuse_bad_options_with_a_sentence) {
     static const ravel_metric clash = {"throughput", "", "x", RAVEL_KIND_GAUGE, RAVEL_RULE_MAX, 0, 0};
+    static const ravel_metric step = {"step", "", "x", RAVEL_KIND_GAUGE, RAVEL_RULE_MAX, 0, 0};
+    static const ravel_metric alike = {"tokens_actual", "", "x", RAVEL_KIND_GAUGE, RAVEL_RULE_MAX, 0, 0};
     static const ravel_metric derived = {"x", "", "x", RAVEL_KIND_GAUGE, RAVEL_RULE_DERIVED, 0, 0};
     static const ravel_shape shape = {0};
     static const ravel_metrics_reducer lonely = {0, 2, NULL, NULL}, outside = {3, 2, NULL, NULL};
-    for (int i = 0; i < 7; i++) {
+    for (int i = 0; i < 9; i++) {
         ravel_metrics_options o;
         ravel_metrics_options_default(&o);
         const char *says = "";
+        if (i == 7) o.extra = &step, o.extra_count = 1, says = "\"step\" is taken";
+        if (i == 8) o.extra = &alike, o.extra_count = 1, says = "\"tokens/actual\" is taken";
         if (i == 0) o.extra = &clash, o.extra_count = 1, says = "\"throughput\" is taken";
         if (i == 1) o.extra = &derived, o.extra_count = 1, says = "a rule of sum|mean";
         if (i == 2) o.shape = &shape, says = "shape";
