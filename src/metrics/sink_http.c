@@ -156,6 +156,8 @@ static void accept_one(http_sink *s) {
     }
     RAVEL_ASSERT(c->fd < 0);
     c->fd = accept4(s->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (c->fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM))
+        (void)poll(NULL, 0, GRACE_MS); /* the client stays in the backlog, and poll would return at once */
     c->writing = 0;
     c->got = 0;
     c->deadline_ns = ravel__clock_ns() + (int64_t)READ_MS * 1000000;
