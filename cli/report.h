@@ -34,6 +34,7 @@ typedef struct report_table {
     double *busy;      /* [rows * ranks] seconds; NaN where unknown */
     int64_t bad_lines; /* left out because they are no JSON object with a step */
     int64_t first_bad; /* the first of them, from 1 */
+    int64_t lost_loss; /* the first update whose loss was not a finite number (null); 0: none */
     int64_t again;     /* rows of an earlier attempt: the run was resumed from an update before them */
 } report_table;
 

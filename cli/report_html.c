@@ -204,6 +204,11 @@ static ravel_status put_notes(const page_data *d, cli_output *out, ravel_error *
                            "<p class=\"warn\">%lld lines of run %d's metrics.jsonl were left out because they are no "
                            "update; the first is line %lld.</p>\n",
                            (long long)t->bad_lines, i + 1, (long long)t->first_bad);
+        if (!status && t->lost_loss)
+            status = report_put(out, err,
+                                "<p class=\"warn\">The loss of run %d was not a finite number, first in update %lld; "
+                                "figures are of the updates that have one.</p>\n",
+                                i + 1, (long long)t->lost_loss);
         if (!status && t->again)
             status = report_put(out, err,
                                 "<p class=\"warn\">Run %d was resumed from an earlier update: %lld updates of the "

@@ -102,6 +102,7 @@ static report_series *column_for(report_table *t, const char *name, int64_t *nex
 
 /* Forgets the rows from `step` on. */
 static void rewind_to(report_table *t, int64_t step) {
+    if (t->lost_loss >= step) t->lost_loss = 0;
     while (t->rows > 0 && t->steps[t->rows - 1] >= step) {
         t->rows--;
         t->again++;
@@ -134,6 +135,7 @@ static int take_row(report_table *t, const ravel_json *doc, int64_t step) {
     int64_t next = 0;
     for (const ravel_json_node *x = ravel_json_first(doc, root); x; x = ravel_json_next(doc, x)) {
         double value;
+        if (x->kind == RAVEL_JSON_NULL && !t->lost_loss && strcmp(x->key, "train/loss") == 0) t->lost_loss = step;
         if (strcmp(x->key, "step") == 0 || !ravel_json_real(x, &value)) continue;
         report_series *s = column_for(t, x->key, &next);
         if (!s) return 0;

@@ -248,6 +248,11 @@ static ravel_status print_notes(const report_run *run, cli_output *out, ravel_er
     if (t->bad_lines)
         status = report_put(out, err, "%s: %lld lines of metrics.jsonl were left out, the first is line %lld\n",
                             run->name, (long long)t->bad_lines, (long long)t->first_bad);
+    if (!status && t->lost_loss)
+        status = report_put(out, err,
+                            "%s: WARNING: the loss was not a finite number, first in update %lld; figures are of the "
+                            "updates that have one\n",
+                            run->name, (long long)t->lost_loss);
     if (!status && t->again)
         status = report_put(out, err,
                             "%s: resumed from an earlier update; %lld updates of the attempt before are left out\n",

@@ -138,6 +138,7 @@ echo '{"a": "</script><b>"}' >"$dir/odd/config.json"
 echo '{"ravel": "<i>"}' >"$dir/odd/environment.json"
 says "bad lines are counted" 0 "" "$ravel" report "$dir/odd" --html "$dir/odd.html"
 if grep -q '2 lines of metrics.jsonl were left out, the first is line 1' "$dir/out"; then ok "... and said"; else fail "... and said" "$dir/out"; fi
+if grep -q 'not a finite number, first in update 2' "$dir/out" && grep -q 'not a finite number, first in update 2' "$dir/odd.html"; then ok "a loss that diverged is said"; else fail "a loss that diverged is said" "$dir/out"; fi
 if [ "$(grep -c '</script>' "$dir/odd.html")" = 2 ]; then ok "text of a run cannot leave its place in the page"; else fail "text of a run cannot leave its place in the page"; fi
 figures="loss any"
 echo '{"step": 1, "train/loss": 2.5}' >"$dir/tiny/metrics.jsonl"
