@@ -41,7 +41,7 @@ typedef enum ravel_advantage {
 
 /* rewards[count] to advantages[count]; samples with equal groups[i] (any order, any ids) are a group. A group whose
  * rewards are all equal, or of one sample, has advantages of 0, except with kind none. scratch[2 * count]. E_ARGUMENT for
- * another kind. */
+ * another kind, E_DATA names a reward that is not finite. */
 RAVEL_API ravel_status ravel_advantages(int32_t kind, const double *rewards, const int64_t *groups, int64_t count,
                                         double *advantages, int64_t *scratch, ravel_error *err);
 

@@ -77,6 +77,10 @@ ravel_status ravel_advantages(int32_t kind, const double *rewards, const int64_t
     if (kind < 0 || kind > RAVEL_ADVANTAGE_NONE)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "advantage is %d; it must be one of %s", kind,
                                RAVEL_ADVANTAGE_CHOICES);
+    for (int64_t i = 0; i < count; i++)
+        if (!isfinite(rewards[i]))
+            return ravel_error_set(err, RAVEL_E_DATA, "the reward of sample %lld is %g; it must be a finite number",
+                                   (long long)i, rewards[i]);
     int64_t *spare = scratch + count;
     for (int64_t i = 0; i < count; i++) scratch[i] = i;
     sort_by_group(groups, scratch, spare, count);
@@ -136,6 +140,11 @@ static double importance(const ravel_policy_options *p, const ravel_policy_rows 
 static ravel_status check(const ravel_policy_options *p, const ravel_policy_rows *x, ravel_error *err) {
     ravel_status status = ravel_options_check(ravel_policy_option_table(), p, err);
     if (status) return status;
+    if (!p->size)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "policy options: size is 0; fill them with ravel_policy_options_default");
+    if (p->dual_clip != 0 && !(p->dual_clip > 1))
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "dual-clip is %g; it must be 0 (off) or above 1", p->dual_clip);
     if (x->count < 0) return ravel_error_set(err, RAVEL_E_ARGUMENT, "count is below 0");
     const struct {
         const void *array;
