@@ -33,6 +33,8 @@ def turns(given: typing.Any) -> list[Row]:
     """A list of messages, with either pair of keys; a text is a user's turn."""
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
+    if not isinstance(given or [], list) or not all(isinstance(m, dict) for m in given or []):
+        raise BadRow('a conversation is a list of objects with "role" and "content"')
     return [{"role": ROLES.get(m.get("from"), m.get("from")), "content": m.get("value")} if "from" in m else m
             for m in given or []]
 
@@ -71,11 +73,43 @@ def common(a: list[int], b: list[int]) -> int:
 
 def marked(tokenizer: typing.Any, messages: list[Row], tools: typing.Any) -> tuple[list[int], list[int]] | None:
     """By the template's own marks, or None where it has none."""
-    if "{% generation" not in (tokenizer.chat_template or "").replace("{%-", "{%"):
+    if "{% generation" not in tokenizer.get_chat_template(tools=tools).replace("{%-", "{%"):
         return None
     out = tokenizer.apply_chat_template(messages, tools=tools, tokenize=True, return_dict=True,
                                         return_assistant_tokens_mask=True)
     return list(out["input_ids"]), list(out["assistant_masks"])
+
+
+def answer_span(tokenizer: typing.Any, ids: list[int], messages: list[Row], i: int, tools: typing.Any) -> tuple[int, int]:
+    """Where message i, an answer, begins and ends in the tokens of the whole conversation."""
+    opening = (ids_of(tokenizer, messages[:i], tools, True) if i else
+               ids_of(tokenizer, [{**messages[0], "content": ""}], tools, False))
+    as_last = ids_of(tokenizer, messages[:i + 1], tools, False)
+    begin, alike = common(ids, opening), common(ids, as_last)
+    special = set(tokenizer.all_special_ids)
+    ends = [k for k in range(begin, len(as_last)) if as_last[k] in special]
+    if not ends:
+        return begin, alike
+    if ends[-1] < alike:  # a line end after the token that ends the turn is not the answer's
+        return begin, ends[-1] + 1
+    closing = as_last[ends[-1]]  # the template writes the last answer otherwise (Qwen3: with <think>) than one before it
+    if closing not in ids[begin:]:
+        raise BadRow(f"message {i + 1}, an answer, could not be found in the text of the whole conversation")
+    return begin, ids.index(closing, begin) + 1
+
+
+def answers_mask(tokenizer: typing.Any, ids: list[int], messages: list[Row], tools: typing.Any) -> list[int]:
+    """1 for the tokens of answers, found as the difference between the conversation with and without each."""
+    mask, last = [0] * len(ids), 0
+    for i, message in enumerate(messages):
+        if message.get("role") != "assistant":
+            continue
+        begin, end = answer_span(tokenizer, ids, messages, i, tools)
+        if begin < last:
+            raise BadRow(f"messages {i} and {i + 1} are both answers, which this template does not write apart: join them")
+        mask[begin:end] = [1] * (end - begin)
+        last = end
+    return mask
 
 
 def encode_chat(tokenizer: typing.Any, messages: list[Row], tools: typing.Any, train_on: str) -> tuple[list[int], list[int]]:
@@ -84,16 +118,7 @@ def encode_chat(tokenizer: typing.Any, messages: list[Row], tools: typing.Any, t
         ids, mask = found
     else:
         ids = ids_of(tokenizer, messages, tools, False)
-        mask = [0] * len(ids)
-        special = set(tokenizer.all_special_ids)
-        for i, message in enumerate(messages):
-            if message.get("role") != "assistant" or i == 0:
-                continue
-            before = common(ids, ids_of(tokenizer, messages[:i], tools, True))
-            after = common(ids, ids_of(tokenizer, messages[:i + 1], tools, False))
-            ends = [k for k in range(before, after) if ids[k] in special]
-            after = ends[-1] + 1 if ends else after  # a line end after the token that ends the turn is not the answer's
-            mask[before:after] = [1] * (after - before)
+        mask = answers_mask(tokenizer, ids, messages, tools)
     if train_on == "all":
         return ids, [1] * len(ids)
     if not any(mask):
@@ -113,6 +138,8 @@ def encode_text(tokenizer: typing.Any, prompt: str, text: str) -> tuple[list[int
     if tokenizer.eos_token_id is not None and ids[-1:] != [tokenizer.eos_token_id]:
         ids.append(tokenizer.eos_token_id)
         mask.append(1)
+    elif ids and offsets[-1][0] == offsets[-1][1]:  # an eos that the tokenizer has added itself
+        mask[-1] = 1
     return ids, mask
 
 
@@ -144,6 +171,8 @@ def encode_pair(tokenizer: typing.Any, row: Row) -> Row:
 
 def encode_prompt(tokenizer: typing.Any, row: Row) -> Row:
     """The tokens that a model is to continue: the conversation without the answers at its end."""
+    if not isinstance(row, dict):
+        raise BadRow("a row is a JSON object")
     prompt = row.get("prompt")
     if isinstance(row.get("instruction"), str):
         messages = instruction_of(row)
@@ -160,6 +189,8 @@ def encode_prompt(tokenizer: typing.Any, row: Row) -> Row:
 
 def encode(tokenizer: typing.Any, row: Row, train_on: str = "assistant") -> Row:
     """One row to {"input_ids", "loss_mask"}, or a pair to {"prompt", "chosen", "rejected"}, and whatever else it had."""
+    if not isinstance(row, dict):
+        raise BadRow("a row is a JSON object")
     if "chosen" in row and "rejected" in row:
         return encode_pair(tokenizer, row)
     messages, completion = messages_of(row), row.get("completion", row.get("response"))
@@ -183,6 +214,30 @@ def counts(row: Row) -> tuple[int, int]:
     return len(row["input_ids"]), sum(row.get("loss_mask", ()))
 
 
+def convert(data: str, out: pathlib.Path, encoder: typing.Callable[[Row], Row]) -> str:
+    """Writes every row of `data` through `encoder` to `out`, all or nothing; a sentence with the numbers."""
+    if out.exists() and out.samefile(data):
+        raise BadRow(f"{out} would overwrite its own input")
+    aside = out.with_name(out.name + ".tmp")
+    rows = tokens = learnt = 0
+    try:
+        with open(data, "rb") as lines, open(aside, "w", encoding="utf8") as written:
+            for number, line in enumerate(lines, 1):
+                if not line.strip():
+                    continue
+                try:
+                    row = encoder(json.loads(line.decode("utf8")))
+                except Exception as problem:  # the template may raise anything
+                    raise BadRow(f"{data}:{number}: {problem}") from problem
+                written.write(json.dumps(row) + "\n")
+                more = counts(row)
+                rows, tokens, learnt = rows + 1, tokens + more[0], learnt + more[1]
+        aside.replace(out)
+    finally:
+        aside.unlink(missing_ok=True)
+    return f"{rows} rows, {tokens} tokens, {learnt} learnt"
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m ravel.prepare", description=__doc__.split("\n")[0])
     parser.add_argument("--model", required=True, metavar="FOLDER", help="a folder with a tokenizer and a chat template")
@@ -197,36 +252,13 @@ def main(arguments: list[str] | None = None) -> int:
     except ImportError:
         print("ravel.prepare: transformers is not installed (pip install transformers)", file=sys.stderr)
         return 1
-    tokenizer = AutoTokenizer.from_pretrained(options.model)
-    out = pathlib.Path(options.out)
-    if out.exists() and out.samefile(options.data):
-        print(f"ravel.prepare: {out} would overwrite its own input", file=sys.stderr)
-        return 2
-    aside = out.with_name(out.name + ".tmp")
-    rows = tokens = learnt = 0
     try:
-        with open(options.data, encoding="utf8") as lines, open(aside, "w", encoding="utf8") as written:
-            for number, line in enumerate(lines, 1):
-                if not line.strip():
-                    continue
-                try:
-                    given = json.loads(line)
-                    row = (encode_prompt(tokenizer, given) if options.prompts
-                           else encode(tokenizer, given, options.train_on))
-                except Exception as problem:  # the template may raise anything
-                    print(f"ravel.prepare: {options.data}:{number}: {problem}", file=sys.stderr)
-                    aside.unlink()
-                    return 1
-                written.write(json.dumps(row) + "\n")
-                rows += 1
-                more = counts(row)
-                tokens += more[0]
-                learnt += more[1]
-    except OSError as problem:
+        tokenizer = AutoTokenizer.from_pretrained(options.model)
+        print(convert(options.data, pathlib.Path(options.out), lambda row: encode_prompt(tokenizer, row) if options.prompts
+                      else encode(tokenizer, row, options.train_on)))
+    except (OSError, ValueError) as problem:
         print(f"ravel.prepare: {problem}", file=sys.stderr)
         return 1
-    aside.replace(out)
-    print(f"{rows} rows, {tokens} tokens, {learnt} learnt")
     return 0
 
 

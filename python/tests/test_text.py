@@ -114,3 +114,56 @@ def test_prepared_pairs_and_prompts_equal_rows():
         assert got["input_ids"] == tokenizer.prompt(row).tolist() and got.get("answer") == row.get("answer")
     with pytest.raises(prepare.BadRow, match="no prompt"):
         prepare.encode_prompt(theirs, {"x": 1})
+
+
+class Letters:
+    """A tokenizer with one token per character and a template like Qwen3's: only the last answer has a <think> block."""
+
+    eos_token_id, all_special_ids, chat_template = 3, [1, 3], "turns"
+
+    def get_chat_template(self, tools=None):
+        return self.chat_template
+
+    def apply_chat_template(self, messages, tools, add_generation_prompt, tokenize, return_dict):
+        text = ""
+        for message in messages:
+            thought = "()" if message["role"] == "assistant" and message is messages[-1] else ""
+            text += f"\1{message['role'][0]}:{thought}{message['content']}\3\n"
+        return {"input_ids": [ord(c) for c in text + ("\1a:" if add_generation_prompt else "")]}
+
+    def __call__(self, text, return_offsets_mapping):
+        return {"input_ids": [*map(ord, text), 3], "offset_mapping": [*((i, i + 1) for i in range(len(text))), (0, 0)]}
+
+
+def learnt(row, **options):
+    from ravel import prepare
+    done = prepare.encode(Letters(), row, **options)
+    return "".join(chr(i) if m else "." for i, m in zip(done["input_ids"], done["loss_mask"]))
+
+
+def test_prepare_finds_every_answer_where_the_last_is_written_otherwise():
+    from ravel import prepare
+    ask, tell, more = ({"role": role, "content": text} for role, text in
+                       (("user", "Hi"), ("assistant", "Hello"), ("assistant", "Bye")))
+    assert learnt({"messages": [ask, tell, ask, more]}) == "......." "...Hello\3." "......." "...()Bye\3."
+    assert learnt({"messages": [tell, ask, more]}) == "...Hello\3." "......." "...()Bye\3."
+    assert learnt({"messages": [ask, tell, ask, more]}, train_on="last").strip(".") == "()Bye\3"
+    with pytest.raises(prepare.BadRow, match="messages 2 and 3 are both answers"):
+        learnt({"messages": [ask, tell, more]})
+    assert learnt({"prompt": "Hi", "completion": "you"}) == "..you\3"  # an eos of the tokenizer's own is learnt too
+
+
+def test_prepare_writes_all_or_nothing(tmp_path):
+    from ravel import prepare
+    out, data = tmp_path / "out.jsonl", tmp_path / "in.jsonl"
+    for line, sentence in ((b"\xff\xfe", "utf-8"), (b"[1]", "a row is a JSON object"), (b"{", "in.jsonl:2"),
+                           (b'{"messages": [1]}', "a list of objects"), (b'{"messages": {}}', "no answer")):
+        data.write_bytes(b'{"text": "a"}\n' + line + b"\n")
+        with pytest.raises(prepare.BadRow, match=sentence):
+            prepare.convert(str(data), out, lambda row: prepare.encode(Letters(), row))
+        assert sorted(tmp_path.iterdir()) == [data]
+    with pytest.raises(prepare.BadRow, match="overwrite"):
+        prepare.convert(str(data), data, lambda row: row)
+    data.write_text('{"text": "a"}\n\n{"text": "bc", "id": 7}\n', encoding="utf8")
+    assert prepare.convert(str(data), out, lambda row: prepare.encode(Letters(), row)) == "2 rows, 5 tokens, 5 learnt"
+    assert [json.loads(line).get("id") for line in out.read_text().splitlines()] == [None, 7]
