@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import shutil
 import subprocess
 import tempfile
 from typing import Any, Iterable, Mapping, NamedTuple, Sequence
@@ -16,12 +15,10 @@ __all__ = ["Answer", "command", "generate"]
 
 
 def command() -> pathlib.Path | None:
-    """The ravel program: RAVEL_COMMAND, the wheel's own, the checkout's build, or the one on PATH; None: there is none."""
+    """The ravel program: RAVEL_COMMAND, else the wheel's own or the checkout's build; None: there is none."""
     named = os.environ.get("RAVEL_COMMAND")
     here = pathlib.Path(__file__).resolve().parent
-    on_path = shutil.which("ravel-bin")
     places = [pathlib.Path(named)] if named else [here / "bin" / "ravel", here.parents[1] / "build" / "ravel"]
-    places += [pathlib.Path(on_path)] if on_path and not named else []
     return next((place for place in places if place.is_file() and os.access(place, os.X_OK)), None)
 
 
@@ -53,6 +50,18 @@ def _row(prompt: Any) -> dict[str, Any]:
     return {"input_ids": [int(token) for token in prompt]}
 
 
+def _flags(name: str, value: Any) -> list[str]:
+    """A keyword as words of the command line; None is the command's default."""
+    flag = f"--{name.replace('_', '-')}"
+    if value is None or value is False:
+        return []
+    if value is True:
+        return [flag]
+    if isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value):
+        return [word for each in value for word in (flag, each)]
+    return [flag, str(value) if isinstance(value, (str, os.PathLike)) or np.ndim(value) == 0 else ",".join(map(str, value))]
+
+
 def _answer(line: str) -> Answer:
     found = json.loads(line)
     return Answer(int(found["row"]), int(found["sample"]), found.get("response", ""),
@@ -66,7 +75,8 @@ def generate(model: str | os.PathLike[str], prompts: Iterable[Any], *, timeout: 
 
     A prompt is a text (a user's turn), a list of messages, token ids, or a row as ``ravel generate --data`` takes it; a model
     without a tokenizer takes ``{"prompt": text}`` and token ids. ``options`` are those of ``ravel generate --help``: samples,
-    max_tokens, temperature, top_k, top_p, min_p, seed, stop, threads, kernels, chat_format. Answers are in the order of the prompts. What goes wrong is a ``RuntimeError`` with the command's sentence."""
+    max_tokens, temperature, top_k, top_p, min_p, seed, stop (a text or a list of them), stop_ids, threads, kernels, chat_format.
+    Answers are in the order of the prompts. What goes wrong is a ``RuntimeError`` with the command's sentence."""
     program = command()
     if program is None:
         raise FileNotFoundError("the ravel command was not found; run `make` in the checkout, install the wheel, or set "
@@ -79,8 +89,8 @@ def generate(model: str | os.PathLike[str], prompts: Iterable[Any], *, timeout: 
         data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf8")
         words = [str(program), "generate", "--model", os.fspath(model), "--data", str(data), "--out", str(out)]
         for name, value in options.items():
-            words += [f"--{name.replace('_', '-')}", str(value).lower() if isinstance(value, bool) else str(value)]
+            words += _flags(name, value)
         done = subprocess.run(words, capture_output=True, text=True, timeout=timeout)
         if done.returncode:
             raise RuntimeError(done.stderr.strip() or f"ravel generate ended with {done.returncode}")
-        return [_answer(line) for line in out.read_text(encoding="utf8").splitlines() if line]
+        return [_answer(line) for line in out.read_text(encoding="utf8").split("\n") if line]

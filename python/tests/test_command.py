@@ -1,5 +1,6 @@
 """``python -m ravel``, the command beside the package, and answers through it."""
 
+import json
 import os
 import pathlib
 import subprocess
@@ -39,6 +40,22 @@ def test_the_command_is_found_where_it_is_named(monkeypatch, tmp_path):
     assert ravel.command() == program and ravel.generate("model", []) == []
     with pytest.raises(RuntimeError, match="there is no model model"):
         ravel.generate("model", ["hello"])
+
+
+def test_options_become_flags_and_any_text_comes_back(monkeypatch, tmp_path):
+    program, words = tmp_path / "ravel", tmp_path / "words"
+    program.write_text(f"""#!{sys.executable}
+import json, sys
+json.dump(sys.argv[2:], open({str(words)!r}, "w"))
+row = dict(row=0, sample=0, response="a\u2028b\u0085c", response_ids=[1], prompt_ids=[2], logprob=0, ended=True)
+with open(sys.argv[sys.argv.index("--out") + 1], "w", encoding="utf8") as out:
+    out.write(json.dumps(row, ensure_ascii=False) + "\\n")
+""", encoding="utf8")
+    program.chmod(0o755)
+    monkeypatch.setenv("RAVEL_COMMAND", str(program))
+    found = ravel.generate("m", ["x"], stop=["Q:", "A:"], stop_ids=np.array([7, 8]), top_k=4, quiet=True, raw=False, seed=None)
+    assert [a.text for a in found] == ["a\u2028b\u0085c"]
+    assert json.loads(words.read_text())[6:] == ["--stop", "Q:", "--stop", "A:", "--stop-ids", "7,8", "--top-k", "4", "--quiet"]
 
 
 def test_answers(tmp_path):
