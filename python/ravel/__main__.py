@@ -1,4 +1,4 @@
-"""``python -m ravel`` says which library was found and what is missing; ``ravel``, the wheel's script, is the command."""
+"""``python -m ravel`` says which library, command, modules and frameworks were found; ``ravel``, the wheel's script, is the command."""
 
 from __future__ import annotations
 
@@ -35,13 +35,9 @@ def _installed(name: str) -> str | None:
         return None if importlib.util.find_spec(name.partition(".")[0]) is None else "a checkout"
 
 
-def report() -> int:
-    """Prints what was found, a line each; 1 where the library does not load."""
-    try:
-        from . import __version__, _lib
-    except ImportError as problem:
-        print(f"library      missing: {problem}")
-        return 1
+def report() -> None:
+    """Prints what was found, a line each. Where the library is not found, importing the package has said so before this."""
+    from . import __version__, _lib
     from ._command import command
 
     folder = _lib.path.parent
@@ -53,8 +49,7 @@ def report() -> int:
         print(f"{name:<12} {file if file.exists() else 'missing: ' + how}")
     for name in PACKAGES:
         print(f"{name:<12} {_installed(name) or 'not installed'}")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(report())
+    report()
