@@ -51,6 +51,25 @@ class _Model:
         self.loaded = {name: tensor.clone() for name, tensor in named}
 
 
+def test_an_update_that_failed_elsewhere_does_not_block_the_next(monkeypatch):
+    from ravel.adapters import _staged
+
+    monkeypatch.setattr(_staged, "RECONNECT_SECONDS", 0.2)
+    source = {"a": torch.zeros(3)}
+    publisher = ravel.Publisher(_address(), source)
+    worker = _staged.Staged(publisher.address, ["a"], ["float32"], [[3]], timeout=60)
+    for version in (1, 2):
+        source["a"] += 1
+        publisher.publish(version)
+        worker.receive(version)  # version 1 is staged, and nobody takes it
+    assert dict(worker.take())["a"].tolist() == [2, 2, 2]
+    worker.receive(2)  # asked for again, after the engine's own loader has failed
+    assert dict(worker.take())["a"].tolist() == [2, 2, 2]
+    with pytest.raises(ravel.Error, match="version 1 is not among"):
+        publisher.publish(3), publisher.publish(4), publisher.publish(5), worker.receive(5), worker.receive(1)
+    worker.close(), publisher.close()
+
+
 # ---- vLLM ------------------------------------------------------------------------------------------------------------
 
 
@@ -182,7 +201,8 @@ def test_vllm(kind, monkeypatch):
                 worker.reset_weight_update_target()
 
     class Source:  # as vLLM's WeightSource
-        tensors: typing.ClassVar[dict] = {"a": torch.randn(40, 30), "b": torch.randn(7).to(torch.bfloat16)}
+        tensors: typing.ClassVar[dict] = {"a": torch.randn(40, 30), "b": torch.randn(7).to(torch.bfloat16),
+                                         "scale": torch.tensor(0.5)}
 
         def metadata(self):
             return [types.SimpleNamespace(name=n, dtype=t.dtype, shape=tuple(t.shape)) for n, t in self.tensors.items()]
@@ -274,7 +294,7 @@ def test_verl(kind, monkeypatch):
     options = dict(bucket_size=1 << 20, timeout=30, address=_address())
     actors = _Group([registry.new("ravel", is_master=rank == 0, **options) for rank in range(2)])
     rollout = _Group([registry.new("ravel", **options) for _ in range(2)])
-    weights = {"a": torch.randn(9, 4), "b": torch.randn(2).to(torch.float16)}
+    weights = {"a": torch.randn(9, 4), "b": torch.randn(2).to(torch.float16), "scale": torch.tensor(0.5)}
 
     async def receive(engine, step):
         return {name: tensor.clone() async for name, tensor in engine.receive_weights(global_steps=step)}
@@ -308,13 +328,20 @@ def test_sglang(kind):
         load = find(path)
     else:
         load = sglang.load
-    at, source = _address(), {"a": torch.randn(64, 3), "b": torch.randn(5)}
+    at, source = _address(), {"a": torch.randn(64, 3), "b": torch.randn(5), "scale": torch.tensor(0.5)}
     publisher, model = ravel.Publisher(at, source), _Model()
-    for version in (1, 2):
+    for version in (3, 4, 1, 2):
+        if version == 1:  # the trainers are started again with an earlier version, then with other tensors
+            publisher.close()
+            publisher = ravel.Publisher(at, source)
+        elif version == 2:
+            publisher.close()
+            source["c"] = torch.randn(2, 2)
+            publisher = ravel.Publisher(at, source)
         source["a"] += 1
         publisher.publish(version)
         text = sglang.request(at, list(source), [str(t.dtype) for t in source.values()], [list(t.shape) for t in source.values()],
                               version)
         load(model, [("ravel", torch.frombuffer(bytearray(text), dtype=torch.uint8))])
-        assert torch.equal(model.loaded["a"], source["a"]) and torch.equal(model.loaded["b"], source["b"])
+        assert all(torch.equal(model.loaded[n], t) for n, t in source.items())
     publisher.close()

@@ -9,7 +9,7 @@ from typing import Any
 
 from ._staged import Staged, to_torch
 
-_staged: dict[str, Staged] = {}
+_staged: dict[str, tuple[list[Any], Staged]] = {}  # by address: the tensors that were announced, and the copy of them
 
 
 def request(address: str, names: list[str], dtypes: list[str], shapes: list[list[int]], version: int = 0,
@@ -22,10 +22,12 @@ def load(model: Any, named_tensors: list[tuple[str, Any]]) -> None:
     """SGLang calls this in every tensor-parallel worker."""
     text = dict(named_tensors)["ravel"]
     asked = json.loads(bytes(text.cpu().numpy().tobytes() if hasattr(text, "cpu") else text))
-    staged = _staged.get(asked["address"])
-    if staged is None:
-        staged = _staged[asked["address"]] = Staged(asked["address"], asked["names"], asked["dtypes"], asked["shapes"],
-                                                    token=asked["token"])
+    address, tensors = asked["address"], [asked["names"], asked["dtypes"], asked["shapes"], asked["token"]]
+    if address in _staged and _staged[address][0] != tensors:  # trainers of another model at the same address
+        _staged.pop(address)[1].close()
+    if address not in _staged:
+        _staged[address] = tensors, Staged(address, asked["names"], asked["dtypes"], asked["shapes"], token=asked["token"])
+    staged = _staged[address][1]
     staged.receive(asked["version"])
     dtypes = dict(zip(asked["names"], asked["dtypes"]))
     model.load_weights([(name, to_torch(array, dtypes[name])) for name, array in staged.take()])
