@@ -182,6 +182,14 @@ void ravel__holding_free(ravel__holding *holding, const ravel_allocator *allocat
     holding->count = 0;
 }
 
+const ravel_refit_tensor *ravel__holding_without_data(const ravel__holding *h, const ravel_refit_tensor *tensors) {
+    for (int64_t i = 0; i < h->count + h->ties; i++) {
+        const ravel__view *view = &h->items[i].view;
+        if (!tensors[view->tensor].data && ravel__box_count(&view->box) > 0) return &tensors[view->tensor];
+    }
+    return NULL;
+}
+
 static ravel__item *new_item(maker *m) {
     ravel__holding *h = m->holding;
     if (h->count == h->room && !resize_items(h, m->arena->allocator, h->room + h->room / 2 + 16)) return NULL;

@@ -107,10 +107,7 @@ static ravel_status take_source(ravel_publisher *p, const ravel_refit_source *so
     const ravel_refit_source *s = &p->source_copy;
     status =
         ravel__holding_make(s->tensors, s->count, s->rules, s->rule_count, 0, "source", &p->arena, &p->holding, err);
-    for (int64_t i = 0; status == RAVEL_OK && i < s->count && !s->iterate; i++)
-        if (!s->tensors[i].data)
-            status = ravel_error_set(err, RAVEL_E_ARGUMENT,
-                                     "source tensor \"%s\" has no data, and the source no iterate", s->tensors[i].name);
+    if (status == RAVEL_OK) status = ravel__source_check(s, &p->holding, err);
     if (status == RAVEL_OK)
         status = ravel__store_init(&p->store, &p->holding, s, p->options.keep, p->options.block_bytes, p->options.dtype,
                                    &p->memory.allocator, err);

@@ -38,12 +38,11 @@ uint64_t ravel__fresh_nonce(void) {
     return x ? x : 1;
 }
 
-static ravel_status check_source(const ravel_refit_source *source, ravel_error *err) {
-    for (int64_t i = 0; i < source->count && !source->iterate; i++)
-        if (!source->tensors[i].data)
-            return ravel_error_set(err, RAVEL_E_ARGUMENT, "source tensor \"%s\" has no data, and the source no iterate",
-                                   source->tensors[i].name ? source->tensors[i].name : "");
-    return RAVEL_OK;
+ravel_status ravel__source_check(const ravel_refit_source *source, const ravel__holding *holding, ravel_error *err) {
+    const ravel_refit_tensor *t = source->iterate ? NULL : ravel__holding_without_data(holding, source->tensors);
+    if (!t) return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_ARGUMENT, "source tensor \"%s\" has no data, and the source no iterate",
+                           t->name);
 }
 
 static ravel_status take_source(ravel_refit *refit, const ravel_refit_source *source, ravel_error *err) {
@@ -54,7 +53,7 @@ static ravel_status take_source(ravel_refit *refit, const ravel_refit_source *so
     const ravel_refit_source *s = refit->source = &refit->source_copy;
     status = ravel__holding_make(s->tensors, s->count, s->rules, s->rule_count, 0, "source", &refit->arena,
                                  &refit->source_holding, err);
-    return status == RAVEL_OK ? check_source(s, err) : status;
+    return status == RAVEL_OK ? ravel__source_check(s, &refit->source_holding, err) : status;
 }
 
 static ravel_status take_sink(ravel_refit *refit, const ravel_refit_sink *sink, ravel_error *err) {

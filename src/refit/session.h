@@ -294,6 +294,8 @@ ravel_status ravel__refit_create_over(ravel_comm *comm, const ravel_refit_source
 void ravel__refit_leave(ravel_refit *refit, const ravel_error *why, int tell);
 /* Random, never 0. */
 uint64_t ravel__fresh_nonce(void);
+/* E_ARGUMENT names a tensor without data, where the source does not iterate. */
+ravel_status ravel__source_check(const ravel_refit_source *source, const ravel__holding *holding, ravel_error *err);
 
 /* connect.c. `status` and `err`: result of this rank's own preparations, which is sent to the others. On failure the
  * refit is left without a communicator. */

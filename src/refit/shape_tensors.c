@@ -98,13 +98,16 @@ int64_t ravel_refit_shape_tensors(const ravel_shape *shape, int32_t dtype, int32
     return l.count;
 }
 
-/* A box in one dimension; the others are whole unless they were cut by parts before. */
+/* A box in one dimension; the others are whole unless they were cut before. */
 static void set_box(ravel_refit_tensor *t, int32_t dim, int64_t start, int64_t extent) {
-    if (extent <= 0) { /* nothing: part 0 of more parts than elements */
+    if (extent <= 0) { /* nothing: part 0 of more parts than elements, and no box, which would have elements */
+        memset(t->start, 0, sizeof t->start);
+        memset(t->extent, 0, sizeof t->extent);
         t->parts[dim] = (int32_t)(t->dims[dim] < INT32_MAX ? t->dims[dim] + 1 : INT32_MAX);
         t->index[dim] = 0;
         return;
     }
+    if (ravel_refit_tensor_elements(t) == 0) return; /* a cut of nothing */
     int boxed = t->extent[0] > 0;
     for (int32_t d = 0; d < t->ndim && !boxed; d++) {
         int64_t parts = t->parts[d] > 0 ? t->parts[d] : 1;

@@ -17,20 +17,26 @@ _Static_assert(RAVEL_REFIT_SPARE == 0 && RAVEL_REFIT_UNDO == 1 && RAVEL_REFIT_CO
 /* ---- create and free -----------------------------------------------------------------------------------------------
 */
 
-static ravel_status check_tensors(const ravel_refit_sink *sink, ravel_error *err) {
-    for (int64_t i = 0; i < sink->count && !sink->load; i++) {
-        if (!sink->tensors[i].data)
-            return ravel_error_set(err, RAVEL_E_ARGUMENT, "sink tensor \"%s\" has no data, and the sink no load",
-                                   sink->tensors[i].name);
-        if (!sink->tensors[i].spare != !sink->tensors[0].spare)
+/* Tensors of which elements are here have data, and all or none of them a spare. */
+static ravel_status check_tensors(const ravel_refit_sink *sink, const ravel__holding *holding, ravel_error *err) {
+    const ravel_refit_tensor *bare = ravel__holding_without_data(holding, sink->tensors), *first = NULL;
+    if (bare)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "sink tensor \"%s\" has no data, and the sink no load",
+                               bare->name);
+    for (int64_t i = 0; i < holding->count + holding->ties; i++) {
+        const ravel_refit_tensor *t = &sink->tensors[holding->items[i].view.tensor];
+        if (ravel__box_count(&holding->items[i].view.box) == 0) continue;
+        if (!first) first = t;
+        if (!t->spare != !first->spare)
             return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                                   "spare is given for \"%s\" or \"%s\" only; all or none have it",
-                                   sink->tensors[0].name, sink->tensors[i].name);
+                                   "spare is given for \"%s\" or \"%s\" only; all or none have it", first->name,
+                                   t->name);
     }
     return RAVEL_OK;
 }
 
-static ravel_status check_sink(const ravel_refit_sink *sink, const ravel_refit_options *options, ravel_error *err) {
+static ravel_status check_sink(const ravel_refit_sink *sink, const ravel__holding *holding,
+                               const ravel_refit_options *options, ravel_error *err) {
     if (!sink->load && (sink->begin || sink->commit || sink->abort))
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "a sink with callbacks needs load");
     if (sink->load && (!sink->abort || !sink->commit))
@@ -40,7 +46,7 @@ static ravel_status check_sink(const ravel_refit_sink *sink, const ravel_refit_o
                                (long long)sink->version);
     if (options->audit && sink->load)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "audit needs a sink without callbacks");
-    return check_tensors(sink, err);
+    return sink->load ? RAVEL_OK : check_tensors(sink, holding, err);
 }
 
 static int64_t bytes_of(const ravel__holding *holding) {
@@ -55,7 +61,7 @@ ravel_status ravel__stage_init(ravel__stage *s, const ravel_refit_sink *sink, co
     memset(s, 0, sizeof *s);
     s->undo_file = -1;
     if (!sink) return RAVEL_OK;
-    ravel_status status = check_sink(sink, options, err);
+    ravel_status status = check_sink(sink, holding, options, err);
     if (status != RAVEL_OK) return status;
     if (options->audit && holding->count > 0) {
         size_t size = (size_t)holding->count * 2 * sizeof *s->hashes;

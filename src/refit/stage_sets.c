@@ -42,10 +42,17 @@ static void free_spares(ravel__stage *s) {
     s->spare_bytes = NULL;
 }
 
+/* Whether the caller gave the second set: of all tensors or of none (stage.c), leaving out those without elements here. */
+static int has_spares(const ravel_refit_sink *sink) {
+    for (int64_t i = 0; i < sink->count; i++)
+        if (sink->tensors[i].spare) return 1;
+    return 0;
+}
+
 /* A second set for tensors that came without one. */
 static ravel_status make_spares(ravel__stage *s, ravel_error *err) {
     size_t count = (size_t)s->sink->count;
-    if (s->spares || count == 0 || s->sink->tensors[0].spare) return RAVEL_OK;
+    if (s->spares || count == 0 || has_spares(s->sink)) return RAVEL_OK;
     RAVEL_ASSERT(s->live == 0); /* without a second set only the first can be */
     s->spares = ravel__calloc(s->allocator, count, sizeof *s->spares);
     s->spare_bytes = ravel__calloc(s->allocator, count, sizeof *s->spare_bytes);
@@ -148,7 +155,7 @@ static void *other_set(const ravel__stage *s, int64_t tensor) {
 static ravel_status swap_sets(ravel__stage *s, ravel_error *err) {
     (void)err;
     s->live = !s->live;
-    RAVEL_ASSERT(s->live == 0 || s->spares || s->sink->count == 0 || s->sink->tensors[0].spare);
+    RAVEL_ASSERT(s->live == 0 || s->spares || s->sink->count == 0 || has_spares(s->sink));
     return RAVEL_OK;
 }
 

@@ -284,7 +284,7 @@ static ravel_status fill_by_tensor(filling *f, const ravel_refit_source *source,
         int64_t end = next < s->holding->count ? s->items[next].first_block : s->blocks;
         f->data = NULL;
         ravel_status status = source->iterate(source->user, tensor, &f->data, f->err);
-        if (status != RAVEL_OK || !f->data)
+        if (status != RAVEL_OK || (!f->data && end > s->items[i].first_block))
             return ravel_error_set(f->err, RAVEL_E_CALLBACK, "the source's iterate failed for \"%s\"",
                                    source->tensors[tensor].name);
         f->first_block = s->items[i].first_block;

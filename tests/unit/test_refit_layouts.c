@@ -57,6 +57,19 @@ static void as_chunks_of_few(ravel_refit_tensor *t, int32_t rank) {
     ravel_refit_tensor_chunk(t, 1, RANKS, rank); /* 2, 2, 2, 0 columns */
 }
 
+/* Two meshes, in either order: 2, 2, 2, 0 columns of all rows. A framework has no memory for a piece of nothing. */
+static void as_chunks_of_chunks(ravel_refit_tensor *t, int32_t rank) {
+    ravel_refit_tensor_chunk(t, 0, 1, 0);
+    ravel_refit_tensor_chunk(t, 1, RANKS, rank);
+    if (ravel_refit_tensor_elements(t) == 0) t->data = NULL;
+}
+
+static void as_chunks_of_nothing(ravel_refit_tensor *t, int32_t rank) {
+    ravel_refit_tensor_chunk(t, 1, RANKS, rank);
+    ravel_refit_tensor_chunk(t, 0, 1, 0);
+    if (ravel_refit_tensor_elements(t) == 0) t->data = NULL;
+}
+
 static void as_padded(ravel_refit_tensor *t, int32_t rank) {
     t->dims[0] = 16; /* 4 rows each; the third has 2 real ones, the last none */
     ravel_refit_tensor_padded(t, 0, ROWS, RANKS, rank);
@@ -75,6 +88,10 @@ TEST(refit_layouts_of_engines) {
     CHECK(l.memory[1][0] == truth(0, 0) && l.memory[4][0] == truth(9, 0) && l.memory[4][COLUMNS] == -1);
     CHECK(round_trip(&l, as_chunks_of_few, &err));
     CHECK(l.memory[3][1] == truth(0, 5) && l.memory[4][0] == -1);
+    CHECK(round_trip(&l, as_chunks_of_chunks, &err));
+    CHECK(l.memory[3][1] == truth(0, 5) && !l.tensors[RANKS].data && l.memory[4][0] == -1);
+    CHECK(round_trip(&l, as_chunks_of_nothing, &err));
+    CHECK(l.memory[3][1] == truth(0, 5) && !l.tensors[RANKS].data && l.memory[4][0] == -1);
     CHECK(round_trip(&l, as_padded, &err));
     CHECK(l.memory[3][COLUMNS] == truth(9, 0) && l.memory[3][2 * COLUMNS] == -1 && l.memory[4][0] == -1);
     CHECK(round_trip(&l, as_transposed, &err));
