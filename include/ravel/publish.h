@@ -213,7 +213,9 @@ RAVEL_API ravel_refit_identity ravel_puller_identity(const ravel_puller *puller)
 RAVEL_API ravel_refit_identity ravel_puller_newest(ravel_puller *puller);
 /* Where the live version of sink.tensors[index] is; NULL with callbacks or a wrong index. */
 RAVEL_API void *ravel_puller_data(const ravel_puller *puller, int64_t index);
-/* A reader on another thread pins the live set before it reads and unpins it afterwards: a pinned set is not written. */
+/* A reader on another thread pins the live set, asks ravel_puller_data for it, reads, and unpins: until then the set is
+ * not written. With stage copy, pin waits while a commit copies. With stage undo, a version is pulled into the live set:
+ * pin between commit and stage only. */
 RAVEL_API int32_t ravel_puller_pin(ravel_puller *puller);
 RAVEL_API void ravel_puller_unpin(ravel_puller *puller, int32_t pin);
 /* Reports this generator's tokens per second to the trainers, within a few seconds; rank 0 of the generator reports for

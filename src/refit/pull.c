@@ -293,10 +293,11 @@ ravel_status ravel_puller_drop(ravel_puller *p, ravel_error *err) {
 
 /* ---- commit --------------------------------------------------------------------------------------------- */
 
-static ravel_status may_commit(const ravel_puller *p, ravel_error *err) {
+/* Where it may, readers are kept out until ravel__stage_open. */
+static ravel_status may_commit(ravel_puller *p, ravel_error *err) {
     if (atomic_load(&p->progress) != RAVEL__PULL_DONE)
         return ravel_error_set(err, RAVEL_E_STATE, "no version is ready to be committed");
-    if (ravel__stage_blocked(&p->stage))
+    if (!ravel__stage_close(&p->stage))
         return ravel_error_set(err, RAVEL_E_STATE, "the weights are pinned; commit after unpin");
     return RAVEL_OK;
 }
@@ -322,7 +323,10 @@ ravel_status ravel_puller_commit(ravel_puller *p, ravel_pull_report *report, rav
     int64_t began = ravel__clock_ns();
     ravel_status status = may_commit(p, &own);
     if (p->ranks > 1) status = ravel_agree(p->comm, status, &own);
-    if (status != RAVEL_OK) return ravel_error_set(err, status, "%s", own.message);
+    if (status != RAVEL_OK) {
+        ravel__stage_open(&p->stage);
+        return ravel_error_set(err, status, "%s", own.message);
+    }
     RAVEL_ASSERT(p->stage.active && ravel__identity_equal(p->stage.next, p->next) && p->done_ns >= p->began_ns);
     status = ravel__stage_commit(&p->stage, err);
     if (status != RAVEL_OK) {
@@ -333,6 +337,7 @@ ravel_status ravel_puller_commit(ravel_puller *p, ravel_pull_report *report, rav
     ravel__pull_stop(p); /* the threads have ended */
     r.pause_seconds = (double)(ravel__clock_ns() - began) * 1e-9;
     p->commits++;
+    ravel__stage_open(&p->stage);
     r.bytes_needed = p->plan.bytes;
     r.bytes_pulled = atomic_load(&p->pulled);
     r.bytes_kept = atomic_load(&p->kept);

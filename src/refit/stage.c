@@ -5,6 +5,7 @@
 #include "base/assert.h"
 #include "base/xxh3.h"
 
+#include <sched.h>
 #include <stdbool.h>
 #include <string.h>
 
@@ -101,11 +102,17 @@ static bool stage_ok(const ravel__stage *s) {
 
 /* ---- pins ----------------------------------------------------------------------------------------------- */
 
+/* A pin counts only if its set is still live, and not being written, when the pin can be seen: whoever wants to write the set
+ * looks at the pins after that. */
 int32_t ravel__stage_pin(ravel__stage *s) {
-    int32_t set = s->live;
-    RAVEL_ASSERT(set == 0 || set == 1);
-    atomic_fetch_add(&s->pins[set], 1);
-    return set;
+    for (;;) {
+        int32_t set = atomic_load(&s->live);
+        RAVEL_ASSERT(set == 0 || set == 1);
+        atomic_fetch_add(&s->pins[set], 1);
+        if (!atomic_load(&s->closed) && atomic_load(&s->live) == set) return set;
+        atomic_fetch_sub(&s->pins[set], 1);
+        (void)sched_yield();
+    }
 }
 
 void ravel__stage_unpin(ravel__stage *s, int32_t set) {
@@ -126,8 +133,16 @@ static int32_t written_set(const ravel__stage *s) {
     return s->now == &ravel__stage_spare || s->now == &ravel__stage_copy ? !s->live : s->live;
 }
 
-int ravel__stage_blocked(const ravel__stage *s) {
-    return s->active && s->now == &ravel__stage_copy && atomic_load(&s->pins[0]) > 0;
+int ravel__stage_close(ravel__stage *s) {
+    if (!s->active || s->now != &ravel__stage_copy) return 1;
+    atomic_store(&s->closed, 1);
+    if (atomic_load(&s->pins[0]) == 0) return 1;
+    ravel__stage_open(s);
+    return 0;
+}
+
+void ravel__stage_open(ravel__stage *s) {
+    atomic_store(&s->closed, 0);
 }
 
 /* ---- a version ------------------------------------------------------------------------------------------ */

@@ -65,7 +65,7 @@ struct ravel__stage {
     const ravel__stage_kind *now;  /* of the version that is being staged: `kind`, or in place for the first */
     int32_t far;                   /* the tensors together are larger than a cache */
     int32_t active;                /* between begin and commit or abort */
-    int32_t live;                  /* 0: data, 1: spare */
+    _Atomic int32_t live;          /* 0: data, 1: spare; readers on other threads ask for it */
     ravel_refit_identity held, next;
     ravel_refit_identity prepared; /* complete, but the vote's result is not known; version 0: none */
     void **spares;                 /* [sink->count] second sets that the stage allocated; NULL: none yet */
@@ -76,6 +76,7 @@ struct ravel__stage {
     int64_t undo_end;               /* bytes in the file */
     uint64_t *hashes, *next_hashes; /* [holding->count] of the live and the staged tensors; NULL: no audit */
     _Atomic int32_t pins[2];        /* readers of each set */
+    _Atomic int32_t closed;         /* a commit copies to set 0: who wants to pin it waits */
 };
 
 ravel_status ravel__stage_init(ravel__stage *stage, const ravel_refit_sink *sink, const ravel__holding *holding,
@@ -94,8 +95,10 @@ void *ravel__stage_place(const ravel__stage *stage, const ravel__span *span, int
 void *ravel__stage_address(const ravel__stage *stage, const ravel__span *span, int32_t dtype);
 /* All elements have been written: hashes them, where audit is on. */
 void ravel__stage_seal(ravel__stage *stage);
-/* Whether a commit now would write a set that a reader has pinned. */
-int ravel__stage_blocked(const ravel__stage *stage);
+/* Before a commit: keeps new readers out of the set that it will write, until ravel__stage_open. 0: a reader has pinned
+ * it, and nothing is closed. */
+int ravel__stage_close(ravel__stage *stage);
+void ravel__stage_open(ravel__stage *stage);
 /* E_DEVICE, E_DEAD: the device failed in the copy; then the held version is 0. */
 ravel_status ravel__stage_commit(ravel__stage *stage, ravel_error *err);
 /* Back to the version before; E_IO where the undo log cannot be read: then the held version is 0. */

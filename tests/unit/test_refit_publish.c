@@ -354,6 +354,96 @@ TEST(refit_pull_of_a_replaced_version_fails_and_starts_again) {
 /* Trainers that come back are other ones: the same number has other weights, and the generator takes them. */
 TEST(refit_pull_from_trainers_that_were_started_anew) {
     pair p;
+static void nap(void) {
+    struct timespec t = {0, 20 * 1000};
+    (void)nanosleep(&t, NULL);
+}
+
+/* A reader on a thread of its own: every set that it has pinned is one version, as long as it is pinned. */
+typedef struct reading {
+    ravel_puller *puller;
+    _Atomic int32_t stop, mixed, reads;
+} reading;
+
+static void *read_pinned(void *argument) {
+    reading *r = argument;
+    while (!atomic_load(&r->stop)) {
+        int32_t pin = ravel_puller_pin(r->puller);
+        const float *p = ravel_puller_data(r->puller, 0);
+        if (!floats_are(p, PAIR_FLOATS, p[0])) atomic_store(&r->mixed, 1);
+        ravel_puller_unpin(r->puller, pin);
+        atomic_fetch_add(&r->reads, 1);
+        nap(); /* shorter than a commit's copy */
+    }
+    return NULL;
+}
+
+/* As a generator does: where a set is pinned, it stages or commits a little later. */
+static ravel_status pull_beside_reader(pair *p) {
+    ravel_status status = RAVEL_E_STATE;
+    bool ready = false;
+    for (int i = 0; i < 100000 && status == RAVEL_E_STATE; i++) {
+        ravel_error_clear(&p->err);
+        status = ready ? ravel_puller_commit(p->puller, NULL, &p->err) : ravel_puller_wait(p->puller, 20, &p->err);
+        if (status == RAVEL_E_STATE) nap();
+        if (status != RAVEL_OK || ready) continue;
+        ready = true;
+        status = RAVEL_E_STATE;
+    }
+    return status;
+}
+
+TEST(refit_pull_never_mixes_what_a_reader_pinned) {
+    static const int32_t kinds[] = {RAVEL_REFIT_SPARE, RAVEL_REFIT_COPY};
+    for (int k = 0; k < 2; k++) {
+        pair p;
+        reading r = {0};
+        pthread_t reader;
+        CHECK(pair_open(&p));
+        p.pull.stage = kinds[k];
+        CHECK(pair_meet(&p));
+        CHECK_OK(pair_publish(&p, 1), &p.err);
+        CHECK_OK(pair_pull(&p), &p.err);
+        r.puller = p.puller;
+        CHECK_EQ(pthread_create(&reader, NULL, read_pinned, &r), 0);
+        ravel_status status = RAVEL_OK;
+        for (int64_t v = 2; v <= 25 && status == RAVEL_OK; v++) {
+            status = pair_publish(&p, v);
+            if (status == RAVEL_OK) status = pull_beside_reader(&p);
+        }
+        atomic_store(&r.stop, 1);
+        (void)pthread_join(reader, NULL);
+        CHECK_OK(status, &p.err);
+        CHECK(pair_holds(&p, 25) && atomic_load(&r.reads) > 0);
+        CHECK_EQ(atomic_load(&r.mixed), 0);
+        pair_close(&p);
+    }
+}
+
+/* A piece without elements needs no memory, in either set, on either side; its name is still published. */
+TEST(refit_pull_of_pieces_without_elements) {
+    for (int given = 0; given < 2; given++) {
+        pair p;
+        float *spare = calloc(PAIR_FLOATS, sizeof *spare);
+        CHECK(spare && pair_open(&p));
+        ravel_refit_tensor nothing = {.name = "nothing", .dtype = RAVEL_F32, .ndim = 2, .dims = {0, 4}};
+        ravel_refit_tensor from[] = {nothing, p.source_tensor}, to[] = {nothing, p.sink_tensor};
+        if (given) to[1].spare = spare;
+        p.source.tensors = from, p.sink.tensors = to;
+        p.source.count = p.sink.count = 2;
+        CHECK(pair_meet(&p));
+        for (int64_t v = 1; v <= 3; v++) {
+            CHECK_OK(pair_publish(&p, v), &p.err);
+            CHECK_OK(pair_pull(&p), &p.err);
+            CHECK_EQ(ravel_puller_identity(p.puller).version, v);
+            CHECK(floats_are(ravel_puller_data(p.puller, 1), PAIR_FLOATS, (float)v));
+            if (given) CHECK(ravel_puller_data(p.puller, 1) == (v == 2 ? (void *)spare : (void *)p.to));
+        }
+        pair_close(&p);
+        free(spare);
+    }
+}
+
     CHECK(pair_open(&p) && pair_meet(&p));
     CHECK_OK(pair_publish(&p, 7), &p.err);
     CHECK_OK(pair_pull(&p), &p.err);
