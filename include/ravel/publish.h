@@ -118,7 +118,7 @@ RAVEL_API void ravel_publisher_seconds(const ravel_publisher *publisher, double 
 typedef struct ravel_generator_report {
     uint64_t generator;        /* a number that identifies the generator */
     ravel_refit_identity held; /* version 0: none yet */
-    int64_t lag;               /* versions published since the one that it holds */
+    int64_t lag;               /* versions published since the one that it holds, at most 64 */
     int32_t ranks;
     int32_t connected;        /* 0: not connected any more */
     double prepare_seconds;   /* of its last commit: staging, while it went on generating */
@@ -193,7 +193,7 @@ typedef struct ravel_pull_report {
     int32_t senders;               /* trainer ranks that this rank pulled from */
     double prepare_seconds;        /* from stage to complete on this rank, in the background */
     double pause_seconds;          /* of the commit call */
-    int64_t lag;                   /* versions published since this one, as far as known */
+    int64_t lag;                   /* newer versions that the trainers keep, as far as known */
     int32_t mapped;                /* of the senders, those on the same device, whose memory was read where it lies */
     int32_t reserved;              /* 0 */
 } ravel_pull_report;

@@ -35,8 +35,7 @@ struct ravel_publisher {
     char root[ADDRESS_BYTES];      /* rank 0's first one */
     unsigned char *directory_bytes;
     size_t directory_size;
-    int64_t last;      /* version */
-    int64_t published; /* how many */
+    int64_t last; /* version */
     double total_seconds, copy_seconds;
     int64_t lag; /* of the connected generator furthest behind, just before the last publish */
 };
@@ -361,14 +360,14 @@ static ravel_status agree_on(ravel_publisher *p, const share *mine, ravel_refit_
     return status;
 }
 
-/* Versions that the connected generator furthest behind lacks; one that holds nothing yet lacks all that are kept. */
+/* Versions that the connected generator furthest behind lacks. */
 static int64_t furthest_behind(ravel_publisher *p) {
-    int64_t newest = ravel_publisher_newest(p).version, lag = 0;
+    int64_t lag = 0;
     pthread_mutex_lock(&p->server.report_lock);
     for (int64_t i = 0; i < p->server.report_count; i++) {
         const ravel__reported *r = &p->server.reports[i];
-        int64_t lacks = r->report.held.version > 0 ? newest - r->report.held.version : p->published;
-        if (r->from && lacks > lag) lag = lacks;
+        int64_t lacks = r->from ? ravel__store_newer(&p->store, r->report.held.version) : 0;
+        if (lacks > lag) lag = lacks;
     }
     pthread_mutex_unlock(&p->server.report_lock);
     return lag;
@@ -401,7 +400,6 @@ ravel_status ravel_publisher_publish(ravel_publisher *p, int64_t version, ravel_
     if (status != RAVEL_OK) return status;
     if (p->rank == 0) ravel__store_show(&p->store, slot, identity);
     p->last = version;
-    p->published++;
     p->lag = lag;
     p->total_seconds = (double)(ravel__clock_ns() - began) * 1e-9;
     return RAVEL_OK;
@@ -427,33 +425,39 @@ void ravel_publisher_seconds(const ravel_publisher *p, double *total, double *co
     *copy = p->copy_seconds;
 }
 
-static void fill_report(const ravel__reported *from, int64_t newest, int64_t now, ravel_generator_report *to) {
+static ravel_generator_report report_of(ravel_publisher *p, const ravel__reported *from, int64_t now) {
     const ravel__pull_report *r = &from->report;
-    *to = (ravel_generator_report){.generator = r->generator,
-                                   .held = r->held,
-                                   .lag = newest > r->held.version ? newest - r->held.version : 0,
-                                   .ranks = r->ranks,
-                                   .connected = from->from != NULL,
-                                   .prepare_seconds = r->prepare_seconds,
-                                   .pause_seconds = r->pause_seconds,
-                                   .tokens_per_second = r->tokens_per_second,
-                                   .bytes = r->bytes,
-                                   .commits = r->commits,
-                                   .age_seconds = (double)(now - from->at_ns) * 1e-9};
+    return (ravel_generator_report){.generator = r->generator,
+                                    .held = r->held,
+                                    .lag = ravel__store_newer(&p->store, r->held.version),
+                                    .ranks = r->ranks,
+                                    .connected = from->from != NULL,
+                                    .prepare_seconds = r->prepare_seconds,
+                                    .pause_seconds = r->pause_seconds,
+                                    .tokens_per_second = r->tokens_per_second,
+                                    .bytes = r->bytes,
+                                    .commits = r->commits,
+                                    .age_seconds = (double)(now - from->at_ns) * 1e-9};
 }
 
-static int newer_first(const void *a, const void *b) {
-    const ravel_generator_report *x = a, *y = b;
-    return (x->age_seconds > y->age_seconds) - (x->age_seconds < y->age_seconds);
+/* Puts a report in its place among `count` that are in order, of which at most `most` are kept. */
+static void put_in_order(ravel_generator_report *reports, int64_t count, int64_t most,
+                         const ravel_generator_report *r) {
+    int64_t i = count < most ? count : most;
+    for (; i > 0 && reports[i - 1].age_seconds > r->age_seconds; i--)
+        if (i < most) reports[i] = reports[i - 1];
+    if (i < most) reports[i] = *r;
 }
 
 int64_t ravel_publisher_generators(ravel_publisher *p, ravel_generator_report *reports, int64_t most) {
-    int64_t now = ravel__clock_ns(), newest = ravel_publisher_newest(p).version;
+    if (!reports || most < 0) most = 0;
     pthread_mutex_lock(&p->server.report_lock);
-    int64_t count = p->server.report_count;
-    for (int64_t i = 0; i < count && i < most; i++) fill_report(&p->server.reports[i], newest, now, &reports[i]);
+    int64_t now = ravel__clock_ns(), count = p->server.report_count;
+    for (int64_t i = 0; i < count && most > 0; i++) {
+        ravel_generator_report r = report_of(p, &p->server.reports[i], now);
+        put_in_order(reports, i, most, &r);
+    }
     pthread_mutex_unlock(&p->server.report_lock);
-    if (reports && most > 0) qsort(reports, (size_t)(count < most ? count : most), sizeof *reports, newer_first);
     return count;
 }
 

@@ -314,9 +314,13 @@ static void tell_trainers(ravel_puller *p, const ravel_pull_report *r) {
 }
 
 static int64_t lag_of(ravel_puller *p) {
-    ravel_refit_identity n = newest(p);
-    return n.version > p->stage.held.version ? n.version - p->stage.held.version : 0;
+    ravel__versions v = {0};
+    int64_t lag = 0;
+    if (p->watch.running) v = ravel__watch_versions(&p->watch);
+    for (int32_t i = 0; i < v.count; i++) lag += v.list[i].version > p->stage.held.version;
+    return lag;
 }
+/* Kept versions that are newer than the live one. */
 
 ravel_status ravel_puller_commit(ravel_puller *p, ravel_pull_report *report, ravel_error *err) {
     ravel_error own = RAVEL_ERROR_INIT;

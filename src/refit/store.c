@@ -137,6 +137,14 @@ void ravel__store_show(ravel__store *s, int32_t slot, ravel_refit_identity ident
     pthread_mutex_unlock(&s->lock);
 }
 
+int64_t ravel__store_newer(ravel__store *s, int64_t version) {
+    int64_t count = 0;
+    pthread_mutex_lock(&s->lock);
+    for (int32_t p = 0; p < RAVEL__STORE_PAST; p++) count += s->past[p].identity.version > version;
+    pthread_mutex_unlock(&s->lock);
+    return count;
+}
+
 int32_t ravel__store_list(ravel__store *s, ravel_refit_identity list[RAVEL__STORE_KEEP_MOST]) {
     int32_t count = 0;
     pthread_mutex_lock(&s->lock);

@@ -80,6 +80,8 @@ ravel_status ravel__store_fill(ravel__store *store, int32_t slot, const ravel_re
 /* The filled slot can be pulled from now on, as `identity`. */
 void ravel__store_show(ravel__store *store, int32_t slot, ravel_refit_identity identity);
 
+/* Versions above `version` among the last RAVEL__STORE_PAST. */
+int64_t ravel__store_newer(ravel__store *store, int64_t version);
 /* The kept identities, newest first; returns how many were written. */
 int32_t ravel__store_list(ravel__store *store, ravel_refit_identity list[RAVEL__STORE_KEEP_MOST]);
 /* The version's bytes, which stay until ravel__store_release or until `revoked` is seen; NULL: it is not kept. */

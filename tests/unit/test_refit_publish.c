@@ -248,6 +248,60 @@ TEST(refit_pull_gets_the_newest_when_it_comes_late) {
 }
 
 TEST(refit_pull_of_every_stage_kind) {
+/* Forever is a time to wait, too. */
+TEST(refit_pull_waits_any_time) {
+    pair p;
+    CHECK(pair_open(&p) && pair_meet(&p));
+    CHECK_OK(pair_publish(&p, 1), &p.err);
+    CHECK_OK(ravel_puller_wait(p.puller, INFINITY, &p.err), &p.err);
+    CHECK_OK(ravel_puller_commit(p.puller, NULL, &p.err), &p.err);
+    CHECK_EQ(ravel_puller_wait(p.puller, -1e300, NULL), RAVEL_E_TIMEOUT);
+    CHECK_EQ(ravel_puller_wait(p.puller, 0, NULL), RAVEL_E_TIMEOUT);
+    CHECK_EQ(ravel_puller_wait(p.puller, NAN, NULL), RAVEL_E_ARGUMENT);
+    pair_close(&p);
+}
+
+static bool reports_are(pair *p, int64_t count, int64_t commits) {
+    ravel_generator_report reports[4];
+    for (int i = 0; i < 1500; i++, pause_ms(10))
+        if (ravel_publisher_generators(p->publisher, reports, 4) == count && reports[0].commits == commits) return true;
+    return false;
+}
+
+/* Numbers of versions may have gaps: steps of training. A second generator reports last, and so comes first. */
+TEST(refit_publisher_says_how_far_generators_are_behind) {
+    pair p;
+    ravel_generator_report report;
+    ravel_puller *second = NULL;
+    float *other = calloc(PAIR_FLOATS, sizeof *other);
+    CHECK(other && pair_open(&p));
+    p.publish.keep = 4;
+    CHECK(pair_meet(&p));
+    CHECK_OK(pair_publish(&p, 100), &p.err);
+    CHECK_OK(pair_pull(&p), &p.err);
+    CHECK(reports_are(&p, 1, 1));
+    for (int64_t v = 200; v <= 400; v += 100) CHECK_OK(pair_publish(&p, v), &p.err);
+    CHECK_EQ(ravel_publisher_generators(p.publisher, &report, 1), 1);
+    CHECK(report.held.version == 100 && report.lag == 3);
+    ravel_refit_tensor t = float_tensor("w", other, PAIR_FLOATS);
+    ravel_refit_sink sink = {.size = sizeof sink, .tensors = &t, .count = 1};
+    CHECK_OK(ravel_puller_create(p.self, p.address, &sink, &p.pull, &second, &p.err), &p.err);
+    CHECK(reports_are(&p, 2, 0));
+    CHECK_EQ(ravel_publisher_generators(p.publisher, &report, 1),
+             2); /* the newest report, though only one is asked for */
+    CHECK(report.held.version == 0 && report.lag == 4);
+    ravel_pull_report pulled = {.size = sizeof pulled};
+    ravel_status status = ravel_puller_wait(second, 20, &p.err);
+    CHECK_OK(status, &p.err);
+    CHECK_OK(pair_publish(&p, 1000), &p.err);
+    for (int i = 0; i < 1500 && ravel_puller_newest(second).version < 1000; i++) pause_ms(10);
+    CHECK_OK(ravel_puller_commit(second, &pulled, &p.err), &p.err);
+    CHECK(pulled.identity.version == 400 && pulled.lag == 1);
+    ravel_puller_free(second);
+    free(other);
+    pair_close(&p);
+}
+
     for (int32_t kind = 0; kind < 3; kind++) {
         pair p;
         CHECK(pair_open(&p));
