@@ -178,8 +178,8 @@ RAVEL_API ravel_status ravel_puller_poll(ravel_puller *puller, int32_t *state, r
 /* Collective. Begins to pull `version`, or the newest where it is 0, in the background. E_STATE: something is being staged,
  * nothing newer is published, the version is not kept, or the set to be written is pinned. */
 RAVEL_API ravel_status ravel_puller_stage(ravel_puller *puller, int64_t version, ravel_error *err);
-/* Collective. Polls until READY, or `seconds` have passed (E_TIMEOUT; staging goes on). Stages the newest where nothing is
- * staged. */
+/* Collective. Polls until READY, or `seconds` have passed (E_TIMEOUT; staging goes on); INFINITY: until READY. Stages the
+ * newest where nothing is staged. */
 RAVEL_API ravel_status ravel_puller_wait(ravel_puller *puller, double seconds, ravel_error *err);
 
 /* The report of a commit. */

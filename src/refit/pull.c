@@ -8,6 +8,7 @@
 #include "refit/bytes.h"
 #include "refit/workers.h"
 
+#include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -179,11 +180,13 @@ static int is_newer(ravel_puller *p) {
     return n.version > 0 && !ravel__identity_equal(n, p->stage.held);
 }
 
-/* Drops the staged version; ends the threads first. */
-static void drop(ravel_puller *p, ravel_error *err) {
+/* Drops the staged version after the failure `why`; ends the threads first. */
+static void drop(ravel_puller *p, ravel_error *why) {
+    ravel_error undo = RAVEL_ERROR_INIT;
     ravel__pull_stop(p);
     RAVEL_ASSERT(atomic_load(&p->progress) == RAVEL__PULL_NONE && !p->coordinating);
-    (void)ravel__stage_abort(&p->stage, err);
+    if (ravel__stage_abort(&p->stage, &undo) != RAVEL_OK)
+        ravel_error_prefix(why, "%s, so nothing whole is left here; and before that", undo.message);
 }
 
 /* Ranks reduce their states: the minimum of (broken, none, running, done), and whether rank 0 knows a newer version. */
@@ -206,7 +209,7 @@ ravel_status ravel_puller_poll(ravel_puller *p, int32_t *state, ravel_error *err
         if (p->status != RAVEL_OK && p->status != RAVEL_E_END)
             status = ravel_error_set(&why, p->status, "%s", p->why.message);
         if (p->ranks > 1) status = ravel_agree(p->comm, status, &why);
-        drop(p, NULL);
+        drop(p, &why);
         return ravel_error_set(err, status, "%s", why.message);
     }
     if (both[0] == FAR_NONE)
@@ -259,22 +262,23 @@ ravel_status ravel_puller_stage(ravel_puller *p, int64_t version, ravel_error *e
         p->base = p->options.delta ? p->stage.held : (ravel_refit_identity){0};
         if (p->base.nonce == 0) p->base = (ravel_refit_identity){0}; /* nothing that the trainers know of */
         status = ravel__stage_begin(&p->stage, p->next, &own);
+        if (status == RAVEL_OK) status = ravel__pull_start(p, &own);
     }
     if (p->ranks > 1) status = ravel_agree(p->comm, status, &own);
-    if (status == RAVEL_OK) status = ravel__pull_start(p, &own);
     if (status == RAVEL_OK) return RAVEL_OK;
-    drop(p, NULL);
+    drop(p, &own);
     return ravel_error_set(err, status, "%s", own.message);
 }
 
 ravel_status ravel_puller_wait(ravel_puller *p, double seconds, ravel_error *err) {
-    int64_t until = ravel__clock_ns() + (int64_t)(seconds * 1e9);
+    int64_t began = ravel__clock_ns();
+    if (isnan(seconds)) return ravel_error_set(err, RAVEL_E_ARGUMENT, "the seconds to wait are not a number");
     for (;;) {
         int32_t state = RAVEL_PULL_IDLE;
         ravel_status status = ravel_puller_poll(p, &state, err);
         if (status == RAVEL_OK && state == RAVEL_PULL_NEWER) status = ravel_puller_stage(p, 0, err);
         if (status != RAVEL_OK || state == RAVEL_PULL_READY) return status;
-        int64_t late = ravel__clock_ns() > until;
+        int64_t late = (double)(ravel__clock_ns() - began) * 1e-9 > seconds;
         if (p->ranks > 1) status = ravel_comm_broadcast(p->comm, &late, 1, RAVEL_I64, 0, err);
         if (status != RAVEL_OK) return status;
         if (late) return ravel_error_set(err, RAVEL_E_TIMEOUT, "no version was ready within %.3g s", seconds);
@@ -313,6 +317,7 @@ static void tell_trainers(ravel_puller *p, const ravel_pull_report *r) {
     ravel__watch_report(&p->watch, &report);
 }
 
+/* Kept versions that are newer than the live one. */
 static int64_t lag_of(ravel_puller *p) {
     ravel__versions v = {0};
     int64_t lag = 0;
@@ -320,7 +325,6 @@ static int64_t lag_of(ravel_puller *p) {
     for (int32_t i = 0; i < v.count; i++) lag += v.list[i].version > p->stage.held.version;
     return lag;
 }
-/* Kept versions that are newer than the live one. */
 
 ravel_status ravel_puller_commit(ravel_puller *p, ravel_pull_report *report, ravel_error *err) {
     ravel_error own = RAVEL_ERROR_INIT;
@@ -333,6 +337,7 @@ ravel_status ravel_puller_commit(ravel_puller *p, ravel_pull_report *report, rav
     }
     RAVEL_ASSERT(p->stage.active && ravel__identity_equal(p->stage.next, p->next) && p->done_ns >= p->began_ns);
     status = ravel__stage_commit(&p->stage, err);
+    ravel__stage_open(&p->stage);
     if (status != RAVEL_OK) {
         ravel__pull_stop(p);
         return status;
@@ -341,7 +346,6 @@ ravel_status ravel_puller_commit(ravel_puller *p, ravel_pull_report *report, rav
     ravel__pull_stop(p); /* the threads have ended */
     r.pause_seconds = (double)(ravel__clock_ns() - began) * 1e-9;
     p->commits++;
-    ravel__stage_open(&p->stage);
     r.bytes_needed = p->plan.bytes;
     r.bytes_pulled = atomic_load(&p->pulled);
     r.bytes_kept = atomic_load(&p->kept);

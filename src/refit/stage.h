@@ -109,7 +109,7 @@ ravel_status ravel__stage_doubt(ravel__stage *stage, ravel_error *err);
 void ravel__stage_resolve(ravel__stage *stage, int committed);
 
 void *ravel__stage_data(const ravel__stage *stage, int64_t tensor);
-/* Readers of the live set: returns the set (0 or 1) that it pinned. */
+/* Readers of the live set: returns the set (0 or 1) that it pinned. Waits while a commit copies. */
 int32_t ravel__stage_pin(ravel__stage *stage);
 void ravel__stage_unpin(ravel__stage *stage, int32_t set);
 ravel_status ravel__stage_audit(const ravel__stage *stage, ravel_error *err);

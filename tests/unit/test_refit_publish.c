@@ -4,6 +4,7 @@
 
 #include "refit/pull.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -247,7 +248,6 @@ TEST(refit_pull_gets_the_newest_when_it_comes_late) {
     pair_close(&p);
 }
 
-TEST(refit_pull_of_every_stage_kind) {
 /* Forever is a time to wait, too. */
 TEST(refit_pull_waits_any_time) {
     pair p;
@@ -302,6 +302,7 @@ TEST(refit_publisher_says_how_far_generators_are_behind) {
     pair_close(&p);
 }
 
+TEST(refit_pull_of_every_stage_kind) {
     for (int32_t kind = 0; kind < 3; kind++) {
         pair p;
         CHECK(pair_open(&p));
@@ -353,61 +354,6 @@ TEST(refit_pull_does_not_write_what_is_pinned) {
     pair_close(&p);
 }
 
-TEST(refit_pull_sends_only_blocks_that_changed) {
-    pair p;
-    ravel_pull_report report = {.size = sizeof report};
-    CHECK(pair_open(&p));
-    p.publish.block_bytes = 4096;
-    p.publish.keep = 1;
-    CHECK(pair_meet(&p));
-    CHECK_OK(pair_publish(&p, 1), &p.err);
-    CHECK_OK(pair_pull(&p), &p.err);
-    p.from[0] = p.from[1024 * 7 + 3] = -1; /* blocks 0 and 7 */
-    CHECK_OK(ravel_publisher_publish(p.publisher, 2, &p.err), &p.err);
-    CHECK_OK(ravel_puller_wait(p.puller, 20, &p.err), &p.err);
-    CHECK_OK(ravel_puller_commit(p.puller, &report, &p.err), &p.err);
-    CHECK_EQ(report.bytes_pulled, 2 * 4096);
-    CHECK_EQ(report.bytes_kept, 4 * PAIR_FLOATS - 2 * 4096);
-    CHECK(memcmp(ravel_puller_data(p.puller, 0), p.from, sizeof(float) * PAIR_FLOATS) == 0);
-    pair_close(&p);
-}
-
-/* The publisher is never held up: a version that is being pulled goes when its slot is needed, and the generator, which
- * still holds the one before, whole, stages again. */
-TEST(refit_pull_of_a_replaced_version_fails_and_starts_again) {
-    pair p;
-    CHECK(pair_open(&p));
-    p.publish.keep = 1;
-    CHECK(pair_meet(&p));
-    CHECK_OK(pair_publish(&p, 1), &p.err);
-    CHECK_OK(pair_pull(&p), &p.err);
-    int64_t version = 1, failures = 0;
-    for (int round = 0; round < 30; round++) {
-        CHECK_OK(pair_publish(&p, ++version), &p.err);
-        int32_t state = RAVEL_PULL_IDLE;
-        ravel_error err = RAVEL_ERROR_INIT;
-        while (state != RAVEL_PULL_NEWER && state != RAVEL_PULL_STAGING)
-            CHECK_OK(ravel_puller_poll(p.puller, &state, &p.err), &p.err);
-        ravel_status status = ravel_puller_stage(p.puller, 0, &err);
-        CHECK_OK(pair_publish(&p, ++version), &p.err);
-        if (status == RAVEL_OK) status = ravel_puller_wait(p.puller, 20, &err);
-        if (status == RAVEL_OK) status = ravel_puller_commit(p.puller, NULL, &err);
-        failures += status != RAVEL_OK;
-        CHECK(status == RAVEL_OK || status == RAVEL_E_IO || status == RAVEL_E_STATE);
-        CHECK(pair_holds(&p, ravel_puller_identity(p.puller).version));
-        ravel_error_clear(&err);
-        for (int again = 0; ravel_puller_identity(p.puller).version != version && again < 10; again++) {
-            ravel_error_clear(&err);
-            if (ravel_puller_wait(p.puller, 20, &err) == RAVEL_OK) (void)ravel_puller_commit(p.puller, NULL, &err);
-        }
-        CHECK(pair_holds(&p, version));
-    }
-    pair_close(&p);
-}
-
-/* Trainers that come back are other ones: the same number has other weights, and the generator takes them. */
-TEST(refit_pull_from_trainers_that_were_started_anew) {
-    pair p;
 static void nap(void) {
     struct timespec t = {0, 20 * 1000};
     (void)nanosleep(&t, NULL);
@@ -498,6 +444,61 @@ TEST(refit_pull_of_pieces_without_elements) {
     }
 }
 
+TEST(refit_pull_sends_only_blocks_that_changed) {
+    pair p;
+    ravel_pull_report report = {.size = sizeof report};
+    CHECK(pair_open(&p));
+    p.publish.block_bytes = 4096;
+    p.publish.keep = 1;
+    CHECK(pair_meet(&p));
+    CHECK_OK(pair_publish(&p, 1), &p.err);
+    CHECK_OK(pair_pull(&p), &p.err);
+    p.from[0] = p.from[1024 * 7 + 3] = -1; /* blocks 0 and 7 */
+    CHECK_OK(ravel_publisher_publish(p.publisher, 2, &p.err), &p.err);
+    CHECK_OK(ravel_puller_wait(p.puller, 20, &p.err), &p.err);
+    CHECK_OK(ravel_puller_commit(p.puller, &report, &p.err), &p.err);
+    CHECK_EQ(report.bytes_pulled, 2 * 4096);
+    CHECK_EQ(report.bytes_kept, 4 * PAIR_FLOATS - 2 * 4096);
+    CHECK(memcmp(ravel_puller_data(p.puller, 0), p.from, sizeof(float) * PAIR_FLOATS) == 0);
+    pair_close(&p);
+}
+
+/* The publisher is never held up: a version that is being pulled goes when its slot is needed, and the generator, which
+ * still holds the one before, whole, stages again. */
+TEST(refit_pull_of_a_replaced_version_fails_and_starts_again) {
+    pair p;
+    CHECK(pair_open(&p));
+    p.publish.keep = 1;
+    CHECK(pair_meet(&p));
+    CHECK_OK(pair_publish(&p, 1), &p.err);
+    CHECK_OK(pair_pull(&p), &p.err);
+    int64_t version = 1, failures = 0;
+    for (int round = 0; round < 30; round++) {
+        CHECK_OK(pair_publish(&p, ++version), &p.err);
+        int32_t state = RAVEL_PULL_IDLE;
+        ravel_error err = RAVEL_ERROR_INIT;
+        while (state != RAVEL_PULL_NEWER && state != RAVEL_PULL_STAGING)
+            CHECK_OK(ravel_puller_poll(p.puller, &state, &p.err), &p.err);
+        ravel_status status = ravel_puller_stage(p.puller, 0, &err);
+        CHECK_OK(pair_publish(&p, ++version), &p.err);
+        if (status == RAVEL_OK) status = ravel_puller_wait(p.puller, 20, &err);
+        if (status == RAVEL_OK) status = ravel_puller_commit(p.puller, NULL, &err);
+        failures += status != RAVEL_OK;
+        CHECK(status == RAVEL_OK || status == RAVEL_E_IO || status == RAVEL_E_STATE);
+        CHECK(pair_holds(&p, ravel_puller_identity(p.puller).version));
+        ravel_error_clear(&err);
+        for (int again = 0; ravel_puller_identity(p.puller).version != version && again < 10; again++) {
+            ravel_error_clear(&err);
+            if (ravel_puller_wait(p.puller, 20, &err) == RAVEL_OK) (void)ravel_puller_commit(p.puller, NULL, &err);
+        }
+        CHECK(pair_holds(&p, version));
+    }
+    pair_close(&p);
+}
+
+/* Trainers that come back are other ones: the same number has other weights, and the generator takes them. */
+TEST(refit_pull_from_trainers_that_were_started_anew) {
+    pair p;
     CHECK(pair_open(&p) && pair_meet(&p));
     CHECK_OK(pair_publish(&p, 7), &p.err);
     CHECK_OK(pair_pull(&p), &p.err);
