@@ -86,7 +86,10 @@ class RefitTensor:
         n = len(self.shape)
         entry.name, entry.dtype, entry.ndim = name.encode(), self.code, n
         entry.dims[:n] = self.dims
-        if self.start is not None:
+        if self.start is not None and 0 in self.shape:  # an empty shard: a part of nothing, since a box has elements
+            empty = self.shape.index(0)
+            entry.parts[empty] = min(self.dims[empty] + 1, 2**31 - 1)
+        elif self.start is not None:
             entry.start[:n], entry.extent[:n] = self.start, self.shape
         else:
             entry.parts[:n] = self.parts or (0,) * n

@@ -41,6 +41,26 @@ def test_what_is_sent_is_what_arrives(specs, receivers, route, stage):
             assert weights[name].dtype == want.dtype and np.array_equal(weights[name], want), name
 
 
+@pytest.mark.parametrize("stage", ["spare", "undo"])
+def test_empty_shards_take_no_part(stage):
+    """Shards as FSDP2 cuts 5 rows over 4 ranks: 2, 2, 1 and none. The last one's memory is neither read nor written."""
+    whole = np.arange(5 * 6, dtype=np.float32).reshape(5, 6)
+
+    def shard(index, side):
+        first, end = min(2 * index, 5), min(2 * index + 2, 5)
+        room = np.full((8, 6), -1, np.float32)
+        piece = room[:end - first]
+        if side == "source":
+            piece[:] = whole[first:end]
+        tensor = ravel.RefitTensor(piece, dims=whole.shape, start=(first, 0))
+        return room, lambda comm: ravel.Refit(comm, stage=stage, **{side: {"w": tensor}})
+
+    sinks = [shard(i, "sink") for i in range(4)]
+    got = run([shard(i, "source")[1] for i in range(4)], [make for _, make in sinks])
+    assert np.array_equal(np.vstack([g["w"] for g in got]), whole)
+    assert (sinks[3][0] == -1).all() and (sinks[2][0][1:] == -1).all()
+
+
 @pytest.mark.parametrize("ways", [1, 2, 3])
 def test_cut_tensors_come_together(ways):
     """Senders have rows, receivers have columns."""
