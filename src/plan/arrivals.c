@@ -6,8 +6,7 @@
 
 #include <string.h>
 
-/* ---- create and free ----
------------------------------------------------------------------------------------------------ */
+/* ---- create and free ---------------------------------------------------------------------------------------- */
 
 void ravel_planner_options_default(ravel_planner_options *options) {
     *options =
@@ -277,8 +276,9 @@ static void append(ravel_planner *p, const ravel__rules *rules, const ravel_plan
     w->arrived[at] = p->now;
     w->arrived_steps[at] = p->steps_ever;
     w->deadlines[at] = in->deadlines ? in->deadlines[row] : INT64_MAX;
-    if (p->own.max_wait >= 0 && p->now + p->own.max_wait < w->deadlines[at])
-        w->deadlines[at] = p->now + p->own.max_wait;
+    int64_t latest;
+    if (p->own.max_wait >= 0 && !__builtin_add_overflow(p->now, p->own.max_wait, &latest) && latest < w->deadlines[at])
+        w->deadlines[at] = latest;
     w->ranks[at] = -1;
     if (rules->options.group_rule == RAVEL_GROUPS_RANK) {
         w->ranks[at] = seat_group(p, w->groups[at]);

@@ -415,6 +415,13 @@ TEST(planner_takes_what_a_deadline_or_the_version_forces) {
     CHECK(r.stale_max <= 2);
     CHECK_EQ(r.forced, 2);
     ravel_planner_free(p);
+    how.max_wait = INT64_MAX; /* as good as no limit, whatever the time is */
+    CHECK_OK(ravel_planner_open(&o, &how, &p, &err), &err);
+    ravel_planner_advance(p, 60, 3);
+    in.versions = NULL;
+    CHECK_OK(ravel_planner_push(p, &in, NULL, &err), &err);
+    CHECK_EQ(ravel_planner_take(p, 0, &plan, &err), RAVEL_E_END);
+    ravel_planner_free(p);
     how.fill = 2;
     CHECK_EQ(ravel_planner_open(&o, &how, &p, &err), RAVEL_E_ARGUMENT);
 }
