@@ -21,8 +21,9 @@ typedef struct job {
     ravel_weights_options weights;
     ravel_comm_options comm;
     const ravel_source *source;
-    char *resume;  /* text of the cursor */
-    int to_stdout; /* JSON lines instead of lines for people */
+    char prices[PLAN_PRICES]; /* of a cost that is a file */
+    char *resume;             /* text of the cursor */
+    int to_stdout;            /* JSON lines instead of lines for people */
 } job;
 
 #define AT(field) offsetof(feed_flags, field)
@@ -280,7 +281,7 @@ static ravel_status run_all(job *j, ravel_error *err) {
 static ravel_status open_all(job *j, ravel_source **source, ravel_error *err) {
     ravel_status status = RAVEL_OK;
     size_t bytes = 0;
-    if (j->flags.cost) status = plan_cost(j->flags.cost, &j->plan.cost, err);
+    if (j->flags.cost) status = plan_cost(j->flags.cost, &j->plan, j->prices, err);
     if (!status && j->flags.resume) status = ravel_file_read(j->flags.resume, 4096, NULL, &j->resume, &bytes, err);
     if (!status) status = ravel_source_open(&j->source_options, source, err);
     if (status) return status;

@@ -197,17 +197,13 @@ static ravel_status parse(int argc, char **argv, const cli_options *sets, int co
     int word_count = 0;
     ravel_status status = cli_parse(argc, argv, sets, count, words, 63, &word_count, err);
     if (status) return status;
-    if (flags->sweep) flags->sweep_words[flags->sweep_count++] = flags->sweep;
+    status = cli_values(argc, argv, sets, count, "sweep", flags->sweep_words, 8, &flags->sweep_count, err);
+    if (status) return status;
     for (int i = 0; i < word_count; i++) flags->sweep_words[flags->sweep_count++] = words[i];
     if (flags->fit) return plan_claim_files(flags, err);
     TRAIN_ASSERT(flags->sweep_count <= (int)(sizeof flags->sweep_words / sizeof *flags->sweep_words));
-    if (flags->cost) {
-        int found;
-        status = plan_cost_file(flags->cost, &options->cost, flags->prices, sizeof flags->prices, &found, err);
-        if (!status && !found) status = plan_cost(flags->cost, &options->cost, err);
-        if (status) return status;
-        if (flags->prices[0] && !options->cp_price) options->cp_price = flags->prices;
-    }
+    if (flags->cost) status = plan_cost(flags->cost, options, flags->prices, err);
+    if (status) return status;
     return check_flags(flags, options, word_count, err);
 }
 

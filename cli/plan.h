@@ -15,14 +15,16 @@
 #include <ravel/plan.h>
 
 /* The command's own flags. */
+enum { PLAN_PRICES = 256 };
+
 typedef struct plan_flags {
     const char *lengths, *mock, *cost, *costs, *home, *groups, *update_ids;
     const char *json, *csv, *html, *svg, *sweep, *fit;
     const char *tokenizer, *text_field;
-    char prices[256]; /* of --cost FILE */
+    char prices[PLAN_PRICES]; /* of --cost FILE */
     int64_t mock_count, mock_seed;
     int32_t compare, quiet, pp, vpp;
-    const char *sweep_words[64]; /* the words of --sweep, in order */
+    const char *sweep_words[72]; /* the words of --sweep, in order */
     int sweep_count;
 } plan_flags;
 
@@ -48,8 +50,9 @@ void plan_data_free(plan_data *data);
 /* Whether inputs and outputs are different files, before anything is read. */
 ravel_status plan_claim_files(const plan_flags *flags, ravel_error *err);
 
-/* LIN:QUAD, tokens, a config.json (or its folder), or a named shape. */
-ravel_status plan_cost(const char *text, ravel_cost *cost, ravel_error *err);
+/* LIN:QUAD, tokens, a config.json (or its folder), a file of --fit, or a named shape. The width prices of a file go to
+ * `prices`, and options.cp_price points there unless it is set. */
+ravel_status plan_cost(const char *text, ravel_plan_options *options, char prices[PLAN_PRICES], ravel_error *err);
 
 /* --fit: the exit code. */
 int plan_fit(const plan_flags *flags);
@@ -63,10 +66,11 @@ ravel_status plan_cost_file(const char *path, ravel_cost *cost, char *prices, si
 typedef struct plan_result {
     char label[8][48]; /* the method, or the values of the sweep */
     ravel_plan_options options;
+    char prices[PLAN_PRICES]; /* of a cost that is a file */
     ravel_plan_stats stats;
     uint64_t digest;
     double seconds;
-    double speed;    /* predicted tokens per second and rank, over that of the best row */
+    double speed;    /* predicted tokens per second and rank, over that of the best row with the same cost */
     ravel_error err; /* err.status: there is no plan, and why */
 } plan_result;
 

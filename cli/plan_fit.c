@@ -13,6 +13,7 @@
 
 #include <ravel/json.h>
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -113,7 +114,13 @@ static ravel_status read_rows(FILE *file, const char *path, ravel_cost_sample **
             }
             *samples = grown;
         }
-        status = ravel_json_parse(line, (size_t)bytes, NULL, &doc, err);
+        ravel_error inner = RAVEL_ERROR_INIT;
+        status = ravel_json_parse(line, (size_t)bytes, NULL, &doc, &inner);
+        if (status && line[bytes - 1] != '\n') { /* not whole: the run is still going, or was killed */
+            status = RAVEL_OK;
+            break;
+        }
+        if (status) ravel_error_set(err, status, "%s, line %ld: %s", path, number_of_line, inner.message);
         TRAIN_ASSERT(*count < most);
         if (!status && is_left_out(doc)) continue;
         if (!status) status = read_row(doc, path, number_of_line, &(*samples)[*count], err);
@@ -177,7 +184,7 @@ int plan_fit(const plan_flags *flags) {
     (void)snprintf(path, sizeof path, "%s%s", flags->fit, folder ? "/metrics.jsonl" : "");
     FILE *file = fopen(path, "r");
     ravel_status status = file ? read_rows(file, path, &samples, &count, &err)
-                               : ravel_error_set(&err, RAVEL_E_IO, "cannot read %.900s", path);
+                               : ravel_error_set(&err, RAVEL_E_IO, "%.900s: cannot open it: %s", path, strerror(errno));
     if (file) (void)fclose(file);
     if (!status) status = ravel_cost_fit_make(samples, count, &fit, &err);
     free(samples);

@@ -225,7 +225,7 @@ static int is_file(const char *text) {
     return strchr(text, '/') || (length > 5 && strcmp(text + length - 5, ".json") == 0) || stat(text, &info) == 0;
 }
 
-ravel_status plan_cost(const char *text, ravel_cost *cost, ravel_error *err) {
+static ravel_status read_cost(const char *text, ravel_cost *cost, ravel_error *err) {
     ravel_shape shape;
     ravel_status status;
     if (strcmp(text, "tokens") == 0 || (*text >= '0' && *text <= '9')) return ravel_cost_parse(text, cost, err);
@@ -240,4 +240,12 @@ ravel_status plan_cost(const char *text, ravel_cost *cost, ravel_error *err) {
                             inner.message);
     }
     return status ? status : ravel_cost_from_shape(&shape, cost, err);
+}
+
+ravel_status plan_cost(const char *text, ravel_plan_options *options, char prices[PLAN_PRICES], ravel_error *err) {
+    int found = 0;
+    ravel_status status = plan_cost_file(text, &options->cost, prices, PLAN_PRICES, &found, err);
+    if (!status && !found) status = read_cost(text, &options->cost, err);
+    if (!status && prices[0] && !options->cp_price) options->cp_price = prices;
+    return status;
 }

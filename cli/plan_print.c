@@ -298,7 +298,8 @@ void plan_print_table(const plan_result *results, int count, const char *const *
     }
     printf(
         "\n* the best of its column; packed: bins before some are split so that all ranks have work; time is predicted time "
-        "over perfect balance;\n  speed is predicted tokens per second and rank, relative to the best row\n");
+        "over perfect balance;\n  speed is predicted tokens per second and rank, relative to the best row with the same "
+        "cost\n");
 }
 
 static void put(cli_output *output, const char *text, ravel_status *status, ravel_error *err) {
@@ -411,7 +412,7 @@ ravel_status plan_table_html(const plan_result *results, int count, const char *
     for (int i = 0; i < count; i++) put_row(&results[i], labels, shown, best, output, &status, err);
     put(output,
         "</table></div><p>Bold: the best of its column. Time is predicted time over perfect balance; speed is predicted "
-        "tokens per second and rank, relative to the best row.</p></html>\n",
+        "tokens per second and rank, relative to the best row with the same cost.</p></html>\n",
         &status, err);
     return status;
 }

@@ -30,15 +30,23 @@ static double speed_of(const plan_result *r) {
     return time > 0 ? (double)r->stats.actual_tokens / (time * ranks) : 0;
 }
 
+/* Costs have no common unit, so a row is compared with those that have its cost. */
+static int same_cost(const plan_result *a, const plan_result *b) {
+    const ravel_cost *x = &a->options.cost, *y = &b->options.cost;
+    return x->linear == y->linear && x->quadratic == y->quadratic && x->overhead == y->overhead;
+}
+
 static void set_speeds(plan_result *results, int count) {
-    double best = 0;
     TRAIN_ASSERT(count > 0);
     for (int i = 0; i < count; i++) {
-        results[i].speed = results[i].err.status ? 0 : speed_of(&results[i]);
-        if (results[i].speed > best) best = results[i].speed;
+        double best = 0;
+        for (int j = 0; j < count; j++) {
+            if (results[j].err.status || !same_cost(&results[i], &results[j])) continue;
+            double speed = speed_of(&results[j]);
+            if (speed > best) best = speed;
+        }
+        results[i].speed = best > 0 && !results[i].err.status ? speed_of(&results[i]) / best : 0;
     }
-    for (int i = 0; best > 0 && i < count; i++) results[i].speed /= best;
-    TRAIN_ASSERT(best >= 0);
 }
 
 static void run_all(const plan_data *data, plan_result *results, int count) {
@@ -177,7 +185,7 @@ int plan_compare(const plan_flags *flags, const plan_data *data, const ravel_pla
 /* One word of --sweep: budget=8k,16k,32k */
 typedef struct key {
     char name[48];
-    char values[VALUES][48];
+    char values[VALUES][200];
     int count;
 } key;
 
@@ -211,8 +219,8 @@ static ravel_status parse_key(const char *word, key *k, ravel_error *err) {
 static ravel_status apply(const key *k, int value, plan_result *r, int label, ravel_error *err) {
     const ravel_option *row = ravel_option_find(ravel_plan_option_table(), k->name);
     TRAIN_ASSERT(value >= 0 && value < k->count && label >= 0 && label < KEYS);
-    (void)snprintf(r->label[label], sizeof r->label[label], "%s", k->values[value]);
-    if (strcmp(k->name, "cost") == 0) return plan_cost(k->values[value], &r->options.cost, err);
+    (void)snprintf(r->label[label], sizeof r->label[label], "%.47s", k->values[value]);
+    if (strcmp(k->name, "cost") == 0) return plan_cost(k->values[value], &r->options, r->prices, err);
     ravel_status status = ravel_option_set(ravel_plan_option_table(), &r->options, k->name, k->values[value], err);
     if (status) return status;
     if (row->type == RAVEL_OPTION_I64 || row->type == RAVEL_OPTION_I32) { /* 16k is shown as 16,384 */

@@ -15,6 +15,18 @@ code "a sweep over words and costs" 0 $P --budget 16k --sweep method=ffd,kk sync
 code "the bubble of a pipeline" 0 $P --budget 16k --dp 4 --sync pipeline --multiple 4 --pp 4 --vpp 2
 says out "bubble" "pp 4, vpp 2"
 refuses "an interleaved schedule without the multiple" 2 "needs a multiple of pp" $P --budget 16k --dp 4 --pp 1024 --vpp 2
+code "two sweeps are one table" 0 $P --sweep budget=8k,16k --sweep dp=2,4 --csv "$T/two.csv"
+[ "$(wc -l <"$T/two.csv")" = 5 ] && ok "a row for each combination of both" || bad "rows of two.csv" "$(cat "$T/two.csv")"
+echo '{"ravel_cost": 1, "linear": 4096000, "quadratic": 40, "overhead": 9, "cp_price": "2:30"}' >"$T/fit.json"
+code "a sweep over costs" 0 $P --budget 16k --sweep cost=tokens,"$T/fit.json" --csv "$T/costs.csv"
+[ "$(cut -d, -f10 "$T/costs.csv" | tail -n 2 | sort -u)" = 1 ] && ok "speeds of different costs are not compared" || bad "speeds of costs" "$(cat "$T/costs.csv")"
+for n in 100 200 400 800 1600; do echo "{\"lengths\": [$n], \"seconds\": 0.0$n}"; done >"$T/times.jsonl"
+cp "$T/times.jsonl" "$T/wrong.jsonl"
+printf '{"lengths": [12, 3' >>"$T/times.jsonl"
+printf '{"lengths": [12, x]}\n' >>"$T/wrong.jsonl"
+code "a fit of a run that is still going" 0 "$RAVEL" plan --fit "$T/times.jsonl"
+says out "5 measurements"
+refuses "a fit's wrong line" 1 "wrong.jsonl, line 6: " "$RAVEL" plan --fit "$T/wrong.jsonl"
 refuses "a sweep in which nothing fits" 1 "a bin holds 16" $P --sweep budget=16,32 --quiet
 if [ -n "$PYTHON" ]; then
     $PYTHON - "$T" <<'PY' && ok "the tables' JSON and CSV agree" || bad "the tables' JSON and CSV agree"
