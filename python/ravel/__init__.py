@@ -9,7 +9,7 @@
 The nouns are those of the C headers (include/ravel); docs/python.md is the manual.
 """
 
-from . import comm, mesh, metrics, policy
+from . import adapters, comm, mesh, metrics, policy
 from ._command import Answer, command, generate
 from ._batch import Batch, Field, Ragged, cp_shard, cp_unshard, pack, pad, scatter
 from ._device import DeviceArray
@@ -30,7 +30,7 @@ __version__: str = _library.ravel_version().decode()
 __all__ = ["Answer", "ArgumentError", "ArrayLike", "Arrived", "Batch", "Counts", "DataError", "DeviceArray", "Error", "Feed", "Field", "Hybrid",
            "HybridGroup", "Identity", "Lengths", "MicroBatch", "Mock", "OversizeError", "PeerError", "Plan", "Planner",
            "Publisher", "Puller", "Ragged", "Refit", "RefitReport", "RefitRule", "RefitTensor", "Safetensors", "Shape",
-           "Source", "TensorBatch", "Tokenizer", "Update", "comm", "command", "compare", "counts", "cp_shard", "cp_unshard",
+           "Source", "TensorBatch", "Tokenizer", "Update", "adapters", "comm", "command", "compare", "counts", "cp_shard", "cp_unshard",
            "exchange", "feed_options", "gather", "generate", "mesh", "metrics", "mock", "pack", "pad", "plan", "plan_options", "policy",
            "publish_options", "pull_options", "read_lengths", "read_safetensors", "refit", "refit_options",
            "refit_rules", "scatter", "shape", "shapes", "source_options", "weights", "write_safetensors"]

@@ -1,6 +1,7 @@
 """The peers' call shapes: what they document, and the hard cap."""
 
 import dataclasses
+import os
 import subprocess
 import sys
 import types
@@ -13,6 +14,13 @@ from hypothesis import given, settings, strategies as st
 from ravel.adapters import huggingface, megatron, nemo_rl, trl, verl
 
 LENGTHS = st.lists(st.integers(1, 100), min_size=1, max_size=60)
+
+
+def test_one_line_after_import_ravel():
+    """As the README has it: an adapter is imported when it is named, and none before."""
+    code = ("import sys, ravel; assert not any(n.startswith('ravel.adapters.') for n in sys.modules); "
+            "assert ravel.adapters.verl.install.__module__ == 'ravel.adapters.verl'; assert not hasattr(ravel.adapters, 'nothing')")
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
 
 
 # ---- verl ------------------------------------------------------------------------------------------------------------
@@ -402,6 +410,8 @@ def test_trl_dataset():
     for strategy in ("bfd", "bfd_split", "wrapped"):
         with pytest.raises(TypeError, match="column 'id' holds int, not lists"):
             trl.pack_dataset(Rows(input_ids=[[1], [2]], id=[1, 2]), 8, strategy)
+        with pytest.raises(TypeError, match="column 'input_ids' holds NoneType, not lists"):
+            trl.pack_dataset(Rows(input_ids=[[1], None]), 8, strategy)
         with pytest.raises(ValueError, match="seq_length is 0"):
             trl.pack_dataset(rows, 0, strategy)
 

@@ -213,9 +213,9 @@ def _sizes(columns: Mapping[str, Sequence[Sequence[Any]]]) -> np.ndarray:
         raise ValueError("there are no columns to pack")
     sizes: dict[str, list[int]] = {}
     for name, rows in columns.items():
-        wrong = next((row for row in rows if isinstance(row, (str, bytes)) or not hasattr(row, "__len__")), None)
-        if wrong is not None:
-            raise TypeError(f"column {name!r} holds {type(wrong).__name__}, not lists; drop it before packing")
+        wrong = [row for row in rows if isinstance(row, (str, bytes)) or not hasattr(row, "__len__")]
+        if wrong:
+            raise TypeError(f"column {name!r} holds {type(wrong[0]).__name__}, not lists; drop it before packing")
         sizes[name] = [len(row) for row in rows]
     first = next(iter(sizes))
     for name, own in sizes.items():
