@@ -52,11 +52,38 @@ static void copy_given(ravel__fields *fields, const ravel_field *given, int64_t 
     fields->count = fields->given = count;
 }
 
-/* A per-sample field of this name that holds numbers the feed can use; -1 where there is none. */
-static int64_t per_sample(const ravel__fields *fields, const char *name, const char *kinds) {
-    int64_t f = find(fields, name, strlen(name));
-    if (f < 0 || !ravel__field_per_sample(&fields->list[f]) || fields->list[f].width != 1) return -1;
-    return strchr(kinds, ravel_dtype_kind(fields->list[f].dtype)) ? f : -1;
+/* The fields that the feed itself uses, by name. A field of that name that it cannot use is an error: it would be left
+ * out without a word. */
+static const struct used {
+    const char *name;
+    const char *dtypes; /* of this kind (ravel_dtype_kind) ... */
+    int32_t bytes;      /* ... and size; 0: any */
+    int32_t per_sample;
+    const char *what;
+} used[] = {{"sample_weight", "f", 0, 1, "one floating-point number per sample, like sample_weight:f32:sample"},
+            {"group", "iu", 0, 1, "one whole number per sample, like group:i64:sample"},
+            {"update", "iu", 0, 1, "one whole number per sample, like update:i32:sample"},
+            {"labels", "i", 4, 0, "one number per token, of dtype i32"}};
+
+static int fits(const struct used *u, const ravel_field *field) {
+    return strchr(u->dtypes, ravel_dtype_kind(field->dtype)) && field->width == 1 &&
+           (!u->bytes || ravel_dtype_bytes(field->dtype) == u->bytes) &&
+           ravel__field_per_sample(field) == u->per_sample;
+}
+
+static ravel_status find_used(ravel__fields *fields, ravel_error *err) {
+    int64_t *const places[] = {&fields->sample_weight, &fields->group, &fields->update, &fields->labels};
+    _Static_assert(sizeof places / sizeof *places == sizeof used / sizeof *used, "a place for each");
+    for (size_t i = 0; i < sizeof used / sizeof *used; i++) {
+        int64_t f = *places[i] = find(fields, used[i].name, strlen(used[i].name));
+        if (f >= 0 && !fits(&used[i], &fields->list[f]))
+            return ravel_error_set(
+                err, RAVEL_E_ARGUMENT,
+                "the feed uses the field \"%s\" itself: it must be %s; give it another name if it is "
+                "something else",
+                used[i].name, used[i].what);
+    }
+    return RAVEL_OK;
 }
 
 static int64_t add(ravel__fields *fields, const char *name, int32_t dtype, double pad) {
@@ -83,10 +110,8 @@ ravel_status ravel__fields_init(ravel__fields *fields, const ravel_field *given,
     fields->tokens = find(fields, "tokens", 6);
     fields->list[fields->tokens].pad = options->pad_token;
     fields->mask = find(fields, "loss_mask", 9);
-    fields->sample_weight = per_sample(fields, "sample_weight", "f");
-    fields->group = per_sample(fields, "group", "iu");
-    fields->update = per_sample(fields, "update", "iu");
-    fields->labels = find(fields, "labels", 6);
+    status = find_used(fields, err);
+    if (status) return status;
     if (fields->labels < 0) fields->labels = add(fields, "labels", RAVEL_I32, -100);
     fields->weights = add(fields, "weights", RAVEL_F32, 0);
     status = give_role(fields, options->first_fields, ROLE_FIRST, -1, err);

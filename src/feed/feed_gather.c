@@ -55,7 +55,8 @@ ravel_status ravel__feed_read(ravel_feed *feed, ravel_error *err) {
     if (!feed->place.owner) return RAVEL_OK;
     feed->work.mine = &feed->work.empty;
     if (!feed->source) {
-        if (feed->submission.samples.ragged.size == 0) return RAVEL_OK; /* this rank has no samples */
+        const ravel_ragged *given = &feed->submission.samples.ragged;
+        if (given->size == 0 && given->count == 0) return RAVEL_OK; /* this rank has no samples */
         feed->work.mine = &feed->submission.samples;
         return check_submitted(feed, feed->work.mine, err);
     }

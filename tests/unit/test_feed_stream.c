@@ -517,3 +517,86 @@ TEST(feed_refuses_submitted_samples_that_differ_in_kind) {
     ravel_error err = RAVEL_ERROR_INIT;
     CHECK_OK(ravel_threads_run(2, NULL, disagree_rank, NULL, &err), &err);
 }
+
+/* ---- fields with a meaning ------------------------------------------------------------------------------ */
+
+/* A field that the feed would use, in a form that it cannot: refused, not left out. */
+TEST(feed_refuses_fields_that_it_cannot_use) {
+    static const struct {
+        const char *name;
+        int32_t kind, dtype;
+        int64_t width;
+        const char *words; /* NULL: it is right */
+    } rows[] = {{"sample_weight", RAVEL_FIELD_TOKEN, RAVEL_F32, 1, "sample_weight:f32:sample"},
+                {"sample_weight", RAVEL_FIELD_SAMPLE, RAVEL_I64, 1, "sample_weight:f32:sample"},
+                {"sample_weight", RAVEL_FIELD_SAMPLE, RAVEL_F32, 2, "sample_weight:f32:sample"},
+                {"sample_weight", RAVEL_FIELD_SAMPLE, RAVEL_F64, 0, NULL},
+                {"group", RAVEL_FIELD_SAMPLE, RAVEL_F32, 1, "group:i64:sample"},
+                {"group", RAVEL_FIELD_SPREAD, RAVEL_I32, 1, NULL},
+                {"update", RAVEL_FIELD_NEXT, RAVEL_I32, 1, "update:i32:sample"},
+                {"update", RAVEL_FIELD_SAMPLE, RAVEL_U16, 1, NULL},
+                {"labels", RAVEL_FIELD_NEXT, RAVEL_I64, 1, "of dtype i32"},
+                {"labels", RAVEL_FIELD_SAMPLE, RAVEL_I32, 1, "of dtype i32"},
+                {"labels", RAVEL_FIELD_NEXT, RAVEL_I32, 1, NULL}};
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_comm *comm = NULL;
+    ravel_mesh *mesh = NULL;
+    ravel_plan_options plan;
+    ravel_plan_options_default(&plan);
+    plan.budget = 64;
+    CHECK_OK(ravel_comm_self(NULL, &comm, &err), &err);
+    CHECK_OK(ravel_mesh_create(comm, NULL, &mesh, &err), &err);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const ravel_field fields[] = {
+            {.name = "tokens", .kind = RAVEL_FIELD_TOKEN, .dtype = RAVEL_I32, .width = 1},
+            {.name = rows[i].name, .kind = rows[i].kind, .dtype = rows[i].dtype, .width = rows[i].width}};
+        ravel_feed_options options;
+        ravel_feed *feed = NULL;
+        ravel_feed_options_default(&options);
+        options.plan = &plan;
+        options.fields = fields;
+        options.field_count = 2;
+        ravel_error_clear(&err);
+        CHECK_EQ(ravel_feed_create(mesh, NULL, &options, &feed, &err), rows[i].words ? RAVEL_E_ARGUMENT : RAVEL_OK);
+        if (rows[i].words) CHECK_HAS(err.message, rows[i].words);
+        ravel_feed_free(feed);
+    }
+    ravel_mesh_free(mesh);
+    ravel_comm_free(comm);
+}
+
+/* Samples whose size field was forgotten are an error; nothing submitted is no samples. */
+TEST(feed_refuses_samples_without_their_size) {
+    static const int32_t tokens[] = {1, 2, 3};
+    static const int64_t offsets[] = {0, 3};
+    const ravel_field field = {
+        .name = "tokens", .kind = RAVEL_FIELD_TOKEN, .dtype = RAVEL_I32, .width = 1, .data = tokens};
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_comm *comm = NULL;
+    ravel_mesh *mesh = NULL;
+    ravel_feed *feed = NULL;
+    ravel_plan_options plan;
+    ravel_feed_options options;
+    const ravel_feed_update *u = NULL;
+    ravel_samples samples = {.ragged = {.count = 1, .offsets = offsets, .fields = &field, .field_count = 1}};
+    ravel_plan_options_default(&plan);
+    ravel_feed_options_default(&options);
+    plan.budget = 64;
+    options.plan = &plan;
+    options.fields = &field;
+    options.field_count = 1;
+    CHECK_OK(ravel_comm_self(NULL, &comm, &err), &err);
+    CHECK_OK(ravel_mesh_create(comm, NULL, &mesh, &err), &err);
+    CHECK_OK(ravel_feed_create(mesh, NULL, &options, &feed, &err), &err);
+    CHECK_OK(ravel_feed_submit(feed, &samples, &err), &err);
+    CHECK_EQ(ravel_feed_next(feed, &u, &err), RAVEL_E_ARGUMENT);
+    CHECK_HAS(err.message, "size");
+    samples.ragged.size = sizeof samples.ragged;
+    ravel_error_clear(&err);
+    CHECK_OK(ravel_feed_submit(feed, &samples, &err), &err);
+    CHECK_OK(ravel_feed_next(feed, &u, &err), &err);
+    CHECK(u && u->counts.samples == 1);
+    ravel_feed_free(feed);
+    ravel_mesh_free(mesh);
+    ravel_comm_free(comm);
+}
