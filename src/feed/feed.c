@@ -295,7 +295,7 @@ ravel_cursor ravel_feed_cursor(const ravel_feed *feed) {
 ravel_status ravel_feed_seek(ravel_feed *feed, ravel_cursor cursor, ravel_error *err) {
     if (feed->consumer.started)
         return ravel_error_set(err, RAVEL_E_STATE, "a feed can be moved only before its first update");
-    if (cursor.epoch < 0 || cursor.position < 0 || (cursor.position && cursor.position >= feed->order.count))
+    if (!ravel__cursor_is_in(&feed->order, cursor))
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "epoch %" PRId64 ", position %" PRId64 " is not in a stream of %" PRId64 " rows",
                                cursor.epoch, cursor.position, feed->order.count);

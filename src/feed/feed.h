@@ -268,6 +268,9 @@ ravel_status ravel__feed_share(ravel_feed *feed, ravel__prepared *slot, ravel_er
 /* All of them. The status is in the slot. */
 void ravel__feed_prepare(ravel_feed *feed, ravel__prepared *slot);
 
+/* Whether a cursor is a place in the stream (order.c). */
+int ravel__cursor_is_in(const ravel_order *order, ravel_cursor cursor);
+
 /* ---- the queue (feed_queue.c) --------------------------------------------------------------------------- */
 
 void ravel__queue_start(ravel_feed *feed);

@@ -4,6 +4,7 @@
 #include "base/hash.h"
 #include "base/memory.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -121,11 +122,13 @@ static void save(const ravel__line_index *x, const char *name, const struct stat
     ravel__release(allocator, words, bytes);
 }
 
-/* A lock on the data, for as long as one process scans; waits at most a minute, since the index only saves time. */
+/* A lock on the data, for as long as one process scans; waits at most a minute, since the index only saves time, and not
+ * at all where the file system has no such lock (NFS wants the file open for writing). */
 static int lock(const char *path) {
     const struct timespec pause = {0, 20000000};
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    for (int i = 0; fd >= 0 && i < 3000 && flock(fd, LOCK_EX | LOCK_NB) != 0; i++) (void)nanosleep(&pause, NULL);
+    for (int i = 0; fd >= 0 && i < 3000 && flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; i++)
+        (void)nanosleep(&pause, NULL);
     return fd;
 }
 

@@ -12,6 +12,7 @@
 
 #include "base/assert.h"
 #include "base/rng.h"
+#include "feed/feed.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -150,6 +151,12 @@ static ravel_status same_stream(const ravel_order *order, const ravel_json *doc,
     return RAVEL_OK;
 }
 
+/* An epoch leaves room to count on from it. */
+int ravel__cursor_is_in(const ravel_order *order, ravel_cursor c) {
+    return c.epoch >= 0 && c.epoch <= INT64_MAX / 2 && c.position >= 0 &&
+           (c.position == 0 || c.position < order->count);
+}
+
 static ravel_status parse_place(const ravel_order *order, const ravel_json *doc, ravel_cursor *cursor,
                                 ravel_error *err) {
     ravel_cursor c;
@@ -157,7 +164,7 @@ static ravel_status parse_place(const ravel_order *order, const ravel_json *doc,
     if (!status) status = need_integer(doc, "position", &c.position, err);
     if (!status) status = same_stream(order, doc, err);
     if (status) return status;
-    if (c.epoch < 0 || c.position < 0 || (c.position > 0 && c.position >= order->count))
+    if (!ravel__cursor_is_in(order, c))
         return ravel_error_set(err, RAVEL_E_DATA,
                                "the cursor's epoch %" PRId64 ", position %" PRId64 " is not in the stream", c.epoch,
                                c.position);

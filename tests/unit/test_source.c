@@ -139,6 +139,8 @@ TEST(cursor_goes_through_json_and_knows_its_stream) {
                                       "{\"epoch\":1}",
                                       "{\"epoch\":1,\"position\":-1,\"count\":100,\"seed\":\"5\",\"shuffle\":true}",
                                       "{\"epoch\":1,\"position\":100,\"count\":100,\"seed\":\"5\",\"shuffle\":true}",
+                                      "{\"epoch\":9223372036854775807,\"position\":0,\"count\":100,\"seed\":\"5\","
+                                      "\"shuffle\":true}",
                                       "{\"epoch\":1.5,\"position\":0,\"count\":100,\"seed\":\"5\",\"shuffle\":true}",
                                       "{\"epoch\":1,\"position\":0,\"count\":100,\"seed\":\"5\"}"};
     order.seed = 5;
