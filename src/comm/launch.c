@@ -74,15 +74,26 @@ static ravel_status join(ravel__launch *l, const char *host, int64_t port, ravel
     return RAVEL_OK;
 }
 
+/* RAVEL_PORT; 0 where it is not set. */
+static ravel_status port_of(int64_t *port, ravel_error *err) {
+    const char *text = word_of("RAVEL_PORT");
+    *port = text ? number_of("RAVEL_PORT", 65535) : 0;
+    if (!text || *port > 0) return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                           "the environment's RAVEL_PORT is \"%.40s\"; it must be a port from 1 to 65535", text);
+}
+
 static ravel_status from_slurm(ravel__launch *l, ravel_error *err) {
     RAVEL_ASSERT(is_slurm());
     char host[256] = "127.0.0.1";
     const char *list = word_of("SLURM_STEP_NODELIST") ? word_of("SLURM_STEP_NODELIST") : word_of("SLURM_NODELIST");
     int64_t steps = number_of("SLURM_STEP_NUM_TASKS", 1 << 30), job = number_of("SLURM_JOB_ID", INT64_MAX / 2);
-    int64_t port = number_of("RAVEL_PORT", 65535), nodes = number_of("SLURM_NNODES", 1 << 30);
+    int64_t port = 0, nodes = number_of("SLURM_NNODES", 1 << 30);
+    ravel_status status = port_of(&port, err);
     l->by = "slurm";
     l->rank = (int32_t)number_of("SLURM_PROCID", 1 << 30);
     l->ranks = (int32_t)(steps > 0 ? steps : number_of("SLURM_NTASKS", 1 << 30));
+    if (status) return status;
     if (nodes != 1 && !first_host(list, host, sizeof host))
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "SLURM_NODELIST \"%.60s\" names no host", list);
     return join(l, host, port > 0 ? port : 20000 + (job > 0 ? job : 0) % 20000, err);
@@ -91,11 +102,13 @@ static ravel_status from_slurm(ravel__launch *l, ravel_error *err) {
 /* torchrun's agent listens on MASTER_PORT itself. */
 static ravel_status from_torchrun(ravel__launch *l, ravel_error *err) {
     RAVEL_ASSERT(is_torchrun());
-    int64_t port = number_of("RAVEL_PORT", 65535), master = number_of("MASTER_PORT", 65535);
+    int64_t port = 0, master = number_of("MASTER_PORT", 65535);
+    ravel_status status = port_of(&port, err);
     int alone = number_of("LOCAL_WORLD_SIZE", 1 << 30) == number_of("WORLD_SIZE", 1 << 30);
     l->by = "torchrun";
     l->rank = (int32_t)number_of("RANK", 1 << 30);
     l->ranks = (int32_t)number_of("WORLD_SIZE", 1 << 30);
+    if (status) return status;
     if (port <= 0 && master <= 0)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "RANK and WORLD_SIZE are set, but neither RAVEL_PORT nor "
@@ -115,8 +128,12 @@ ravel_status ravel__launch_find(const ravel_comm_options *o, ravel__launch *l, r
         status = from_torchrun(l, err);
     if (status && !has_rendezvous) return status;
     if (status && err) ravel_error_clear(err);
+    if (has_rendezvous && strlen(o->rendezvous) >= sizeof l->rendezvous)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "the rendezvous \"%.60s...\" has %zu characters; %zu are the most", o->rendezvous,
+                               strlen(o->rendezvous), sizeof l->rendezvous - 1);
     if (has_rendezvous) (void)snprintf(l->rendezvous, sizeof l->rendezvous, "%s", o->rendezvous);
-    if (o->ranks > 0) l->ranks = o->ranks, l->rank = -1;
+    if (o->ranks > 0 && o->ranks != l->ranks) l->ranks = o->ranks, l->rank = -1; /* another world than the launcher's */
     if (o->rank >= 0) l->rank = o->rank;
     if (!l->rendezvous[0])
         return ravel_error_set(
@@ -156,7 +173,10 @@ ravel_status ravel__launch_token(const ravel_comm_options *o, char token[RAVEL__
     token[0] = '\0';
     if (o->token_file && *o->token_file)
         status = read_token(o->token_file, token, err);
-    else if (word && strlen(word) < RAVEL__TOKEN_MOST)
+    else if (word && strlen(word) >= RAVEL__TOKEN_MOST)
+        status = ravel_error_set(err, RAVEL_E_ARGUMENT, "the environment's RAVEL_TOKEN has more than %d bytes",
+                                 RAVEL__TOKEN_MOST - 1);
+    else if (word)
         (void)snprintf(token, RAVEL__TOKEN_MOST, "%s", word);
     else if (file)
         status = read_token(file, token, err);

@@ -237,6 +237,46 @@ TEST(comm_launch_reads_slurm_and_torchrun) {
     for (size_t k = 0; k < 10; k++) (void)unsetenv(names[k]);
 }
 
+/* What the environment or an option says is used or refused, never left out. */
+TEST(comm_launch_refuses_what_it_cannot_use) {
+    static const char *const ports[] = {"0", "70000", "7x", "-1"};
+    char text[RAVEL__TOKEN_MOST + 1], token[RAVEL__TOKEN_MOST];
+    ravel_comm_options o;
+    ravel__launch launch;
+    ravel_error err = RAVEL_ERROR_INIT;
+    int32_t open = 0;
+    ravel_comm_options_default(&o);
+    (void)setenv("RANK", "1", 1), (void)setenv("WORLD_SIZE", "2", 1), (void)setenv("MASTER_ADDR", "h", 1);
+    (void)setenv("MASTER_PORT", "29500", 1);
+    for (size_t i = 0; i < sizeof ports / sizeof *ports; i++) {
+        (void)setenv("RAVEL_PORT", ports[i], 1);
+        ravel_error_clear(&err);
+        CHECK_EQ(ravel__launch_find(&o, &launch, &err), RAVEL_E_ARGUMENT);
+        CHECK_HAS(err.message, ports[i]);
+        CHECK_HAS(err.message, "from 1 to 65535");
+    }
+    (void)unsetenv("RAVEL_PORT");
+    ravel_error_clear(&err);
+    o.ranks = 2; /* as the launcher has it: so is the rank */
+    CHECK_OK(ravel__launch_find(&o, &launch, &err), &err);
+    CHECK(launch.rank == 1 && launch.ranks == 2);
+    o.ranks = 3; /* another world */
+    CHECK_OK(ravel__launch_find(&o, &launch, &err), &err);
+    CHECK(launch.rank == -1 && launch.ranks == 3);
+    memset(text, 'x', sizeof text - 1);
+    text[sizeof text - 1] = '\0';
+    o.rendezvous = text;
+    CHECK_EQ(ravel__launch_find(&o, &launch, &err), RAVEL_E_ARGUMENT);
+    CHECK_HAS(err.message, "1024 characters");
+    static const char *const names[] = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"};
+    for (size_t i = 0; i < 4; i++) (void)unsetenv(names[i]);
+    (void)setenv("RAVEL_TOKEN", text, 1);
+    ravel_error_clear(&err);
+    CHECK_EQ(ravel__launch_token(&o, token, &open, &err), RAVEL_E_ARGUMENT);
+    CHECK_HAS(err.message, "RAVEL_TOKEN has more than 1023 bytes");
+    (void)unsetenv("RAVEL_TOKEN");
+}
+
 /* ---- worlds side by side -------------------------------------------------------------------------------- */
 
 /* Two TCP worlds and one of threads in every rank; one world dies, the others do not mind. */
