@@ -99,8 +99,9 @@ static ravel_status read_lines(text_reader *r, FILE *file, const char *name, tex
            (bytes = getline(&line, &room, file)) >= 0) {
         ravel_error inner = RAVEL_ERROR_INIT;
         r->line++;
-        if (strspn(line, " \t\r\n") == (size_t)bytes) continue;
-        status = read_line(r, line, (size_t)bytes, take, user, &inner);
+        size_t mark = r->line == 1 && strncmp(line, "\xef\xbb\xbf", 3) == 0 ? 3 : 0; /* of the byte order */
+        if (strspn(line + mark, " \t\r\n") + mark == (size_t)bytes) continue;
+        status = read_line(r, line + mark, (size_t)bytes - mark, take, user, &inner);
         if (status) (void)ravel_error_set(err, status, "%s:%lld: %s", name, (long long)r->line, inner.message);
         taken++;
     }

@@ -31,6 +31,9 @@ for line in open(sys.argv[1]):
 X
 echo '{"a": {"b": "some text"}}' >"$T/field.jsonl"
 code "a field" 0 "$RAVEL" tokenize $G "$T/field.jsonl" --field a.b --count
+printf '\357\273\277{"text": "a"}\r\n{"text": "b"}\r\n' >"$T/mark.jsonl"
+code "a byte order mark" 0 "$RAVEL" tokenize $G "$T/mark.jsonl" --rows --count
+says err "in 2 texts"
 code "lengths of rows" 0 "$RAVEL" plan --lengths "$T/chat.jsonl" --tokenizer $G --budget 1k
 says out "3 samples"
 code "lengths of a field" 0 "$RAVEL" plan --lengths "$T/field.jsonl" --tokenizer $G --text-field a.b --budget 1k
