@@ -31,7 +31,7 @@ static const ravel_option bench_table[] = {
      "instead of a file: synthetic weights, and a table over numbers and sizes of buffers"},
     {"shape", RAVEL_OPTION_STRING, AT(shape), "qwen3-0.6b", 0, 0, "SHAPE", "shape of the synthetic model"},
     {"memory", RAVEL_OPTION_I64, AT(memory), "2G", 16777216.0, 0x1p50, NULL,
-     "all ranks' weights together; a larger model gets fewer layers"},
+     "all ranks' weights together; a larger model gets a smaller vocabulary and fewer layers, at least one"},
     {"buffers", RAVEL_OPTION_STRING, AT(buffers), "1,2,3", 0, 0, "LIST", "numbers of buffers to try"},
     {"sizes", RAVEL_OPTION_STRING, AT(sizes), "1M,4M,16M", 0, 0, "LIST", "sizes of buffers to try"},
     {0}};

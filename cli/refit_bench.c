@@ -36,7 +36,10 @@ static ravel_status parse_list(const char *what, const char *list, int64_t least
                                    LIST_MOST);
         memcpy(word, at, bytes);
         word[bytes] = '\0';
-        if (ravel_parse_size(word, &value, err) != RAVEL_OK) return RAVEL_E_ARGUMENT;
+        if (ravel_parse_size(word, &value, err) != RAVEL_OK) {
+            ravel_error_prefix(err, "--%s", what);
+            return RAVEL_E_ARGUMENT;
+        }
         if (value < least || value > most)
             return ravel_error_set(err, RAVEL_E_ARGUMENT, "--%s has %s; allowed is %lld to %lld", what, word,
                                    (long long)least, (long long)most);
@@ -57,12 +60,16 @@ static ravel_status make_cases(bench *b, ravel_error *err) {
     return status;
 }
 
+static int32_t dtype_of(const refit_job *job) {
+    return job->dtype >= 0 ? job->dtype : RAVEL_BF16;
+}
+
 /* Bytes that all ranks' weights take: senders once, receivers twice. */
 static double weight_of(const bench *b, const ravel_shape *shape) {
     const refit_job *job = b->job;
     double copies = (double)job->flags.senders / job->flags.send_tp + 2.0 * job->receivers / job->flags.receive_tp;
     TRAIN_ASSERT(copies > 0);
-    return 2.0 * (double)ravel_shape_parameters(shape) * copies;
+    return (double)ravel_dtype_bytes(dtype_of(job)) * (double)ravel_shape_parameters(shape) * copies;
 }
 
 /* A vocabulary that takes a quarter of the room at most, and as many layers as fit. */
@@ -118,8 +125,7 @@ static ravel_status rank_body(ravel_comm *comm, void *user, ravel_error *err) {
     int32_t rank = ravel_comm_rank(comm);
     refit_place place = refit_place_of(b->job, rank);
     refit_set set = {0};
-    int32_t dtype = b->job->dtype >= 0 ? b->job->dtype : RAVEL_BF16;
-    ravel_status status = refit_set_of_shape(&b->shape, dtype, place.tp, place.index, place.side, &set, err);
+    ravel_status status = refit_set_of_shape(&b->shape, dtype_of(b->job), place.tp, place.index, place.side, &set, err);
     if (status != RAVEL_OK) ravel_comm_abort(comm, err);
     for (int32_t i = 0; i < b->count && status == RAVEL_OK; i++) {
         if (rank == 0 && !b->job->flags.quiet) cli_progress("measuring", i, b->count);

@@ -27,10 +27,14 @@ typedef struct meet_flags {
          AT(shape), "qwen3-0.6b",                                                                                     \
          0,         0,                                                                                                \
          "SHAPE",   "without --from: synthetic weights of this model; every byte of version v is v modulo 251"},      \
-        {"memory",   RAVEL_OPTION_I64,                                                                                \
-         AT(memory), "512M",                                                                                          \
-         1048576.0,  0x1p50,                                                                                          \
-         NULL,       "of one set of synthetic weights; a larger model gets fewer layers and a smaller vocabulary"},   \
+        {"memory",                                                                                                    \
+         RAVEL_OPTION_I64,                                                                                            \
+         AT(memory),                                                                                                  \
+         "512M",                                                                                                      \
+         1048576.0,                                                                                                   \
+         0x1p50,                                                                                                      \
+         NULL,                                                                                                        \
+         "of one set of synthetic weights; a larger model gets a smaller vocabulary and fewer layers, at least one"}, \
     {                                                                                                                 \
         "dtype", RAVEL_OPTION_STRING, AT(dtype), NULL, 0, 0, "DTYPE",                                                 \
             "dtype of the weights; without it the file's, or bf16"                                                    \
@@ -42,7 +46,7 @@ static const ravel_option publish_table[] = {
     WHAT,
     {"ranks", RAVEL_OPTION_I32, AT(ranks), "1", 1, 64, NULL, "trainer ranks in this process, each with a piece"},
     {"updates", RAVEL_OPTION_I32, AT(updates), "0", 0, 1000000000, NULL,
-     "versions to publish; then waits until connected generators have the last one. 0: until interrupted"},
+     "versions to publish; then waits until generators have the last one, at most 10 s. 0: until interrupted"},
     {"interval", RAVEL_OPTION_F64, AT(interval), "1", 0, 86400, NULL, "seconds between versions"},
     {"quiet", RAVEL_OPTION_BOOL, AT(quiet), "false", 0, 0, NULL, "print only errors"},
     {0}};
@@ -86,14 +90,13 @@ static void nap(double seconds) {
 
 /* ---- shared by both --------------------------------------------------------------------------------------- */
 
-/* As many layers as fit, and a vocabulary of a quarter of the room at most. */
+/* As many layers as `room` parameters allow, and a vocabulary of a quarter of them at most. */
 static void scale(ravel_shape *shape, double room) {
     ravel_shape bare = *shape;
-    if (2.0 * (double)ravel_shape_parameters(shape) <= room) return;
-    for (bare.layers = 1; bare.vocab > 256 && 2.0 * (double)ravel_shape_parameters(&bare) > room / 4; bare.vocab /= 2) {
-    }
+    if ((double)ravel_shape_parameters(shape) <= room) return;
+    for (bare.layers = 1; bare.vocab > 256 && (double)ravel_shape_parameters(&bare) > room / 4; bare.vocab /= 2) {}
     shape->vocab = bare.vocab;
-    while (shape->layers > 1 && 2.0 * (double)ravel_shape_parameters(shape) > room) shape->layers--;
+    while (shape->layers > 1 && (double)ravel_shape_parameters(shape) > room) shape->layers--;
 }
 
 static ravel_status open_model(meet_job *job, ravel_error *err) {
@@ -102,8 +105,8 @@ static ravel_status open_model(meet_job *job, ravel_error *err) {
     if (job->flags.dtype) status = ravel_dtype_parse(job->flags.dtype, &job->dtype, err);
     if (status == RAVEL_OK && job->flags.from) return ravel_safetensors_open(job->flags.from, NULL, &job->file, err);
     if (status == RAVEL_OK) status = ravel_shape_named(job->flags.shape, &job->shape, err);
-    if (status == RAVEL_OK) scale(&job->shape, (double)job->flags.memory);
     if (job->dtype < 0) job->dtype = RAVEL_BF16;
+    if (status == RAVEL_OK) scale(&job->shape, (double)job->flags.memory / ravel_dtype_bytes(job->dtype));
     return status;
 }
 
@@ -287,7 +290,8 @@ static int help(int publishes, const cli_options *sets, int count) {
         (void)fputs(
             "usage: ravel refit --pull ADDRESS [--from FILE | --shape NAME] [options]\n\n"
             "Pulls versions as one generator does: stages each beside the live one, verifies it, commits it on all\n"
-            "ranks, and compares it with the file or with the expected synthetic weights.\n",
+            "ranks, and compares it with the file or with the expected synthetic weights. Trainers that end later are\n"
+            "waited for: they may be started again.\n",
             stdout);
     cli_print_options(sets, count);
     (void)fputs(
@@ -296,7 +300,7 @@ static int help(int publishes, const cli_options *sets, int count) {
         "  ravel refit --pull unix:/tmp/weights --shape qwen3-0.6b --updates 5\n"
         "  RAVEL_TOKEN=secret ravel refit --publish 0.0.0.0:7700 --from model/ --keep 3\n"
         "  RAVEL_TOKEN=secret ravel refit --pull trainer:7700 --from model/ --ranks 4 --stage copy\n"
-        "\nExit codes: 0 done and equal, 1 a difference, bad data or a lost trainer, 2 the command line is wrong.\n",
+        "\nExit codes: 0 done and equal, 1 a difference, bad data or no trainer at ADDRESS, 2 the command line is wrong.\n",
         stdout);
     return CLI_OK;
 }

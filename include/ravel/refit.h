@@ -158,7 +158,8 @@ RAVEL_API int64_t ravel_refit_shape_tensors(const ravel_shape *shape, int32_t dt
 /* Cuts `dim` as torch.chunk, FSDP2 and DTensor do: pieces of ceil(d / parts), the last ones shorter or empty. */
 RAVEL_API void ravel_refit_tensor_chunk(ravel_refit_tensor *tensor, int32_t dim, int32_t parts, int32_t index);
 /* dims[dim] counts padding, as padded vocabularies do: only `real` of them travel. The rank has part `index` of `parts` equal
- * parts of the padded dimension; its memory stays as it is, and what of it is padding is neither sent nor written. */
+ * parts of the padded dimension; its memory stays as it is, and what of it is padding is neither sent nor written. A second
+ * set that the session allocates has no memory for the padding: give `spare`, or stage with copy or undo. */
 RAVEL_API void ravel_refit_tensor_padded(ravel_refit_tensor *tensor, int32_t dim, int64_t real, int32_t parts,
                                          int32_t index);
 /* The piece lies with its first two dimensions exchanged in memory: [columns][rows]. After the cut. A tensor of

@@ -163,7 +163,7 @@ r 1 "is a folder, not a file" --to "$T"
 r 1 "cannot write it" --json /none/x
 r 1 "cannot write it" --trace /none/x
 wrong 2 "memory is 1" refit --bench --memory 1
-wrong 2 "is not a whole number" refit --bench --sizes x
+wrong 2 '--sizes: "x" is not a whole number' refit --bench --sizes 1M,x
 wrong 2 "--publish needs a value" refit --publish
 wrong 2 "is no address; write host:port" refit --publish nowhere:port:5 --memory 16M --updates 1
 wrong 2 "is no address; write host:port" refit --pull nowhere-at-all --memory 16M --updates 1
