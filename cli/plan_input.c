@@ -111,11 +111,11 @@ static ravel_status read_narrow(const char *path, const char *name, int64_t min,
 
 static ravel_status read_columns(const plan_flags *flags, ravel_plan_options *options, plan_data *data,
                                  ravel_error *err) {
-    int32_t top = 0;
+    int32_t top = 0, ranks = options->cp_pool ? options->cp_pool : options->dp;
     ravel_status status = RAVEL_OK;
     if (flags->home) /* with a sweep over dp, each plan checks again */
-        status = read_narrow(flags->home, "home", -1, flags->sweep ? INT32_MAX : (int64_t)options->dp - 1, data,
-                             &data->homes, &top, err);
+        status = read_narrow(flags->home, "home", -1, flags->sweep ? INT32_MAX : (int64_t)ranks - 1, data, &data->homes,
+                             &top, err);
     if (!status && flags->update_ids) {
         int64_t most = options->updates > 0 ? options->updates - 1 : (1 << 30) - 1;
         status = read_narrow(flags->update_ids, "update", 0, most, data, &data->updates, &top, err);
@@ -209,8 +209,13 @@ ravel_status plan_claim_files(const plan_flags *f, ravel_error *err) {
                   {"groups", f->groups},   {"update-ids", f->update_ids}},
       outputs[] = {{"json", f->json}, {"csv", f->csv}, {"html", f->html}, {"svg", f->svg}};
     ravel_status status = RAVEL_OK;
-    for (size_t i = 0; i < sizeof inputs / sizeof *inputs && !status; i++)
+    int standard = 0;
+    for (size_t i = 0; i < sizeof inputs / sizeof *inputs && !status; i++) {
+        standard += inputs[i].path && strcmp(inputs[i].path, "-") == 0;
         status = cli_claim_input(inputs[i].option, inputs[i].path, err);
+    }
+    if (!status && standard > 1)
+        status = ravel_error_set(err, RAVEL_E_ARGUMENT, "only one input can be standard input");
     for (size_t i = 0; i < sizeof outputs / sizeof *outputs && !status; i++)
         status = cli_claim_output(outputs[i].option, outputs[i].path, err);
     return status;

@@ -72,6 +72,8 @@ printf '0\n1\n0\n0\n0\n1\n' >"$T/long.csv"
 refuses "too many homes" 1 "long.csv: 6 rows, but there are 5 samples" $P --lengths "$T/a.csv" --budget 16k --dp 2 --home "$T/long.csv"
 code "as many homes as rows were asked for" 0 $P --lengths "$T/a.csv" --limit 2 --budget 16k --dp 2 --home "$T/long.csv" --quiet
 printf '0\n1\n2\n0\n0\n' >"$T/home.csv"
+code "homes in a pool" 0 $P --lengths "$T/a.csv" --budget 16k --cp-pool 4 --home "$T/home.csv" --quiet
+refuses "two inputs from one pipe" 2 "only one input" $P --lengths - --home - --budget 16k
 refuses "a home that is no rank" 1 "home.csv:3: home 2; it must be from -1 to 1" $P --lengths "$T/a.csv" --budget 16k --dp 2 --home "$T/home.csv"
 refuses "a missing model" 1 "none.json: cannot open it" $P --lengths "$T/a.csv" --budget 16k --cost "$T/none.json"
 printf '{"hidden_size": 3}' >"$T/config.json"
