@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes as C
+import time
 from typing import Any, Callable, Iterable, Mapping, NamedTuple
 
 from . import _abi
 from . import comm as _comm
 from ._dtype import parse
-from ._lib import Handle, address, lib
+from ._lib import Handle, PeerError, address, lib
 from ._options import Table
 from ._refit import RefitRule, _make_sink, _make_source
 from .comm import Comm
@@ -137,8 +138,17 @@ class Puller:
         self.raised.call("ravel_puller_stage", self._handle.pointer, version)
 
     def wait(self, seconds: float) -> None:
-        """Until a version is ready; stages the newest where nothing is staged."""
-        self.raised.call("ravel_puller_wait", self._handle.pointer, seconds)
+        """Until a version is ready; stages the newest where nothing is staged. With one rank it waits here rather than in C,
+        so that Python's signal handlers run (Ctrl-C)."""
+        if self.comm.size > 1 or seconds != seconds:
+            return self.raised.call("ravel_puller_wait", self._handle.pointer, seconds)
+        until = time.monotonic() + seconds
+        while (state := self.poll()) != "ready":
+            if state == "newer":
+                self.stage()
+            if time.monotonic() > until:
+                raise PeerError(_abi.RAVEL_E_TIMEOUT, f"no version was ready within {seconds:.3g} s")
+            time.sleep(0.001)
 
     def commit(self) -> dict[str, Any]:
         """Makes the staged version live on every rank, or on none; returns its report."""

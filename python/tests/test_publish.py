@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import signal
 
 import numpy as np
 import pytest
@@ -51,5 +52,24 @@ def test_bf16_is_kept_and_pulled():
     puller.commit()
     back = (puller.weights["w"].astype(np.uint32) << 16).view(np.float32)
     assert np.abs(back - w).max() < 0.01
+    puller.close()
+    publisher.close()
+
+
+def test_signal_handlers_run_while_a_puller_waits():
+    """As for Ctrl-C: the version that is waited for is published by the handler."""
+    at, w = _address(), np.ones(3, np.float32)
+    publisher = ravel.Publisher(at, {"w": w})
+    puller = ravel.Puller(at, {"w": np.zeros(3, np.float32)}, timeout=60)
+    with pytest.raises(ravel.PeerError, match="no version was ready within 0.01 s"):
+        puller.wait(0.01)
+    before = signal.signal(signal.SIGALRM, lambda *_: publisher.publish(1))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        puller.wait(60)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    puller.commit()
+    assert puller.weights["w"].tolist() == [1, 1, 1]
     puller.close()
     publisher.close()
