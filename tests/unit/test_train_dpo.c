@@ -51,12 +51,19 @@ static void configure(train_config *c, const char *folder, const char *data) {
 
 static bool run_dpo(const train_config *from, int32_t ranks, curve *loss, curve *accuracy, curve *margin) {
     char folder[64];
+    curve chosen, rejected;
     train_config c = *from;
     job_folder(folder);
     c.run.run = folder;
     bool ran = job_run(&c, TRAIN_DPO, ranks, "train/loss", loss);
     job_curve(folder, "dpo/accuracy", accuracy);
     job_curve(folder, "dpo/margin", margin);
+    job_curve(folder, "dpo/chosen_reward", &chosen);
+    job_curve(folder, "dpo/rejected_reward", &rejected);
+    ran &= EXPECT(chosen.count == margin->count && rejected.count == margin->count && chosen.count > 0);
+    for (int i = 0; i < chosen.count; i++) /* both from one base: the margin is what is between them */
+        ran &= EXPECT(fabs(chosen.values[i] - rejected.values[i] - margin->values[i]) < 1e-6);
+    ran = ran && EXPECT(chosen.values[chosen.count - 1] > 0 && rejected.values[chosen.count - 1] < 0);
     job_wipe(folder);
     return ran;
 }

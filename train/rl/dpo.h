@@ -21,11 +21,11 @@ static inline double train_dpo_loss(double margin, double *slope) {
 
 /* Sums over pairs. */
 typedef struct train_dpo_sums {
-    double loss;   /* of weight * loss: what is minimised */
-    double plain;  /* of the loss */
-    double pairs;  /* how many */
-    double right;  /* pairs whose margin is above 0 */
-    double margin; /* of the margins */
+    double loss;             /* of weight * loss: what is minimised */
+    double plain;            /* of the loss */
+    double pairs;            /* how many */
+    double right;            /* pairs whose margin is above 0 */
+    double chosen, rejected; /* of the rewards, beta * (lc - fc) and beta * (lr - fr) */
 } train_dpo_sums;
 
 #endif

@@ -108,7 +108,8 @@ static double weigh_pair(train_pairs *p, const pair *sums, int counted) {
         p->sums.plain += loss;
         p->sums.pairs += 1;
         p->sums.right += margin > 0;
-        p->sums.margin += margin;
+        p->sums.chosen += p->beta * sums->chosen;
+        p->sums.rejected += p->beta * sums->rejected;
     }
     return weight * slope * p->beta;
 }

@@ -17,6 +17,8 @@
     X(DPO_ACCURACY, "dpo/accuracy", "share",                                                                   \
       "pairs whose chosen answer gained more on the reference than the rejected one")                          \
     X(DPO_MARGIN, "dpo/margin", "", "mean of beta * (gain of the chosen answer - gain of the rejected one)")   \
+    X(DPO_CHOSEN, "dpo/chosen_reward", "", "mean of beta * gain of the chosen answer on the reference")        \
+    X(DPO_REJECTED, "dpo/rejected_reward", "", "mean of beta * gain of the rejected answer on the reference")  \
     X(BUBBLE, "pipeline/bubble_share", "share",                                                                \
       "time that pipeline stages waited for one another, of the time of forward and backward")                 \
     X(BUBBLE_PREDICTED, "pipeline/bubble_predicted", "share",                                                  \

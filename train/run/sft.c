@@ -32,11 +32,19 @@ typedef struct sft {
 
 enum { EVAL_QUESTIONS = 256 };
 
+/* Rows of a run: a * b, or 2^60 where that is less. */
+static int64_t rows_of(int64_t a, int64_t b) {
+    const int64_t most = INT64_C(1) << 60;
+    TRAIN_ASSERT(a >= 0 && b > 0);
+    return a > most / b ? most : a * b;
+}
+
 static ravel_status open_task(sft *s, ravel_error *err) {
     const train_sft_options *o = &s->config->sft;
     uint64_t seed = s->config->run.seed;
     TRAIN_ASSERT(s->run.steps > 0 && o->batch > 0);
-    ravel_status status = train_task_source(o->task, seed, o->level, 0, o->batch * s->run.steps, &s->source, err);
+    ravel_status status =
+        train_task_source(o->task, seed, o->level, 0, rows_of(o->batch, s->run.steps), &s->source, err);
     if (!status) status = train_task_source(o->task, seed, o->level, TRAIN_EVAL_FIRST, EVAL_QUESTIONS, &s->eval, err);
     return status;
 }
@@ -84,7 +92,8 @@ static ravel_status open_data(sft *s, const ravel_shape *shape, ravel_error *err
     if (c->sft.task) return open_task(s, err);
     ravel_status status = open_rows(s, shape, err);
     if (status || c->sft.epochs == 0) return status;
-    int64_t rows = ravel_source_count(s->source) * c->sft.epochs, needed = (rows + c->sft.batch - 1) / c->sft.batch;
+    int64_t rows = rows_of(ravel_source_count(s->source), c->sft.epochs),
+            needed = (rows + c->sft.batch - 1) / c->sft.batch;
     s->run.steps = c->run.steps ? train__min(c->run.steps, needed) : needed;
     TRAIN_ASSERT(s->run.steps >= 0 && rows >= 0);
     return RAVEL_OK;
@@ -131,7 +140,9 @@ static void add_pair_figures(ravel_metrics *m, const train_dpo_sums *sums) {
     (void)ravel_metrics_add(m, RAVEL_METRIC_TRAIN_LOSS, sums->loss, 1);
     if (n <= 0) return;
     (void)ravel_metrics_add(m, TRAIN_METRIC_DPO_ACCURACY, sums->right / n, n);
-    (void)ravel_metrics_add(m, TRAIN_METRIC_DPO_MARGIN, sums->margin / n, n);
+    (void)ravel_metrics_add(m, TRAIN_METRIC_DPO_MARGIN, (sums->chosen - sums->rejected) / n, n);
+    (void)ravel_metrics_add(m, TRAIN_METRIC_DPO_CHOSEN, sums->chosen / n, n);
+    (void)ravel_metrics_add(m, TRAIN_METRIC_DPO_REJECTED, sums->rejected / n, n);
 }
 
 static ravel_status learn_update(sft *s, int64_t micros, ravel_error *err) {
@@ -257,7 +268,7 @@ static ravel_status check_data(sft *s, const ravel_shape *shape, const ravel_mes
     plan.cp = train_layout_cp(layout);
     rules.widest = train_parts_widest(&plan, layout);
     if (c->sft.task) return RAVEL_OK;
-    if (!source.data) rules.most = s->run.steps * c->sft.batch;
+    if (!source.data) rules.most = rows_of(s->run.steps, c->sft.batch);
     ravel_status status = train_data_open(source.data, s->run.comm, &hooks->progress, &s->run.data, err);
     if (!status) status = train_data_check(&rules, s->run.comm, &hooks->progress, hooks->logger, &found, err);
     return status;
