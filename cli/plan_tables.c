@@ -79,7 +79,7 @@ static ravel_status put_result(const table *t, const plan_result *r, cli_output 
     ravel_status status = put(output, "{", err);
     for (int l = 0; l < t->labels && !status; l++) {
         const ravel_option *row = ravel_option_find(ravel_plan_option_table(), t->heads[l]);
-        int number = row && row->type != RAVEL_OPTION_ENUM && !r->err.status;
+        int number = row && row->type != RAVEL_OPTION_ENUM && row->type != RAVEL_OPTION_STRING && !r->err.status;
         char key[64];
         (void)snprintf(key, sizeof key, "%s", t->heads[l]);
         for (char *c = key; *c; c++)

@@ -17,7 +17,7 @@ static void put_name(ravel__printer *t, const char *name) {
 }
 
 static void put_options(ravel__printer *t, const ravel_plan_options *options) {
-    char value[128];
+    char value[512]; /* 14 widths and their prices are the longest */
     ravel__printer_put(t, "{", 1);
     for (const ravel_option *row = ravel_plan_option_table(); row->name; row++) {
         int quoted = row->type == RAVEL_OPTION_ENUM || row->type == RAVEL_OPTION_STRING;

@@ -88,6 +88,8 @@ cmp -s "$T/run.json" "$T/same.json" && ok "both fits are the same" || bad "the f
 refuses "a fit of nothing" 1 "at least 4" $P --fit /dev/null
 echo '{"tokens": 5, "seconds": 1}' >"$T/no.jsonl"
 refuses "a fit without squares" 1 "no \"lengths\"" $P --fit "$T/no.jsonl"
+code "a sweep over prices" 0 $P --lengths "$T/l.csv" --budget 32k --cp-pool 4 --cp-widths 1,2 --sweep cp-price=2:30,2:50 --json "$T/prices.json"
+"$PYTHON" -c 'import json, sys; assert [r["cp_price"] for r in json.load(open(sys.argv[1]))["sweep"]] == ["2:30", "2:50"]' "$T/prices.json" && ok "its JSON has the prices as texts" || bad "the JSON of a sweep over prices"
 code "a page of a table" 0 $P --lengths "$T/l.csv" --budget 32k --compare --html "$T/t.html"
 grep -q "relative speed" "$T/t.html" && ok "the page has the table" || bad "the page has no table"
 finish
