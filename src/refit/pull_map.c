@@ -136,7 +136,8 @@ static ravel_status new_mapping(const reading *r, ravel__mapping **made) {
     return status;
 }
 
-/* Names are never reused: a restarted trainer has another name and other memory. */
+/* Names are never reused: a restarted trainer has another name and other memory. E_UNSUPPORTED: the memory is not to be had
+ * (another user, another container, a device that cannot), so the version must be pulled over the link. */
 static ravel_status map(reading *r, const void **data) {
     ravel__mapping *m = take_mapping(r->puller, r->task->sender);
     RAVEL_ASSERT(!m || m->sender == r->task->sender);
@@ -145,7 +146,7 @@ static ravel_status map(reading *r, const void **data) {
         m = NULL;
     }
     ravel_status status = m ? RAVEL_OK : new_mapping(r, &m);
-    if (status != RAVEL_OK) return status;
+    if (status != RAVEL_OK) return status == RAVEL_E_DEAD ? status : RAVEL_E_UNSUPPORTED;
     if (r->mapped.slots == m->slots && (size_t)r->mapped.bytes <= ravel_shared_bytes(m->slot[r->mapped.slot]))
         *data = ravel_shared_data(m->slot[r->mapped.slot]);
     else
@@ -414,7 +415,10 @@ static ravel_status talk(reading *r, int *done) {
     status = ravel__mapped_open(r->body, (int64_t)r->size, &r->mapped, r->err);
     if (status != RAVEL_OK || !same_device(r)) return status;
     status = read_version(r);
-    if (status == RAVEL_E_UNSUPPORTED) return RAVEL_OK;
+    if (status == RAVEL_E_UNSUPPORTED) {
+        ravel_error_clear(r->err);
+        return RAVEL_OK;
+    }
     if (status == RAVEL_OK) status = ask(r, RAVEL__PULL_READ);
     if (status == RAVEL_OK && !r->ended)
         status = ravel_error_set(r->err, RAVEL_E_DATA, "the trainer did not confirm that the version was kept");

@@ -36,7 +36,7 @@ TEST(gpu_feed_uploads) {
 
 static void restart(ravel_device *device, int64_t rounds) {
     (void)rounds;
-    refit_device_body_restart(device);
+    refit_device_body_restart(device, 1);
     refit_device_body_refusals(device);
 }
 

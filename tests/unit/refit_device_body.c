@@ -227,7 +227,7 @@ static bool pulls(ravel_puller *puller, placed *p, int64_t contents, int32_t *ma
     return false;
 }
 
-void refit_device_body_restart(ravel_device *device) {
+void refit_device_body_restart(ravel_device *device, int32_t maps) {
     ravel__rng rng = ravel__rng_seed(5);
     refit_case c;
     placed from, to;
@@ -246,10 +246,10 @@ void refit_device_body_restart(ravel_device *device) {
     ravel_publisher *publisher = publish_once(self, address, &from, &c, 1, &err);
     ravel_refit_sink sink = {.size = sizeof sink, .tensors = to.side.tensors, .count = to.side.count};
     EXPECT(ravel_puller_create(self, address, &sink, NULL, &puller, &err) == RAVEL_OK);
-    EXPECT(puller && pulls(puller, &to, 1, &mapped, &err) && mapped == 1);
+    EXPECT(puller && pulls(puller, &to, 1, &mapped, &err) && mapped == maps);
     ravel_publisher_free(publisher);
     publisher = publish_once(self, address, &from, &c, 2, &err);
-    EXPECT(puller && pulls(puller, &to, 2, &mapped, &err) && mapped == 1);
+    EXPECT(puller && pulls(puller, &to, 2, &mapped, &err) && mapped == maps);
     ravel_puller_free(puller);
     ravel_publisher_free(publisher);
     ravel_comm_free(self);

@@ -9,7 +9,8 @@
 /* Publish and pull of random models: trainers on the device, generators on it or on the host, and the other way round. */
 void refit_device_body_pull(ravel_device *device, int64_t rounds);
 /* A trainer ends and another one begins at the same address: the generator reads the new one's memory. */
-void refit_device_body_restart(ravel_device *device);
+/* maps: 1 where the trainer's memory can be mapped. */
+void refit_device_body_restart(ravel_device *device, int32_t maps);
 /* The collective form. */
 void refit_device_body_collective(ravel_device *device, int64_t rounds);
 /* The same over communicators that `make` makes of host ones (ravel_comm_nccl, or a mock of it): cases of up to `most`

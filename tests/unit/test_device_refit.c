@@ -21,7 +21,7 @@ TEST(device_refit_on_the_host) {
     CHECK_OK(ravel_device_open("host", &device, &err), &err);
     refit_device_body_pull(device, check_scale(12, 200));
     refit_device_body_collective(device, check_scale(12, 200));
-    refit_device_body_restart(device);
+    refit_device_body_restart(device, 1);
     refit_device_body_refusals(device);
     ravel_device_free(device);
 }
@@ -33,7 +33,25 @@ TEST(device_refit_on_the_stub) {
     CHECK_OK(ravel__device_make(&stub_driver, 0, &device, &err), &err);
     refit_device_body_pull(device, check_scale(9, 100));
     refit_device_body_collective(device, check_scale(9, 100));
-    refit_device_body_restart(device);
+    refit_device_body_restart(device, 1);
+    ravel_device_free(device);
+    CHECK_EQ(stub.live, 0);
+}
+
+static int refuse_import(void *inside, int fd, size_t *bytes, int32_t writable, void **array, void **handle) {
+    (void)inside, (void)fd, (void)bytes, (void)writable, (void)array, (void)handle;
+    return STUB_REFUSED;
+}
+
+/* The same device of the same machine, but the trainer's memory is not to be had: another user's, another container's. */
+TEST(device_refit_pulls_over_the_link_what_it_cannot_map) {
+    ravel_device *device = NULL;
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel__driver driver = stub_driver;
+    stub_reset();
+    driver.import = refuse_import;
+    CHECK_OK(ravel__device_make(&driver, 0, &device, &err), &err);
+    refit_device_body_restart(device, 0);
     ravel_device_free(device);
     CHECK_EQ(stub.live, 0);
 }
