@@ -49,6 +49,12 @@ ravel_status ravel__device_usable(ravel_device *device, ravel_error *err);
 ravel_status ravel__device_check(ravel_device *device, int code, const char *what, ravel_error *err);
 void ravel__cache_free(ravel_device *device);
 
+/* Seconds to wait, in nanoseconds that can be added to a clock: none where they are not a number or below 0, 146 years
+ * where they are more. */
+static inline int64_t ravel__wait_ns(double seconds) {
+    return !(seconds > 0) ? 0 : seconds < 4e9 ? (int64_t)(seconds * 1e9) : INT64_MAX / 2;
+}
+
 static inline void *ravel__native(const ravel_stream *stream) {
     return stream ? stream->native : NULL;
 }

@@ -131,7 +131,7 @@ ravel_status ravel_fd_send(int socket, int fd, const void *note, size_t bytes, d
     header->cmsg_type = SCM_RIGHTS;
     header->cmsg_len = CMSG_LEN(sizeof fd);
     memcpy(CMSG_DATA(header), &fd, sizeof fd);
-    ravel_status status = ready(socket, POLLOUT, ravel__clock_ns() + (int64_t)(seconds * 1e9), err);
+    ravel_status status = ready(socket, POLLOUT, ravel__clock_ns() + ravel__wait_ns(seconds), err);
     if (status) return status;
     ssize_t n = sendmsg(socket, &e.message, MSG_NOSIGNAL);
     if (n == (ssize_t)(1 + bytes)) return RAVEL_OK;
@@ -155,7 +155,7 @@ static ravel_status receive(int socket, envelope *e, int *fd, ravel_error *err) 
 ravel_status ravel_fd_recv(int socket, int *fd, void *note, size_t *bytes, double seconds, ravel_error *err) {
     envelope first;
     int found = -1;
-    int64_t deadline = ravel__clock_ns() + (int64_t)(seconds * 1e9);
+    int64_t deadline = ravel__clock_ns() + ravel__wait_ns(seconds);
     open_envelope(&first, 1); /* its size, and the descriptor */
     ravel_status status = ready(socket, POLLIN, deadline, err);
     if (!status) status = receive(socket, &first, &found, err);

@@ -28,7 +28,7 @@ static ravel_status poll_until(ravel_device *d, test_fn *test, void *object, dou
                                ravel_error *err) {
     RAVEL_ASSERT(d && test);
     ravel_status status = ravel__device_usable(d, err);
-    int64_t start = ravel__clock_ns(), most = seconds < 9e9 ? (int64_t)(seconds * 1e9) : INT64_MAX;
+    int64_t start = ravel__clock_ns(), most = ravel__wait_ns(seconds);
     while (!status) {
         int code = test(d->inside, object);
         if (code != RAVEL__DRIVER_PENDING) return ravel__device_check(d, code, what, err);

@@ -92,7 +92,9 @@ static ravel_status take_options(ravel_publisher *p, const ravel_publish_options
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "block-bytes is %lld; it must be a multiple of 8",
                                (long long)o->block_bytes);
     if (o->dtype >= 0 && (ravel_dtype_kind(o->dtype) != 'f' || ravel_dtype_bytes(o->dtype) < 2))
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "dtype %d is not one that floats can be kept as", o->dtype);
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "dtype %s (%d): floats can be kept as f64, f32, bf16 or f16, or with -1 as they are",
+                               ravel_dtype_bytes(o->dtype) ? ravel_dtype_name(o->dtype) : "unknown", o->dtype);
     p->threads = o->threads > 0 ? o->threads : ravel__workers_default(8);
     p->token = text_or_null(o->token) ? o->token : text_or_null(getenv("RAVEL_TOKEN"));
     return RAVEL_OK;

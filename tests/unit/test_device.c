@@ -5,8 +5,11 @@
 
 #include "device/handle.h"
 
+#include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 static ravel_device *open_stub(void) {
@@ -246,15 +249,41 @@ TEST(device_waits_have_deadlines) {
     CHECK_HAS(err.message, "0.01 s");
     ravel_error_clear(&err);
     CHECK_EQ(ravel_event_wait(event, 0, &err), RAVEL_E_TIMEOUT);
+    CHECK_EQ(ravel_event_wait(event, NAN, NULL), RAVEL_E_TIMEOUT);
+    CHECK_EQ(ravel_event_wait(event, -1e300, NULL), RAVEL_E_TIMEOUT);
     stub.stuck = 0;
     ravel_error_clear(&err);
-    CHECK_OK(ravel_event_wait(event, 1, &err), &err);
+    CHECK_OK(ravel_event_wait(event, INFINITY, &err), &err);
     ravel_event_free(event);
     ravel_stream_free(stream);
     ravel_device_free(device);
 }
 
 /* ---- between processes ---------------------------------------------------------------------------------- */
+
+static void *send_later(void *argument) {
+    const int *ends = argument;
+    struct timespec pause = {0, 30 * 1000 * 1000};
+    (void)nanosleep(&pause, NULL);
+    (void)ravel_fd_send(ends[0], ends[1], NULL, 0, INFINITY, NULL);
+    return NULL;
+}
+
+TEST(device_descriptors_are_waited_for_without_a_limit) {
+    ravel_error err = RAVEL_ERROR_INIT;
+    int pair[2], got = -1;
+    size_t bytes = 0;
+    pthread_t thread;
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+    int ends[2] = {pair[1], pair[0]};
+    CHECK_EQ(pthread_create(&thread, NULL, send_later, ends), 0);
+    ravel_status status = ravel_fd_recv(pair[0], &got, NULL, &bytes, INFINITY, &err);
+    (void)pthread_join(thread, NULL);
+    (void)close(pair[0]);
+    (void)close(pair[1]);
+    CHECK_OK(status, &err);
+    CHECK(close(got) == 0);
+}
 
 TEST(device_descriptors_travel) {
     ravel_error err = RAVEL_ERROR_INIT;
