@@ -5,6 +5,7 @@
 #include "train/rl/task.h"
 
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 
 TEST(task_answers_are_right) {
@@ -116,6 +117,16 @@ TEST(reward_server_is_reached_without_tls) {
     ravel_error err = RAVEL_ERROR_INIT;
     CHECK_EQ(train_reward_create("https://host/score", 1, &reward, &err), RAVEL_E_ARGUMENT);
     CHECK_HAS(err.message, "plain http://");
+}
+
+/* A command has the signals that a shell starts it with, whatever the trainer ignores. */
+TEST(reward_command_has_its_own_signals) {
+    train_score scores[4];
+    ravel_error err = RAVEL_ERROR_INIT;
+    void (*before)(int) = signal(SIGPIPE, SIG_IGN);
+    CHECK_EQ(score("kill -PIPE $$; exit 9", 20, 4, scores, &err), RAVEL_E_CALLBACK);
+    (void)signal(SIGPIPE, before);
+    CHECK_HAS(err.message, "killed by signal 13");
 }
 
 /* A connection that is refused before it begins: no socket is ever connected. */

@@ -107,6 +107,8 @@ static void stop(train_reward *r, int at_once) {
 
 static void run_child(const char *command, int in, int out) {
     setpgid(0, 0);
+    signal(SIGPIPE, SIG_DFL); /* ignored signals stay ignored in a command; ravel train ignores these */
+    signal(SIGXFSZ, SIG_DFL);
     dup2(in, 0);
     dup2(out, 1);
     for (int fd = 3; fd < 1024; fd++) close(fd); /* that other libraries opened without close-on-exec */
