@@ -124,8 +124,8 @@ ravel_status train_task_find(const char *name, const train_task **task, ravel_er
         (void)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", names[i]);
     }
     const char *near = ravel_suggest(name, names, TASKS);
-    return ravel_error_set(err, RAVEL_E_ARGUMENT, "there is no task \"%.40s\"%s%s%s; the tasks are %s", name,
-                           near ? ", did you mean \"" : "", near ? near : "", near ? "\"?" : "", list);
+    return ravel_error_set(err, RAVEL_E_ARGUMENT, "there is no task \"%.40s\"%s%s%s tasks are %s", name,
+                           near ? "; did you mean \"" : "; the", near ? near : "", near ? "\"? The" : "", list);
 }
 
 void train_task_make(const train_task *task, uint64_t seed, int64_t index, int32_t level, train_question *question) {
