@@ -23,6 +23,16 @@ def test_one_line_after_import_ravel():
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
 
 
+def test_an_older_vllm_runs_beside_the_package(monkeypatch, caplog):
+    """vLLM calls the entry point wherever the wheel is installed."""
+    for name in ("vllm", "vllm.distributed"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    monkeypatch.delitem(sys.modules, "ravel.adapters.vllm", raising=False)
+    with caplog.at_level("INFO"):
+        ravel.adapters.vllm.register()
+    assert "needs vLLM 0.32" in caplog.text
+
+
 # ---- verl ------------------------------------------------------------------------------------------------------------
 
 

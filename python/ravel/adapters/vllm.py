@@ -6,6 +6,7 @@ weights. The trainers' half is vllm_trainer.py."""
 from __future__ import annotations
 
 import contextlib
+import logging
 from dataclasses import dataclass
 
 from ._staged import Staged, to_torch
@@ -18,8 +19,13 @@ except ImportError:  # imported without vLLM, by docs and linters
 
 
 def register() -> None:
-    from vllm.distributed.weight_transfer import WeightTransferEngineFactory, WeightTransferTrainerFactory
-
+    """vLLM calls it in every process wherever the wheel is installed, and an exception would end the process: an older vLLM
+    goes on without the backend, and refuses its name."""
+    try:
+        from vllm.distributed.weight_transfer import WeightTransferEngineFactory, WeightTransferTrainerFactory
+    except ImportError as problem:
+        logging.getLogger(__name__).info("the weight transfer backend \"ravel\" needs vLLM 0.32 or newer: %s", problem)
+        return
     with contextlib.suppress(ValueError):  # it is registered already
         WeightTransferEngineFactory.register_engine("ravel", __name__, "RavelEngine")
         WeightTransferTrainerFactory.register_engine("ravel", "ravel.adapters.vllm_trainer", "RavelTrainerEngine")
