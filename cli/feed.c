@@ -214,8 +214,7 @@ static ravel_status run_updates(rank *r, ravel_error *err) {
     ravel_feed_stats stats;
     ravel_feed_read_stats(r->feed, &stats);
     if (r->number == 0 && !r->j->to_stdout)
-        feed_print_totals(&r->totals, &stats, ravel_comm_size(r->comm),
-                          strcmp(ravel_comm_kind(r->comm), "threads") != 0);
+        feed_print_totals(&r->totals, &stats, ravel_comm_size(r->comm), ravel_comm_kind(r->comm));
     return RAVEL_OK;
 }
 

@@ -40,6 +40,7 @@ void feed_live_update(ravel_metrics *live, const feed_line *line);
 void feed_print_line(const feed_line *line);
 void feed_print_json(FILE *out, const feed_line *line, const char *cursor);
 void feed_add(feed_totals *totals, const feed_line *line);
-void feed_print_totals(const feed_totals *totals, const ravel_feed_stats *stats, int32_t ranks, int is_mpi);
+/* `kind`: of the communicator, as ravel_comm_kind has it. */
+void feed_print_totals(const feed_totals *totals, const ravel_feed_stats *stats, int32_t ranks, const char *kind);
 
 #endif

@@ -2,6 +2,7 @@
 #include "cli/feed.h"
 
 #include <inttypes.h>
+#include <string.h>
 #include <unistd.h>
 
 static double share(int64_t part, int64_t whole) {
@@ -121,16 +122,17 @@ static const char *s_of(int64_t count) {
     return count == 1 ? "" : "s";
 }
 
-void feed_print_totals(const feed_totals *t, const ravel_feed_stats *stats, int32_t ranks, int is_mpi) {
+void feed_print_totals(const feed_totals *t, const ravel_feed_stats *stats, int32_t ranks, const char *kind) {
+    int processes = strcmp(kind, "mpi") == 0 || strcmp(kind, "tcp") == 0;
     char a[32], b[32], c[32];
     TRAIN_ASSERT(ranks > 0 && t->loss_tokens <= t->tokens && t->tokens <= t->padded);
-    printf("\n%" PRId64 " update%s, %s sample%s, %s tokens (%s learnt) on %d %srank%s%s\n", t->updates,
+    printf("\n%" PRId64 " update%s, %s sample%s, %s tokens (%s learnt) on %d rank%s %s%s\n", t->updates,
            s_of(t->updates), cli_thousands(t->samples, a, sizeof a), s_of(t->samples),
-           cli_thousands(t->tokens, b, sizeof b), cli_thousands(t->loss_tokens, c, sizeof c), ranks,
-           is_mpi ? "MPI " : "", s_of(ranks), is_mpi ? "" : " in one process");
+           cli_thousands(t->tokens, b, sizeof b), cli_thousands(t->loss_tokens, c, sizeof c), ranks, s_of(ranks),
+           processes ? "over " : "in one process", processes ? kind : "");
     printf("  fill      %.2f %% of capacity, padding %.2f %%, %" PRId64 " bin%s and %" PRId64 " filler%s\n",
-           100 * share(t->tokens, t->capacity), 100 * (1 - share(t->tokens, t->padded)), t->bins, s_of(t->bins),
-           t->fillers, s_of(t->fillers));
+           100 * share(t->tokens, t->capacity), t->padded ? 100 * (1 - share(t->tokens, t->padded)) : 0.0, t->bins,
+           s_of(t->bins), t->fillers, s_of(t->fillers));
     if (t->skipped) printf("  skipped   %" PRId64 " samples that fit no bin\n", t->skipped);
     printf(
         "  time      %.3f s, of which the consumer waited %.3f s (%.1f %%); preparing took %.3f s on the slowest rank\n",

@@ -285,18 +285,28 @@ static void look_for_root(ravel__net *net, const char *rendezvous, int64_t deadl
         (void)snprintf(net->why, sizeof net->why, "%.470s", err.message);
 }
 
+/* Rank 0: who did not come. Those that came without a number may be any of them. */
+static void name_missing(ravel__net *net, int used) {
+    enum { SHOWN = 8 };
+    int32_t count = net->ranks - net->met, shown = 0;
+    size_t room = sizeof net->why;
+    if (net->loose_count) {
+        (void)snprintf(net->why + used, room - (size_t)used, "; missing are %d of %d", count, net->ranks);
+        return;
+    }
+    used += snprintf(net->why + used, room - (size_t)used, "; missing %s", count == 1 ? "is rank" : "are ranks");
+    for (int32_t r = 1; r < net->ranks && shown < SHOWN; r++)
+        if (!net->arrivals[r]) used += snprintf(net->why + used, room - (size_t)used, "%s %d", shown++ ? "," : "", r);
+    if (count > SHOWN) (void)snprintf(net->why + used, room - (size_t)used, " and %d more", count - SHOWN);
+}
+
 static int missing(ravel__net *net) {
     char last[300];
     (void)snprintf(last, sizeof last, "%.290s", net->why);
     int used =
         snprintf(net->why, sizeof net->why, "not all ranks came to the first meeting within %.3g s", net->timeout);
     if (net->rank == 0) {
-        int32_t shown = 0;
-        for (int32_t r = 1; r < net->ranks && shown < 8; r++) {
-            if (net->arrivals[r]) continue;
-            used += snprintf(net->why + used, sizeof net->why - (size_t)used, "%s %d",
-                             shown++ ? "," : "; missing are ranks", r);
-        }
+        name_missing(net, used);
         return RAVEL__WIRE_TIMEOUT;
     }
     if (last[0])

@@ -68,7 +68,7 @@ verdict "tcp from Slurm's environment" 2 "$(fine)"
 # Another token is refused in time, and said.
 wait $strangers
 started=""
-grep -q 'token' "$log.token" && grep -q 'missing are ranks 1' "$log.token" && said=1 || said=0
+grep -q 'token' "$log.token" && grep -q 'missing is rank 1' "$log.token" && said=1 || said=0
 sed 's/FAIL/fail/' "$log.token" >"$log"; verdict "tcp, another token" 0 $said
 
 # Two hosts: network namespaces with a wire between them.

@@ -178,7 +178,15 @@ TEST(comm_tcp_says_who_is_missing_in_time) {
     CHECK_EQ(ravel_comm_tcp(&o, &comm, &err), RAVEL_E_TIMEOUT);
     CHECK_HAS(err.message, "missing are ranks 1, 2");
     ravel_error_clear(&err);
-    o.rank = 1;
+    o.timeout = 0.05, o.ranks = 12;
+    CHECK_EQ(ravel_comm_tcp(&o, &comm, &err), RAVEL_E_TIMEOUT);
+    CHECK_HAS(err.message, "missing are ranks 1, 2, 3, 4, 5, 6, 7, 8 and 3 more");
+    ravel_error_clear(&err);
+    o.ranks = 2;
+    CHECK_EQ(ravel_comm_tcp(&o, &comm, &err), RAVEL_E_TIMEOUT);
+    CHECK_HAS(err.message, "missing is rank 1");
+    ravel_error_clear(&err);
+    o.timeout = 0.3, o.ranks = 3, o.rank = 1;
     CHECK_EQ(ravel_comm_tcp(&o, &comm, &err), RAVEL_E_TIMEOUT);
     CHECK_HAS(err.message, "within 0.3 s");
     ravel_error_clear(&err);
