@@ -125,6 +125,10 @@ static ravel_status read_whole(text_reader *r, FILE *file, const char *name, tex
         used += got = fread(text + used, 1, room - used, file);
         TRAIN_ASSERT(used <= room);
     }
+    if (ferror(file)) { /* a part of a text is not printed */
+        free(text);
+        return ravel_error_set(err, RAVEL_E_IO, "%s: cannot read it", name);
+    }
     ravel_error inner = RAVEL_ERROR_INIT;
     ravel_status status = text_read(r, text, used, take, user, &inner);
     if (status) (void)ravel_error_set(err, status, "%s: %s", name, inner.message);

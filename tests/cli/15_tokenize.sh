@@ -40,6 +40,7 @@ code "lengths of a field" 0 "$RAVEL" plan --lengths "$T/field.jsonl" --tokenizer
 says out "1 samples"
 refuses "no folder" 2 "name a model folder" "$RAVEL" tokenize
 refuses "a folder without a tokenizer" 1 "tokenizer.json" "$RAVEL" tokenize docs --text x
+refuses "a folder as a text" 1 "docs: cannot read it" "$RAVEL" tokenize $G docs
 refuses "a wrong line" 1 "field.jsonl:1: there is no text \"zz\"" "$RAVEL" tokenize $G "$T/field.jsonl" --field zz
 refuses "a row that fits nothing" 1 "this one has \"a\"" "$RAVEL" tokenize $G "$T/field.jsonl" --rows
 refuses "an unknown chat format" 2 "no chat format \"zz\"" "$RAVEL" tokenize $G "$T/chat.jsonl" --rows --chat-format zz
