@@ -46,7 +46,7 @@ def data(folder):
 
 
 def answers(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in path.read_text(encoding="utf8").split("\n") if line]  # splitlines cuts at U+2028 too
 
 
 def show(folder):

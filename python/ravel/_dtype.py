@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from . import _abi
 from ._device import DeviceArray, is_on_device
 from ._lib import NUMPY, call, host_array, host_tensor, lib
 

@@ -8,7 +8,7 @@ from typing import Any, Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from . import _abi
-from ._device import Device, DeviceArray, is_on_device, open_device, place_of, stream_number
+from ._device import Device, DeviceArray, is_on_device, open_device, stream_number
 from ._dtype import NUMPY, any_array, parse
 from ._lib import Handle, Raised, address, fields, lib, view_bytes
 from ._options import Table
