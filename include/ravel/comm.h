@@ -11,6 +11,7 @@
  *                   mpi        N processes, Open MPI or MPICH, started by mpirun or srun
  *                   tcp        N processes that find one another at a rendezvous; started by hand, srun or torchrun
  *                   callbacks  the caller's own functions (torch.distributed, mpi4py, ...)
+ *                   nccl       arrays in device memory, beside any of the others
  *
  * The calling loop, the same over every back end:
  *
@@ -72,12 +73,12 @@ typedef enum ravel_reduce { RAVEL_SUM, RAVEL_MIN, RAVEL_MAX } ravel_reduce;
 /* ---- options -------------------------------------------------------------------------------------------- */
 
 typedef struct ravel_comm_options {
-    size_t size;                      /* sizeof(ravel_comm_options), set by ravel_comm_options_default */
-    double timeout;                   /* seconds that a call may wait; 0: RAVEL_COMM_TIMEOUT, else 600 */
-    int64_t chunk_bytes;              /* the most that is handed to the transport in one message (mpi, callbacks) */
-    int32_t check;                    /* compare what the ranks ask for before anything moves (mpi, callbacks) */
-    int32_t shared;                   /* tcp: long messages inside a machine go through shared memory */
-    const char *module;               /* mpi: file of the module; NULL: RAVEL_MPI_MODULE, else looked for */
+    size_t size;         /* sizeof(ravel_comm_options), set by ravel_comm_options_default */
+    double timeout;      /* seconds that a call may wait; 0: RAVEL_COMM_TIMEOUT, else 600 */
+    int64_t chunk_bytes; /* the most that is handed to mpi, or to a callback's send, recv or broadcast, at once */
+    int32_t check;       /* compare what the ranks ask for before anything moves; threads always does */
+    int32_t shared;      /* tcp: long messages inside a machine go through shared memory */
+    const char *module;  /* mpi: file of the module; NULL: RAVEL_MPI_MODULE, else looked for */
     const ravel_allocator *allocator; /* NULL: malloc; it must outlive the communicator and all split from it */
     const char *comm;                 /* what ravel_comm_open("auto") opens: auto, self, mpi or tcp */
     /* tcp. Where they are not given, Slurm's or torchrun's environment says rank, ranks and rendezvous. */
@@ -154,7 +155,7 @@ RAVEL_API void ravel_comm_abort(ravel_comm *comm, const ravel_error *why);
 
 RAVEL_API int32_t ravel_comm_rank(const ravel_comm *comm);
 RAVEL_API int32_t ravel_comm_size(const ravel_comm *comm);
-/* "self", "threads", "mpi", "tcp" or "callbacks"; static. */
+/* "self", "threads", "mpi", "tcp", "callbacks" or "nccl"; static. */
 RAVEL_API const char *ravel_comm_kind(const ravel_comm *comm);
 /* The number that `rank` of this communicator has in the one that all splitting began with. */
 RAVEL_API int32_t ravel_comm_world_rank(const ravel_comm *comm, int32_t rank);

@@ -609,10 +609,13 @@ ravel_status ravel_comm_nccl_find(ravel_error *err) {
 ravel_status ravel_comm_nccl(ravel_comm *host, ravel_stream *stream, const ravel_comm_options *options,
                              ravel_comm **comm, ravel_error *err) {
     const ravel__nccl *nccl = NULL;
+    ravel_status status = RAVEL_OK;
     if (strncmp(stream->device->info.name, "cuda", 4) != 0)
-        return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "NCCL needs a stream of a CUDA device, and this is of %s",
-                               stream->device->info.name);
-    ravel_status status = load(&nccl, err);
+        status = ravel_error_set(err, RAVEL_E_UNSUPPORTED, "NCCL needs a stream of a CUDA device, and this is of %s",
+                                 stream->device->info.name);
+    else
+        status = load(&nccl, err);
+    status = ravel_agree(host, status, err); /* a rank without NCCL takes part, so that none waits for it */
     return status ? status : ravel__comm_nccl_with(nccl, host, stream, options, comm, err);
 }
 

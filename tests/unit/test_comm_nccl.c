@@ -259,3 +259,29 @@ TEST(comm_nccl_says_what_is_missing) {
     ravel_device_free(device);
     ravel_comm_free(host);
 }
+
+/* Rank 0 cannot have NCCL: the other ranks, which come to meet it, get its sentence at once. */
+static ravel_status without_nccl(ravel_comm *host, void *user, ravel_error *err) {
+    ravel_error seen = RAVEL_ERROR_INIT;
+    ravel_device *device = NULL;
+    ravel_stream *stream = NULL;
+    ravel_comm *comm = NULL;
+    (void)user;
+    ravel_status status = ravel_device_open("host", &device, err);
+    if (!status) status = ravel_stream_create(device, &stream, err);
+    if (status) return status;
+    status = ravel_comm_rank(host) == 0 ? ravel_comm_nccl(host, stream, NULL, &comm, &seen)
+                                        : ravel_agree(host, RAVEL_OK, &seen); /* what a rank with NCCL would do */
+    ravel_stream_free(stream);
+    ravel_device_free(device);
+    if (status == RAVEL_E_UNSUPPORTED && strstr(seen.message, "rank 0: NCCL needs a stream")) return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_INTERNAL, "%s: %s", ravel_status_name(status), seen.message);
+}
+
+TEST(comm_nccl_that_one_rank_lacks_is_an_error_of_all) {
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_comm_options options;
+    ravel_comm_options_default(&options);
+    options.timeout = 60;
+    CHECK_OK(ravel_threads_run(3, &options, without_nccl, NULL, &err), &err);
+}
