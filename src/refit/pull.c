@@ -48,6 +48,16 @@ void ravel_pull_options_default(ravel_pull_options *options) {
 
 /* ---- create --------------------------------------------------------------------------------------------- */
 
+static char *copy_text(ravel_puller *p, const char *text) {
+    size_t bytes = strlen(text) + 1;
+    char *copy = ravel__alloc(&p->memory.allocator, bytes);
+    return copy ? memcpy(copy, text, bytes) : NULL;
+}
+
+static void free_text(ravel_puller *p, char *text) {
+    ravel__release(&p->memory.allocator, text, text ? strlen(text) + 1 : 0);
+}
+
 static ravel_status take_options(ravel_puller *p, const ravel_pull_options *from, ravel_error *err) {
     ravel_pull_options *o = &p->options;
     const ravel_allocator *allocator = o->allocator;
@@ -58,8 +68,10 @@ static ravel_status take_options(ravel_puller *p, const ravel_pull_options *from
     o->allocator = allocator;
     if (status == RAVEL_OK) status = ravel_options_check(table, o, err);
     p->threads = o->threads > 0 ? o->threads : ravel__workers_default(8);
-    p->token = o->token && o->token[0] ? o->token : getenv("RAVEL_TOKEN");
-    return status;
+    const char *token = o->token && o->token[0] ? o->token : getenv("RAVEL_TOKEN");
+    if (status != RAVEL_OK || !token || !token[0]) return status;
+    p->token = copy_text(p, token);
+    return p->token ? RAVEL_OK : ravel__no_memory(err, strlen(token) + 1, "a token");
 }
 
 static ravel_status take_sink(ravel_puller *p, const ravel_refit_sink *sink, ravel_error *err) {
@@ -86,10 +98,8 @@ static ravel_status take_address(ravel_puller *p, const char *address, ravel_err
     ravel_error why = RAVEL_ERROR_INIT;
     if (ravel__address_parse(address, bytes - 1, &parsed, &why) == RAVEL_E_ARGUMENT)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s", why.message);
-    p->address = ravel__alloc(&p->memory.allocator, bytes);
-    if (!p->address) return ravel__no_memory(err, bytes, "an address");
-    memcpy(p->address, address, bytes);
-    return RAVEL_OK;
+    p->address = copy_text(p, address);
+    return p->address ? RAVEL_OK : ravel__no_memory(err, bytes, "an address");
 }
 
 static ravel_status start_watch(ravel_puller *p, ravel_error *err) {
@@ -159,7 +169,8 @@ void ravel_puller_free(ravel_puller *p) {
     if (p->session) ravel__pull_plan_free(&p->plan);
     if (p->session) ravel__directory_free(&p->directory);
     ravel__release(own, p->tasks, (size_t)p->task_room * sizeof *p->tasks);
-    ravel__release(own, p->address, p->address ? strlen(p->address) + 1 : 0);
+    free_text(p, p->address);
+    free_text(p, p->token);
     ravel__holding_free(&p->holding, own);
     ravel__arena_free(&p->arena);
     ravel_comm_free(p->comm);

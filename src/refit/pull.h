@@ -64,9 +64,8 @@ struct ravel_puller {
     ravel__stage stage;
     ravel_comm *comm;
     int32_t rank, ranks;
-    char *address;
-    const char *token;
-    uint64_t generator; /* the same on every rank */
+    char *address, *token; /* copies: the caller may clear a secret after create; token NULL: none */
+    uint64_t generator;    /* the same on every rank */
     int32_t threads;
     /* of the trainers that it knows */
     uint64_t session; /* 0: no plan */

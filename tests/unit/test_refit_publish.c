@@ -248,6 +248,21 @@ TEST(refit_pull_gets_the_newest_when_it_comes_late) {
     pair_close(&p);
 }
 
+/* A program may clear a secret as soon as it has been handed over. */
+TEST(refit_pull_keeps_its_own_copy_of_the_token) {
+    pair p;
+    char secrets[2][8] = {"secret", "secret"};
+    CHECK(pair_open(&p));
+    p.publish.token = secrets[0];
+    p.pull.token = secrets[1];
+    CHECK(pair_meet(&p));
+    memset(secrets, 'x', sizeof secrets - 1);
+    CHECK_OK(pair_publish(&p, 1), &p.err);
+    CHECK_OK(pair_pull(&p), &p.err);
+    CHECK(pair_holds(&p, 1));
+    pair_close(&p);
+}
+
 /* Forever is a time to wait, too. */
 TEST(refit_pull_waits_any_time) {
     pair p;
