@@ -191,7 +191,7 @@ static ravel_status make_pool(ravel_refit *refit, ravel__pool *pool, int wanted,
  * no callbacks, no undo log on a disk. */
 static int may_borrow(const ravel_refit *refit) {
     return !refit->data && !(refit->transport && refit->transport->no_loans) && ravel__comm_lends(refit->comm) &&
-           refit->sink && !refit->sink->load && !refit->options.undo_dir;
+           refit->sink && !refit->sink->load && !refit->stage.undo_dir;
 }
 
 /* ---- payloads in device memory -------------------------------------------------------------------------- */

@@ -76,10 +76,14 @@ ravel_status ravel__stage_init(ravel__stage *s, const ravel_refit_sink *sink, co
     s->holding = holding;
     s->allocator = allocator;
     s->far = bytes_of(holding) > CACHE_BYTES;
-    s->undo_dir = options->undo_dir && options->undo_dir[0] ? options->undo_dir : NULL;
     s->held.version = sink->version;
     pthread_mutex_init(&s->log_lock, NULL);
-    return RAVEL_OK;
+    if (s->kind != &ravel__stage_undo || !options->undo_dir || !options->undo_dir[0]) return RAVEL_OK;
+    size_t bytes = strlen(options->undo_dir) + 1;
+    s->undo_dir = ravel__alloc(allocator, bytes);
+    if (!s->undo_dir) return ravel__no_memory(err, bytes, "the undo folder's name");
+    memcpy(s->undo_dir, options->undo_dir, bytes);
+    return s->kind->begin(s, err); /* a folder that cannot be used is found before a weight moves */
 }
 
 void ravel__stage_free(ravel__stage *s) {
@@ -87,6 +91,7 @@ void ravel__stage_free(ravel__stage *s) {
     if (s->active) (void)ravel__stage_abort(s, NULL);
     ravel__stage_free_sets(s);
     ravel__stage_free_log(s);
+    ravel__release(s->allocator, s->undo_dir, s->undo_dir ? strlen(s->undo_dir) + 1 : 0);
     uint64_t *first = s->hashes < s->next_hashes ? s->hashes : s->next_hashes;
     if (s->hashes) ravel__release(s->allocator, first, (size_t)s->holding->count * 2 * sizeof *first);
     pthread_mutex_destroy(&s->log_lock);

@@ -60,12 +60,12 @@ struct ravel__stage {
     const ravel_refit_sink *sink; /* NULL: this rank receives nothing */
     const ravel__holding *holding;
     const ravel_allocator *allocator; /* of second sets and log */
-    const char *undo_dir;
-    const ravel__stage_kind *kind; /* as configured */
-    const ravel__stage_kind *now;  /* of the version that is being staged: `kind`, or in place for the first */
-    int32_t far;                   /* the tensors together are larger than a cache */
-    int32_t active;                /* between begin and commit or abort */
-    _Atomic int32_t live;          /* 0: data, 1: spare; readers on other threads ask for it */
+    char *undo_dir;                   /* a copy; NULL: not undo, or the log is in memory */
+    const ravel__stage_kind *kind;    /* as configured */
+    const ravel__stage_kind *now;     /* of the version that is being staged: `kind`, or in place for the first */
+    int32_t far;                      /* the tensors together are larger than a cache */
+    int32_t active;                   /* between begin and commit or abort */
+    _Atomic int32_t live;             /* 0: data, 1: spare; readers on other threads ask for it */
     ravel_refit_identity held, next;
     ravel_refit_identity prepared; /* complete, but the vote's result is not known; version 0: none */
     void **spares;                 /* [sink->count] second sets that the stage allocated; NULL: none yet */

@@ -162,3 +162,31 @@ TEST(refit_delta_bases_survive_who_joins_and_who_leaves) {
     f.options.route = RAVEL_REFIT_SHARD;
     CHECK_OK(run_few(&f, 3, &err), &err);
 }
+
+/* An empty folder's name is none, as a table of options sets it: receivers over threads still need no buffers. */
+static ravel_status borrow_body(ravel_comm *comm, few_ranks *f, ravel_error *err) {
+    float data[FLOATS];
+    int32_t rank = ravel_comm_rank(comm);
+    ravel_refit_tensor t = float_tensor("w", data, FLOATS);
+    ravel_refit_source source = {.size = sizeof source, .tensors = &t, .count = 1};
+    ravel_refit_sink sink = {.size = sizeof sink, .tensors = &t, .count = 1};
+    ravel_refit *refit = NULL;
+    ravel_refit_report report = {.size = sizeof report};
+    fill_floats(data, FLOATS, rank ? 0.0F : 3.0F);
+    ravel_status status =
+        ravel_refit_create(comm, rank ? NULL : &source, rank ? &sink : NULL, &f->options, &refit, err);
+    if (status == RAVEL_OK) status = ravel_refit_update(refit, 1, &report, err);
+    ravel_refit_free(refit);
+    if (status == RAVEL_OK) EXPECT((report.peak_bytes < report.buffer_bytes) == (rank > 0));
+    if (status == RAVEL_OK) EXPECT(floats_are(data, FLOATS, 3.0F));
+    return status;
+}
+
+TEST(refit_over_threads_borrows_with_an_empty_undo_folder) {
+    few_ranks f = {.body = borrow_body};
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_refit_options_default(&f.options);
+    f.options.undo_dir = "";
+    f.options.buffer_bytes = 4 << 20;
+    CHECK_OK(run_few(&f, 2, &err), &err);
+}
