@@ -301,10 +301,10 @@ typedef struct ravel_plan_stats {
  * Set cp_pool to the number of ranks (dp * cp); dp must be 1 or the same number, cp must be 1.
  *
  * A group of width k holds at most k * budget slot tokens, a slot being a multiple of lcm(align, 2 * k * cp_tp) for
- * k > 1 (k * cp_tp where cp_split is contiguous) and of lcm(align, cp_tp) for k = 1. Its first rank is a multiple of its width, and groups do not overlap. A sample that is
- * over the budget takes the narrowest width that holds it or a wider one. Time of a group: its samples' cost / k, times
- * 1 + price(k) / 1000; a micro-step takes as long as its slowest group, plus cost.overhead.
- * Homes (ranks of the pool) do not change such a plan; stats.tokens_moved counts by them.
+ * k > 1 (k * cp_tp where cp_split is contiguous) and of lcm(align, cp_tp) for k = 1. Its first rank is a multiple of its
+ * width, and groups do not overlap. A sample that is over the budget takes the narrowest width that holds it or a wider
+ * one. Time of a group: its samples' cost / k, times 1 + price(k) / 1000; a micro-step takes as long as its slowest
+ * group, plus cost.overhead. Homes (ranks of the pool) do not change such a plan; stats.tokens_moved counts by them.
  *
  * In such a plan `dp` is the pool. The bin (micro-step, first rank of a group) holds the group's samples, all members
  * run them in that order; the bins of the other members are empty, but have the group's cost in bin_costs. */
