@@ -215,10 +215,12 @@ def counts(row: Row) -> tuple[int, int]:
 
 
 def convert(data: str, out: pathlib.Path, encoder: typing.Callable[[Row], Row]) -> str:
-    """Writes every row of `data` through `encoder` to `out`, all or nothing; a sentence with the numbers."""
+    """Writes every row of `data` through `encoder` to `out`, a file all or nothing; a sentence with the numbers."""
     if out.exists() and out.samefile(data):
         raise BadRow(f"{out} would overwrite its own input")
-    aside = out.with_name(out.name + ".tmp")
+    out = out.resolve()
+    whole = out.is_file() or not out.exists()  # a pipe or a device cannot be replaced, and is written as it is
+    aside = out.with_name(out.name + ".tmp") if whole else out
     rows = tokens = learnt = 0
     try:
         with open(data, "rb") as lines, open(aside, "w", encoding="utf8") as written:
@@ -232,9 +234,11 @@ def convert(data: str, out: pathlib.Path, encoder: typing.Callable[[Row], Row]) 
                 written.write(json.dumps(row) + "\n")
                 more = counts(row)
                 rows, tokens, learnt = rows + 1, tokens + more[0], learnt + more[1]
-        aside.replace(out)
+        if whole:
+            aside.replace(out)
     finally:
-        aside.unlink(missing_ok=True)
+        if whole:
+            aside.unlink(missing_ok=True)
     return f"{rows} rows, {tokens} tokens, {learnt} learnt"
 
 
@@ -254,8 +258,10 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     try:
         tokenizer = AutoTokenizer.from_pretrained(options.model)
-        print(convert(options.data, pathlib.Path(options.out), lambda row: encode_prompt(tokenizer, row) if options.prompts
-                      else encode(tokenizer, row, options.train_on)))
+        out = pathlib.Path(options.out)
+        done = convert(options.data, out, lambda row: encode_prompt(tokenizer, row) if options.prompts
+                       else encode(tokenizer, row, options.train_on))
+        print(done, file=sys.stdout if out.is_file() else sys.stderr)
     except (OSError, ValueError) as problem:
         print(f"ravel.prepare: {problem}", file=sys.stderr)
         return 1

@@ -1,6 +1,7 @@
 """Tokenizers and rows: the golden cases of tests/golden, through the package."""
 
 import json
+import os
 import pathlib
 
 import numpy as np
@@ -167,3 +168,19 @@ def test_prepare_writes_all_or_nothing(tmp_path):
     data.write_text('{"text": "a"}\n\n{"text": "bc", "id": 7}\n', encoding="utf8")
     assert prepare.convert(str(data), out, lambda row: prepare.encode(Letters(), row)) == "2 rows, 5 tokens, 5 learnt"
     assert [json.loads(line).get("id") for line in out.read_text().splitlines()] == [None, 7]
+
+
+def test_prepare_writes_into_pipes_and_through_links(tmp_path):
+    from ravel import prepare
+    data, pipe, link, far = (tmp_path / name for name in ("in.jsonl", "pipe", "link", "far"))
+    data.write_text('{"input_ids": [1, 2]}\n', encoding="utf8")
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    prepare.convert(str(data), pipe, lambda row: row | {"loss_mask": [1, 1]})
+    assert json.loads(os.read(reader, 4096)) == {"input_ids": [1, 2], "loss_mask": [1, 1]}
+    os.close(reader)
+    assert pipe.is_fifo()  # and not a file in its place
+    far.touch()
+    link.symlink_to(far)
+    prepare.convert(str(data), link, lambda row: row | {"loss_mask": [1, 1]})
+    assert link.is_symlink() and far.read_text(encoding="utf8").count("\n") == 1

@@ -332,6 +332,12 @@ static ravel_status set_member(const train_part *parts, int count, const ravel_j
     return ravel_option_set(part->table, part->options, node->key, value, err);
 }
 
+/* Options that runs have written into their config.json and that are gone: such a run is still resumed. */
+static int is_retired(train_kind kind, const ravel_json *doc, const char *key) {
+    int of_a_run = ravel_json_get(doc, ravel_json_root(doc), "kind") != NULL;
+    return of_a_run && kind == TRAIN_DPO && strcmp(key, "level") == 0;
+}
+
 ravel_status train_config_json(train_config *config, train_kind kind, const ravel_json *doc, ravel_error *err) {
     train_part parts[TRAIN_PARTS];
     int count = train_config_parts(config, kind, parts);
@@ -344,6 +350,7 @@ ravel_status train_config_json(train_config *config, train_kind kind, const rave
             return ravel_error_set(err, RAVEL_E_ARGUMENT, "this configuration is for another kind of training, not %s",
                                    train_kind_name(kind));
         }
+        if (is_retired(kind, doc, n->key)) continue;
         ravel_status status = set_member(parts, count, n, err);
         if (status) return status;
     }
