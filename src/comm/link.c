@@ -254,7 +254,7 @@ void ravel__hub_wake(ravel__hub *hub) {
 
 static void lose_in_time(ravel__link *link, const char *what, double seconds) {
     char why[LINK_WHY];
-    (void)snprintf(why, sizeof why, "%s %s %.3g s%s%.140s", link->peer, what, seconds, link->trouble[0] ? ": " : "",
+    (void)snprintf(why, sizeof why, "%s %s %.3g s%s%.400s", link->peer, what, seconds, link->trouble[0] ? ": " : "",
                    link->trouble);
     ravel__link_lose(link, why);
 }

@@ -301,8 +301,8 @@ static void name_missing(ravel__net *net, int used) {
 }
 
 static int missing(ravel__net *net) {
-    char last[300];
-    (void)snprintf(last, sizeof last, "%.290s", net->why);
+    char last[sizeof net->why];
+    memcpy(last, net->why, sizeof last);
     int used =
         snprintf(net->why, sizeof net->why, "not all ranks came to the first meeting within %.3g s", net->timeout);
     if (net->rank == 0) {
@@ -310,7 +310,7 @@ static int missing(ravel__net *net) {
         return RAVEL__WIRE_TIMEOUT;
     }
     if (last[0])
-        (void)snprintf(net->why + used, sizeof net->why - (size_t)used, "; the last trouble was: %.250s", last);
+        (void)snprintf(net->why + used, sizeof net->why - (size_t)used, "; the last trouble was: %.350s", last);
     return RAVEL__WIRE_TIMEOUT;
 }
 
