@@ -2,7 +2,7 @@
 """kill -9 of a random rank at a random moment of a run of several processes over TCP. All other ranks must end with an
 error within the deadline, and the run, resumed on another mesh, must have the losses of a run that was left alone.
 
-    lost.py RAVEL COUNT [SEED]
+    lost.py RAVEL COUNT [SEED] [KIND]      KIND: sft, dpo, grpo or async (grpo --async 1) alone
 
 Ends with "N passed, N failed"."""
 
@@ -21,6 +21,7 @@ from curve import losses
 
 ravel, count = sys.argv[1], int(sys.argv[2])
 seed = int(sys.argv[3]) if len(sys.argv) > 3 else int(time.time())
+only = sys.argv[4] if len(sys.argv) > 4 else None
 dice = random.Random(seed)
 scratch = tempfile.mkdtemp(prefix="ravel-lost-")
 pairs = os.path.join(scratch, "pairs.jsonl")
@@ -36,7 +37,8 @@ grpo = ["train", "grpo", "--entropy", "0.05", "--task", "sort", "--prompts", "4"
 # meshes: options, and the number of trainer processes
 meshes = [("--tp 2 --pp 2", 4), ("--pp 2 --dp 2 --shard params", 4), ("--cp 2 --dp 2", 4), ("--tp 2 --dp 2 --shard states", 4),
           ("--pp 2 --vpp 2 --tp 2", 4), ("--cp 2 --pp 2 --shard params", 4), ("--dp 3 --shard states", 3), ("--tp 2 --cp 2", 4)]
-kinds = {"sft": sft, "dpo": dpo, "grpo": grpo}
+kinds = {"sft": sft, "dpo": dpo, "grpo": grpo, "async": grpo + ["--async", "1"]}
+kinds = {kind: line for kind, line in kinds.items() if only in (None, kind)}
 
 
 def write_pairs():
@@ -144,7 +146,7 @@ def one(kind, run, whole, seconds):
     """A run that loses a rank and goes on; a complaint or None, seconds, or None where it was over before."""
     usable = [(mesh, ranks) for mesh, ranks in meshes if kind != "dpo" or "--cp" not in mesh]  # dpo has no cp
     mesh, ranks = dice.choice(usable)
-    generators = 1 if kind == "grpo" else 0
+    generators = int(kinds[kind][1] == "grpo")
     result = lose(kind, mesh, ranks + generators, run, seconds)
     if result is None or result[0]:
         return result and ("%s %s: %s" % (kind, mesh, result[0]), 0)
@@ -162,7 +164,7 @@ def measure(kind):
         raise SystemExit("  FAIL  %s, left alone: %s\n0 passed, 1 failed" % (kind, complaint))
     begun = time.time()
     mesh, ranks = meshes[0]
-    for p in start(kind, mesh, ranks + (kind == "grpo"), os.path.join(scratch, "time-" + kind)):
+    for p in start(kind, mesh, ranks + (kinds[kind][1] == "grpo"), os.path.join(scratch, "time-" + kind)):
         p.wait()
     if any(p.returncode for p in started):
         raise SystemExit("  FAIL  %s over tcp: %s\n0 passed, 1 failed" % (kind, said(0)[-300:]))

@@ -27,7 +27,8 @@ static ravel_status learn(job *j, train_learner *l, ravel_error *err) {
     train_result result = {0};
     train_learner_begin(l);
     ravel_status status = train_model_learn(train_parts_model(train_learner_parts(l), 0), &batch, NULL, &result, err);
-    if (!status) status = train_learner_finish(l, 1e-3, NULL, &norm, &skipped, err);
+    if (!status) status = train_learner_reduce(l, NULL, err);
+    if (!status) status = train_learner_step(l, 1e-3, NULL, &norm, &skipped, err);
     free(cu);
     free(tokens);
     return status;

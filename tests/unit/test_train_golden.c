@@ -100,7 +100,8 @@ static ravel_status run_update(job *j, const train_config *c, ravel_comm *comm, 
     if (status) return status;
     train_learner_begin(l);
     status = train_parts_learn(train_learner_parts(l), feed, update->mine.micro_steps, &work, NULL, NULL, err);
-    if (!status) status = train_learner_finish(l, 0, NULL, &norm, &skipped, err);
+    if (!status) status = train_learner_reduce(l, NULL, err);
+    if (!status) status = train_learner_step(l, 0, NULL, &norm, &skipped, err);
     loss = train_learner_sums(l)->loss;
     if (!status) status = ravel_comm_allreduce(comm, &loss, &loss, 1, RAVEL_F64, RAVEL_SUM, err);
     if (status || ravel_comm_rank(comm) != 0) return status;

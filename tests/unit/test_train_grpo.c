@@ -329,3 +329,47 @@ TEST(train_grpo_each_answer_is_scored_once) {
     if (f) (void)fclose(f);
     (void)unlink(lines);
 }
+
+/* --async 1: a run that fails, before or after an update of the batch, saves the answers that wait, so that the resumed
+ * run learns from those of the same weights: its losses are those of a run that never failed. */
+TEST(train_grpo_async_goes_on_as_if_it_had_never_failed) {
+    static const char one[] = "sed -u 's/{\"id\": \\([0-9]*\\),.*/{\"id\": \\1, \"reward\": 1}/'";
+    static const struct {
+        const char *command; /* of the run that fails */
+        int32_t flat;
+        ravel_status status;
+        int saved;
+    } cases[] = {
+        {"sed -u 72q | sed -u 's/{\"id\": \\([0-9]*\\),.*/{\"id\": \\1, \"reward\": 1}/'", 0, RAVEL_E_CALLBACK, 3},
+        {one, 3, RAVEL_E_DATA, 3}};
+    curve whole, parts;
+    for (size_t i = 0; i <= sizeof cases / sizeof *cases; i++) {
+        char folder[64], path[TRAIN_PATH];
+        int64_t step;
+        ravel_error err = RAVEL_ERROR_INIT;
+        train_config c;
+        job_folder(folder);
+        configure(&c, folder);
+        c.run.steps = 5;
+        c.grpo.async = 1;
+        c.grpo.entropy = 0.05; /* the loss of equal rewards */
+        c.grpo.reward_retries = 0;
+        if (i > 0) {
+            job j = {.kind = TRAIN_GRPO, .config = &c};
+            c.grpo.reward_command = cases[i - 1].command;
+            c.grpo.max_flat = cases[i - 1].flat;
+            CHECK_EQ(ravel_threads_run(2, NULL, job_work, &j, &err), cases[i - 1].status);
+            ravel_error_clear(&err);
+            CHECK_OK(train_checkpoint_latest(folder, &step, path, &err), &err);
+            CHECK_EQ(step, cases[i - 1].saved);
+            c.run.resume = 1;
+        }
+        c.grpo.reward_command = one;
+        c.grpo.max_flat = 0;
+        if (!job_run(&c, TRAIN_GRPO, 2, "train/loss", i ? &parts : &whole)) return;
+        CHECK(whole.count == 5 && fabs(whole.values[4]) > 0);
+        if (i > 0) CHECK_EQ(parts.count, 5);
+        for (int k = 0; i > 0 && k < 5; k++) CHECK(whole.values[k] == parts.values[k]);
+        job_wipe(folder);
+    }
+}

@@ -3,7 +3,8 @@
  *
  *     train_learner_begin(learner);                                        gradients to zero
  *     train_parts_learn(train_learner_parts(learner), feed, ...);          forward and backward of the update
- *     train_learner_finish(learner, lr, ..., &err);                        sum over ranks, clip, step
+ *     train_learner_reduce(learner, metrics, &err);                        sum over ranks
+ *     train_learner_step(learner, lr, ..., &err);                          clip, step
  *
  * Gradients that are summed, and over which ranks:
  *
@@ -77,10 +78,13 @@ ravel_status train_learner_estimate(const train_learner_options *options, const 
 
 train_parts *train_learner_parts(train_learner *learner);
 void train_learner_begin(train_learner *learner);
+/* Gradients that are complete on this rank, summed over ranks. The weights are as before. `metrics` (may be NULL) gets the
+ * phase, as below. */
+ravel_status train_learner_reduce(train_learner *learner, ravel_metrics *metrics, ravel_error *err);
 /* *norm is the global gradient norm before clipping. A norm that is not finite leaves the weights as they are on every
- * rank and sets *skipped. `metrics` (may be NULL) gets the phases. */
-ravel_status train_learner_finish(train_learner *learner, double lr, ravel_metrics *metrics, double *norm,
-                                  int32_t *skipped, ravel_error *err);
+ * rank and sets *skipped. */
+ravel_status train_learner_step(train_learner *learner, double lr, ravel_metrics *metrics, double *norm,
+                                int32_t *skipped, ravel_error *err);
 /* Loss sums of the last finished update on this rank; summed over ranks they are the model's. All 0 on ranks whose
  * figures another rank reports. */
 const train_loss_sums *train_learner_sums(const train_learner *learner);

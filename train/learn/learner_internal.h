@@ -32,7 +32,7 @@ struct train_learner {
     const train_kernels *kernels;
     train_device *device;
     int32_t eos;         /* token that ends an answer, for config.json; -1: not known */
-    train_update update; /* of the last train_learner_finish */
+    train_update update; /* of the last train_learner_step */
 };
 
 #endif

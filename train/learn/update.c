@@ -137,14 +137,17 @@ static ravel_status reduce(train_learner *l, ravel_error *err) {
     return status;
 }
 
-ravel_status train_learner_finish(train_learner *l, double lr, ravel_metrics *metrics, double *norm, int32_t *skipped,
-                                  ravel_error *err) {
+ravel_status train_learner_reduce(train_learner *l, ravel_metrics *metrics, ravel_error *err) {
     if (metrics) (void)ravel_metrics_phase_begin(metrics, RAVEL_PHASE_ALL_REDUCE, NULL);
     ravel_status status = reduce(l, err);
     if (metrics) (void)ravel_metrics_phase_end(metrics, RAVEL_PHASE_ALL_REDUCE, NULL);
-    if (status) return status;
+    return status;
+}
+
+ravel_status train_learner_step(train_learner *l, double lr, ravel_metrics *metrics, double *norm, int32_t *skipped,
+                                ravel_error *err) {
     if (metrics) (void)ravel_metrics_phase_begin(metrics, RAVEL_PHASE_OPTIMIZER, NULL);
-    status = step(l, lr, err);
+    ravel_status status = step(l, lr, err);
     if (metrics) (void)ravel_metrics_phase_end(metrics, RAVEL_PHASE_OPTIMIZER, NULL);
     *norm = l->update.clip.norm;
     *skipped = !(l->update.clip.finite > 0);

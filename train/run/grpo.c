@@ -116,7 +116,7 @@ static ravel_status open_trainer(train__grpo *g, const ravel_shape *shape, ravel
         if (!status) status = train__grpo_read_waiting(g, g->run.checkpoint, shape->vocab, err);
         status = ravel_agree(g->trainers, status, err);
     }
-    g->run.addition = (train_addition){train__grpo_gather_waiting, train__grpo_write_waiting, g};
+    g->run.addition = (train_addition){train__grpo_settle, train__grpo_gather_waiting, train__grpo_write_waiting, g};
     TRAIN_ASSERT(status || (g->learner && g->feed && g->mesh));
     return status;
 }
@@ -209,6 +209,7 @@ static ravel_status one_batch(train__grpo *g, ravel_error *err) {
 static ravel_status train(train__grpo *g, ravel_error *err) {
     ravel_status status = RAVEL_OK;
     int fresh = g->run.state.step == 0;
+    g->boundary = g->run.state;
     /* Generators start without weights: a resumed run sends them the version that it stopped with. */
     status = train__grpo_refit(g, fresh ? 1 : g->run.state.version, err);
     if (!status && fresh) status = train__grpo_evaluate(g, &g->run.state.reward_first, err);
@@ -240,7 +241,7 @@ static int old_by_trainer(const train_config *c) {
 static ravel_status trainer(train__grpo *g, const ravel_shape *shape, const train_hooks *hooks, train_summary *summary,
                             ravel_error *err) {
     const train_config *c = g->config;
-    g->waiting_batch = -1;
+    g->waiting_batch = g->kept_batch = -1;
     g->reward_last = NAN;
     g->old_by_trainer = old_by_trainer(c);
     g->run = (train_run){.config = c, .kind = TRAIN_GRPO, .comm = g->trainers};

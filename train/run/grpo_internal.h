@@ -44,7 +44,8 @@ typedef struct train__grpo {
     train_rollouts kept;  /* --async 1: the answers of the current batch as received, for a checkpoint after an error */
     train_state boundary; /* at the start of the current batch */
     int64_t ordered_from; /* question number that the newest order began with */
-    int32_t stepped_back; /* the state is of the boundary: `kept` is what waits */
+    int64_t kept_batch;   /* its number; -1: none */
+    int32_t stepped_back; /* after an error: nothing is asked of the generators any more */
     int32_t flat_in_row;  /* batches whose rewards were equal within every group */
     train_experience batch;
     int64_t waiting_batch;         /* that was ordered and not used yet; -1: none */
@@ -72,8 +73,11 @@ ravel_status train__grpo_collect(train__grpo *g, ravel_error *err);
 ravel_status train__grpo_evaluate(train__grpo *g, double *reward, ravel_error *err);
 /* Receives the answers of a batch that was ordered but is not needed yet: generators take no order before that. */
 ravel_status train__grpo_drain(train__grpo *g, ravel_error *err);
-/* After an error: the state that a checkpoint can be made of. Without an update since the batch began that is the
- * beginning of the batch; with one, the batch counts as done. */
+/* Before the last update of a batch changes the weights: the answers that are under way come from the weights of now, and
+ * a checkpoint of after the update needs them. */
+ravel_status train__grpo_settle(void *user, ravel_error *err);
+/* After an error: the state, and the waiting answers, that a checkpoint can be made of. Without an update since the batch
+ * began that is the beginning of the batch; with one, the batch counts as done. */
 void train__grpo_step_back(train__grpo *g);
 /* Rollouts that wait, in and out of a checkpoint folder: gather on every rank, write on rank 0, read on every rank. A
  * file whose items or tokens are out of bounds is E_DATA. */

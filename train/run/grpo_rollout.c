@@ -225,6 +225,7 @@ ravel_status train__grpo_collect(train__grpo *g, ravel_error *err) {
     g->answers = g->waiting;
     g->waiting = swap;
     g->have_waiting = 0;
+    g->kept_batch = g->config->grpo.async ? g->waiting_batch : -1;
     g->waiting_batch = -1;
     if (g->leaders) status = lead(g, err);
     status = ravel_agree(g->trainers, status, err);
@@ -265,36 +266,48 @@ ravel_status train__grpo_evaluate(train__grpo *g, double *reward, ravel_error *e
 
 static const char waiting_name[] = "rollouts.safetensors";
 
+/* With an update: what waits are the answers to the next batch, if they are here. */
+static void count_batch_as_done(train__grpo *g) {
+    train_state *s = &g->run.state;
+    s->batch = g->boundary.batch + 1;
+    s->version = train__max(s->version, g->boundary.version + 1);
+    if (g->waiting_batch <= g->boundary.batch || g->have_waiting) return;
+    s->question = g->ordered_from;
+    g->waiting_batch = -1;
+    if (g->rank == 0)
+        train_log(g->run.hooks.logger, RAVEL_LOG_WARN,
+                  "the answers that were being generated are lost: a resumed run asks the same questions again, with "
+                  "newer weights");
+}
+
 void train__grpo_step_back(train__grpo *g) {
     int64_t updates = g->run.state.step - g->boundary.step;
     TRAIN_ASSERT(updates >= 0 && !g->stepped_back);
-    int64_t question = g->waiting_batch > g->boundary.batch ? g->ordered_from : g->run.state.question;
     g->stepped_back = 1;
-    if (updates == 0) {
-        g->run.state = g->boundary;
+    if (updates > 0) {
+        count_batch_as_done(g);
         return;
     }
-    g->run.state.batch = g->boundary.batch + 1;
-    g->run.state.question = question;
-    train_rollouts_clear(&g->kept);
+    train_rollouts swap = g->waiting;
+    g->run.state = g->boundary;
+    g->waiting = g->kept;
+    g->kept = swap;
+    g->waiting_batch = g->kept_batch == g->boundary.batch ? g->kept_batch : -1;
 }
 
-/* Whether rollouts belong into a checkpoint, whose batch they are, and where they are. */
-static const train_rollouts *waiting_rollouts(const train__grpo *g, int64_t *batch) {
-    *batch = g->stepped_back ? g->boundary.batch : g->waiting_batch;
-    if (g->stepped_back) return g->kept.count > 0 ? &g->kept : NULL;
-    return g->waiting_batch >= 0 ? &g->waiting : NULL;
+ravel_status train__grpo_settle(void *user, ravel_error *err) {
+    train__grpo *g = user;
+    int last = g->update + 1 == g->config->grpo.updates || g->run.state.step + 1 == g->run.steps;
+    return last ? train__grpo_drain(g, err) : RAVEL_OK;
 }
 
 ravel_status train__grpo_gather_waiting(void *user, ravel_error *err) {
     train__grpo *g = user;
-    int64_t batch;
     ravel_status status = g->stepped_back ? RAVEL_OK : train__grpo_drain(g, err);
-    const train_rollouts *from = status ? NULL : waiting_rollouts(g, &batch);
     train_rollouts_clear(&g->gathered);
-    if (!from || !g->leaders) return status;
-    if (g->rank != 0) return train_rollouts_send(g->leaders, 0, from, err);
-    status = copy_rollouts(from, &g->gathered, err);
+    if (status || g->waiting_batch < 0 || !g->leaders) return status;
+    if (g->rank != 0) return train_rollouts_send(g->leaders, 0, &g->waiting, err);
+    status = copy_rollouts(&g->waiting, &g->gathered, err);
     for (int32_t r = 1; r < ravel_comm_size(g->leaders) && !status; r++)
         status = train_rollouts_receive(g->leaders, r, &g->gathered, err);
     return status;
@@ -303,8 +316,7 @@ ravel_status train__grpo_gather_waiting(void *user, ravel_error *err) {
 ravel_status train__grpo_write_waiting(void *user, const char *folder, ravel_error *err) {
     train__grpo *g = user;
     char path[TRAIN_PATH], number[32];
-    int64_t batch;
-    if (!waiting_rollouts(g, &batch)) return RAVEL_OK;
+    if (g->waiting_batch < 0) return RAVEL_OK;
     const train_rollouts *p = &g->gathered;
     TRAIN_ASSERT(g->rank == 0);
     const int64_t words = sizeof(train_rollout) / sizeof(int64_t), items[] = {p->count, words}, tokens[] = {p->used};
@@ -313,7 +325,7 @@ ravel_status train__grpo_write_waiting(void *user, const char *folder, ravel_err
         {.name = "tokens", .dtype = RAVEL_I32, .rank = 1, .dims = tokens, .data = p->tokens},
         {.name = "logprobs", .dtype = RAVEL_F32, .rank = 1, .dims = tokens, .data = p->logprobs}};
     ravel_status status = train_path_join(path, folder, waiting_name, err);
-    (void)snprintf(number, sizeof number, "%lld", (long long)batch);
+    (void)snprintf(number, sizeof number, "%lld", (long long)g->waiting_batch);
     const char *metadata[] = {"batch", number};
     ravel_safetensors_options options;
     ravel_safetensors_options_default(&options);

@@ -223,10 +223,15 @@ ravel_status train_run_apply(train_run *run, train_learner *learner, ravel_error
     TRAIN_ASSERT(run->metrics && run->state.step < run->steps);
     int32_t skipped;
     double norm, lr = train_learning_rate((train_schedule)o->schedule, o->lr, o->min_lr, o->warmup, step, run->steps);
-    double begun = train__now();
-    ravel_status status = train_learner_finish(learner, lr, m, &norm, &skipped, err);
+    double begun = train__now(), reduced;
+    ravel_status status = train_learner_reduce(learner, m, err);
+    reduced = train__now();
+    if (!status && run->addition.settle) status = run->addition.settle(run->addition.user, err);
     if (status) return status;
-    run->finish_seconds = train__now() - begun;
+    double settled = train__now();
+    status = train_learner_step(learner, lr, m, &norm, &skipped, err);
+    if (status) return status;
+    run->finish_seconds = reduced - begun + train__now() - settled;
     (void)ravel_metrics_add(m, RAVEL_METRIC_TRAIN_LEARNING_RATE, lr, 1);
     if (!skipped) (void)ravel_metrics_add(m, RAVEL_METRIC_TRAIN_GRAD_NORM, norm, 1);
     (void)ravel_metrics_count(m, RAVEL_METRIC_TRAIN_SKIPPED, skipped);

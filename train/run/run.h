@@ -56,8 +56,10 @@ typedef struct train_state {
 } train_state;
 
 /* Files that a loop adds to a checkpoint, such as waiting rollouts. `gather` is called on every rank before anything is
- * written, `write` then on rank 0 with the folder. Either may be NULL. */
+ * written, `write` then on rank 0 with the folder. `settle` is called on every rank before an update changes the weights:
+ * what only the old weights could make again must be on the trainers by then. Each may be NULL. */
 typedef struct train_addition {
+    ravel_status (*settle)(void *user, ravel_error *err);
     ravel_status (*gather)(void *user, ravel_error *err);
     ravel_status (*write)(void *user, const char *folder, ravel_error *err);
     void *user;
