@@ -1,8 +1,10 @@
 /* ravel: one command with sub-commands, one row each. */
 #include "cli/cli.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static const cli_command commands[] = {
     {"feed", "packed micro-batches on every rank of a mesh: read, plan, exchange, pack, share", cli_feed},
@@ -69,7 +71,18 @@ static int help(int argc, char **argv) {
     return command->run(count, words);
 }
 
+/* Weights and tokenizers are mapped. */
+static void on_cut_file(int number) {
+    static const char text[] = "ravel: a file that was being read was cut short by another process (SIGBUS)\n";
+    (void)number;
+    ssize_t written = write(STDERR_FILENO, text, sizeof text - 1);
+    (void)written;
+    _exit(CLI_FAILED);
+}
+
 int main(int argc, char **argv) {
+    struct sigaction cut = {.sa_handler = on_cut_file};
+    (void)sigaction(SIGBUS, &cut, NULL);
     if (argc < 2) {
         usage(stderr);
         return CLI_USAGE;

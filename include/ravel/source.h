@@ -85,8 +85,8 @@ RAVEL_API ravel_option_table ravel_source_option_table(void);
 
 /* Opens options.data or options.mock.
  *
- * JSON lines: the file is mapped and indexed (8 bytes per row, see ravel_row_index); blank lines are passed over; it must not be
- * changed while it is open. A row is an object in one of these forms, whatever the others in the file are:
+ * JSON lines: the file is indexed (8 bytes per row, see ravel_row_index), and rows are read when they are asked for; blank lines
+ * are passed over. It must not be changed while it is open: reading a row after that is E_IO. A row is an object in one of these forms, whatever the others in the file are:
  *     {"input_ids": [..], "labels": [..]}         labels: the token, or -100 where it is not to be learnt
  *     {"input_ids": [..], "loss_mask": [..]}      0 or 1 (false or true) per token
  *     {"input_ids": [..], "prompt_length": n}     the first n are not to be learnt

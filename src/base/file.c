@@ -75,7 +75,7 @@ void ravel_file_free(const ravel_allocator *allocator, char *text, size_t bytes)
     if (text) ravel__release(allocator, text, bytes + 1);
 }
 
-static ravel_status map_fd(int fd, const char *path, ravel__map *map, ravel_error *err) {
+static ravel_status look_at(int fd, const char *path, struct stat *info, ravel_error *err) {
     RAVEL_ASSERT(fd >= 0);
     struct stat st;
     if (fstat(fd, &st) != 0) return ravel__file_error(err, path, "cannot look at it", errno);
@@ -83,7 +83,15 @@ static ravel_status map_fd(int fd, const char *path, ravel__map *map, ravel_erro
     if (!S_ISREG(st.st_mode)) return ravel_error_set(err, RAVEL_E_IO, "%s is not a regular file", path);
     if (st.st_size < 0 || (uintmax_t)st.st_size > SIZE_MAX)
         return ravel_error_set(err, RAVEL_E_OVERFLOW, "%s: its size does not fit the address space", path);
-    ravel__map fresh = {NULL, (size_t)st.st_size};
+    *info = st;
+    return RAVEL_OK;
+}
+
+static ravel_status map_fd(int fd, const char *path, ravel__map *map, ravel_error *err) {
+    struct stat info;
+    ravel_status status = look_at(fd, path, &info, err);
+    if (status) return status;
+    ravel__map fresh = {NULL, (size_t)info.st_size};
     if (fresh.bytes) {
         void *at = mmap(NULL, fresh.bytes, PROT_READ, MAP_SHARED, fd, 0);
         if (at == MAP_FAILED) return ravel__file_error(err, path, "cannot map it", errno);
@@ -106,6 +114,55 @@ void ravel__map_close(ravel__map *map) {
     if (map->data) (void)munmap(map->data, map->bytes);
     map->data = NULL;
     map->bytes = 0;
+}
+
+ravel_status ravel__reading_open(const char *path, ravel__reading *reading, ravel_error *err) {
+    struct stat info;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    *reading = (ravel__reading){.path = path, .fd = -1};
+    if (fd < 0) return ravel__file_error(err, path, "cannot open it", errno);
+    ravel_status status = look_at(fd, path, &info, err);
+    if (status) {
+        (void)close(fd);
+        return status;
+    }
+    *reading =
+        (ravel__reading){path, fd, (size_t)info.st_size, (int64_t)info.st_mtim.tv_sec, (int64_t)info.st_mtim.tv_nsec};
+    return RAVEL_OK;
+}
+
+ravel_status ravel__reading_get(const ravel__reading *reading, size_t offset, void *at, size_t bytes,
+                                ravel_error *err) {
+    RAVEL_ASSERT(reading->fd >= 0 && offset <= reading->bytes && bytes <= reading->bytes - offset);
+    for (size_t done = 0; done < bytes;) {
+        ssize_t got = pread(reading->fd, (char *)at + done, bytes - done, (off_t)(offset + done));
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return ravel__file_error(err, reading->path, "cannot read it", errno);
+        if (got == 0)
+            return ravel_error_set(err, RAVEL_E_IO,
+                                   "%s: it was cut short while it was being read: it had %zu bytes, and ends before "
+                                   "byte %zu now",
+                                   reading->path, reading->bytes, offset + done + 1);
+        done += (size_t)got;
+    }
+    return RAVEL_OK;
+}
+
+ravel_status ravel__reading_check(const ravel__reading *reading, ravel_error *err) {
+    struct stat now;
+    ravel_status status = look_at(reading->fd, reading->path, &now, err);
+    if (status) return status;
+    if ((size_t)now.st_size == reading->bytes && now.st_mtim.tv_sec == reading->seconds &&
+        now.st_mtim.tv_nsec == reading->nanoseconds)
+        return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_IO,
+                           "%s: it was changed while it was being read (%zu bytes when it was opened, %lld now)",
+                           reading->path, reading->bytes, (long long)now.st_size);
+}
+
+void ravel__reading_close(ravel__reading *reading) {
+    if (reading->fd >= 0) (void)close(reading->fd);
+    reading->fd = -1;
 }
 
 /* ---- where an output goes -------------------------------------------------------------------------------- */

@@ -2,6 +2,7 @@
  * whole is public: ravel/file.h.
  *
  *   ravel__map      a read-only view of a whole regular file; an empty file is a view of 0 bytes.
+ *   ravel__reading  the same file in pieces, which may be cut short meanwhile.
  *   ravel__writing  path.tmp.PID.N -> write at offsets -> commit (fsync, rename, fsync of the folder), or discard. */
 #ifndef RAVEL_BASE_FILE_H
 #define RAVEL_BASE_FILE_H
@@ -18,6 +19,22 @@ typedef struct ravel__map {
 
 ravel_status ravel__map_open(const char *path, ravel__map *map, ravel_error *err);
 void ravel__map_close(ravel__map *map);
+
+/* A file that is read in pieces while others may change it: where a mapping would end the process with SIGBUS, this is an
+ * error. From any thread. */
+typedef struct ravel__reading {
+    const char *path;             /* the caller's, who keeps it */
+    int fd;                       /* -1: closed */
+    size_t bytes;                 /* when it was opened, */
+    int64_t seconds, nanoseconds; /* and its time of change */
+} ravel__reading;
+
+ravel_status ravel__reading_open(const char *path, ravel__reading *reading, ravel_error *err);
+/* `bytes` from `offset` on; E_IO where the file does not have them any more. */
+ravel_status ravel__reading_get(const ravel__reading *reading, size_t offset, void *at, size_t bytes, ravel_error *err);
+/* E_IO where the file has changed since it was opened: what was got before this call may be of neither content. */
+ravel_status ravel__reading_check(const ravel__reading *reading, ravel_error *err);
+void ravel__reading_close(ravel__reading *reading);
 
 typedef struct ravel__writing {
     const ravel_allocator *allocator;

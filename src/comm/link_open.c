@@ -136,7 +136,20 @@ static int is_same_user(int fd) {
     return peer.uid == geteuid() || peer.uid == 0 || geteuid() == 0;
 }
 
-static void take_in(ravel__hub *hub, int fd, const ravel__address *from) {
+/* A process that connects through a Unix socket has no address of its own: it is named by the socket and its number. */
+static void name_peer(ravel__link *link, const link_listener *listener, const ravel__address *from) {
+    struct ucred peer = {0};
+    socklen_t bytes = sizeof peer;
+    char at[RAVEL__ADDRESS_TEXT];
+    if (from->at.ss_family != AF_UNIX || getsockopt(link->fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) < 0) {
+        (void)ravel__address_format(from, link->peer);
+        return;
+    }
+    (void)snprintf(link->peer, sizeof link->peer, "process %lld at %.*s", (long long)peer.pid,
+                   (int)sizeof link->peer - 40, ravel__address_format(&listener->at, at));
+}
+
+static void take_in(ravel__hub *hub, const link_listener *listener, int fd, const ravel__address *from) {
     RAVEL_ASSERT(fd >= 0 && hub->accepted >= 0);
     int welcome = hub->accepted < hub->options.max_links && ravel__networks_hold(hub->allow, from) &&
                   (from->at.ss_family != AF_UNIX || is_same_user(fd));
@@ -149,7 +162,7 @@ static void take_in(ravel__hub *hub, int fd, const ravel__address *from) {
     link->state = LINK_GREETS;
     link->patience = hub->options.handshake;
     link->deadline_ns = hub->polled_ns + (int64_t)(hub->options.handshake * SECOND_NS);
-    (void)ravel__address_format(from, link->peer);
+    name_peer(link, listener, from);
     set_options(link);
     if (!make_greeting(link, hub->hello, hub->hello_bytes) || ravel__link_watch(link, 1, 0) < 0) ravel__link_drop(link);
 }
@@ -159,7 +172,7 @@ void ravel__hub_accept(ravel__hub *hub, link_listener *listener) {
         ravel__address from = {.bytes = sizeof from.at};
         int fd = accept4(listener->fd, (struct sockaddr *)&from.at, &from.bytes, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd >= 0) {
-            take_in(hub, fd, &from);
+            take_in(hub, listener, fd, &from);
             continue;
         }
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) { /* until the next tick */
@@ -286,6 +299,7 @@ static void come_up(ravel__link *link) {
     link->out_salt = ravel__read64(salt + (link->connects ? 0 : 8));
     link->in_salt = ravel__read64(salt + (link->connects ? 8 : 0));
     link->state = LINK_UP;
+    link->trouble[0] = '\0'; /* of earlier attempts: it explains nothing that happens from here on */
     link->was_up = 1;
     link->stage = IN_HEAD;
     link->deadline_ns = 0;

@@ -79,6 +79,7 @@ static void on_down(void *user, ravel__link *link, const char *why) {
     } else if (!p->dying_ns) { /* what the other link still holds is read first */
         p->dying_ns = ravel__clock_ns();
         p->left = has_left(why);
+        (void)snprintf(p->why, sizeof p->why, "%s", why);
         net->dying++;
     }
     if (p->out == link) p->out_is_up = 0;
@@ -361,7 +362,7 @@ static void end_dying(ravel__net *net) {
     for (int32_t r = 0; r < net->ranks; r++) {
         tcp_peer *p = &net->peers[r];
         int64_t most = p->left ? (int64_t)(CLOSE_SECONDS * 1e9) : DYING_NS;
-        if (p->dying_ns && now - p->dying_ns > most) report_lost(p, net->why);
+        if (p->dying_ns && now - p->dying_ns > most) report_lost(p, p->why);
     }
 }
 

@@ -27,6 +27,7 @@ typedef struct tcp_peer {
     uint64_t claim;   /* the world that its link named, before this rank knew it */
     int64_t dying_ns; /* when one of two links went down; what the other holds is read first. 0: both are up */
     int32_t left;     /* it was closed by a peer that left, which closes the other one too */
+    char why[256];    /* the first of the two went down */
     tcp_waiting *waiting;
     int64_t given, waiting_count; /* frames and pieces so far; in the list */
     ravel__transfer *receives;    /* linked through `inside`; `moved`: the bytes that have come */

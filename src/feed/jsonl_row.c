@@ -24,6 +24,7 @@ typedef struct row {
 } row;
 
 void ravel__row_scratch_free(const ravel_allocator *allocator, ravel__row_scratch *scratch) {
+    ravel__buffer_free(&scratch->text, allocator);
     ravel_json_free(scratch->doc);
     for (int f = 0; f < RAVEL__FIELDS_MAX; f++) ravel__buffer_free(&scratch->data[f], allocator);
     ravel__buffer_free(&scratch->bounds, allocator);

@@ -8,6 +8,7 @@
 
 /* A reader's memory for rows. */
 typedef struct ravel__row_scratch {
+    ravel__buffer text; /* the line, as a source read it */
     ravel_json *doc;
     ravel__buffer data[RAVEL__FIELDS_MAX]; /* the row's arrays, as the fields want them */
     ravel__buffer bounds, starts;          /* int64_t, of packed rows */

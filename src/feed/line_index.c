@@ -15,16 +15,6 @@
 
 /* ---- scanning ------------------------------------------------------------------------------------------- */
 
-static const char *line_end(const char *at, const char *end) {
-    const char *newline = memchr(at, '\n', (size_t)(end - at));
-    return newline ? newline : end;
-}
-
-static int is_blank(const char *at, const char *end) {
-    while (at < end && (*at == ' ' || *at == '\t' || *at == '\r')) at++;
-    return at == end;
-}
-
 static ravel_status push(ravel__line_index *x, int64_t begin, const ravel_allocator *allocator, ravel_error *err) {
     if (x->rows == x->own_room) {
         int64_t room = x->own_room ? 2 * x->own_room : 1024;
@@ -39,19 +29,49 @@ static ravel_status push(ravel__line_index *x, int64_t begin, const ravel_alloca
     return RAVEL_OK;
 }
 
-/* One pass; the first line begins after a byte-order mark. */
-static ravel_status scan(ravel__line_index *x, const ravel__map *map, const ravel_allocator *allocator,
-                         ravel_error *err) {
-    const char *data = map->data, *end = data + map->bytes, *at = data;
+/* The line that a scan is in. */
+typedef struct line {
+    size_t begin;
+    int blank; /* so far */
+} line;
+
+static ravel_status scan_chunk(ravel__line_index *x, line *l, const char *chunk, size_t bytes, size_t offset,
+                               const ravel_allocator *allocator, ravel_error *err) {
+    const char *end = chunk + bytes;
     ravel_status status = RAVEL_OK;
-    x->made = 1;
-    if (map->bytes >= 3 && memcmp(data, "\xef\xbb\xbf", 3) == 0) at += 3;
-    for (const char *next; at < end && !status; at = next + 1) {
-        next = line_end(at, end);
-        RAVEL_ASSERT(next >= at && next <= end);
-        if (!is_blank(at, next)) status = push(x, at - data, allocator, err);
+    for (const char *at = chunk; at < end && !status;) {
+        while (l->blank && at < end && (*at == ' ' || *at == '\t' || *at == '\r')) at++;
+        if (at < end && *at != '\n') l->blank = 0;
+        const char *newline = at < end ? memchr(at, '\n', (size_t)(end - at)) : NULL;
+        if (!newline) break;
+        if (!l->blank) status = push(x, (int64_t)l->begin, allocator, err);
+        at = newline + 1;
+        *l = (line){offset + (size_t)(at - chunk), 1};
     }
-    x->begins = x->own;
+    return status;
+}
+
+/* One pass; the first line begins after a byte-order mark. */
+static ravel_status scan(ravel__line_index *x, const ravel__reading *data, const ravel_allocator *allocator,
+                         ravel_error *err) {
+    enum { CHUNK = 1 << 20 };
+    char mark[3];
+    line l = {0, 1};
+    char *chunk = ravel__alloc(allocator, CHUNK);
+    ravel_status status = chunk ? RAVEL_OK : ravel__no_memory(err, CHUNK, "reading a JSON-lines file");
+    x->made = 1;
+    if (!status && data->bytes >= sizeof mark) {
+        status = ravel__reading_get(data, 0, mark, sizeof mark, err);
+        if (memcmp(mark, "\xef\xbb\xbf", sizeof mark) == 0) l.begin = sizeof mark;
+    }
+    for (size_t at = l.begin; at < data->bytes && !status; at += CHUNK) {
+        size_t bytes = data->bytes - at < CHUNK ? data->bytes - at : CHUNK;
+        status = ravel__reading_get(data, at, chunk, bytes, err);
+        if (!status) status = scan_chunk(x, &l, chunk, bytes, at, allocator, err);
+    }
+    if (!status && !l.blank) status = push(x, (int64_t)l.begin, allocator, err);
+    if (!status) status = ravel__reading_check(data, err);
+    ravel__release(allocator, chunk, CHUNK);
     return status;
 }
 
@@ -85,24 +105,27 @@ int ravel__line_index_valid(const int64_t *words, size_t count, int64_t size, in
     return 1;
 }
 
-static int load(ravel__line_index *x, const char *name, const struct stat *info) {
-    ravel__map file;
-    if (ravel__map_open(name, &file, NULL)) return 0;
-    if (file.bytes % sizeof(int64_t) == 0 &&
-        ravel__line_index_valid(file.data, file.bytes / sizeof(int64_t), (int64_t)info->st_size,
-                                (int64_t)info->st_mtim.tv_sec, (int64_t)info->st_mtim.tv_nsec, &x->rows)) {
+/* Its words are checked once; a row's are read when they are needed. */
+static int load(ravel__line_index *x, const char *name, const struct stat *info, const ravel_allocator *allocator) {
+    ravel__reading file;
+    if (ravel__reading_open(name, &file, NULL)) return 0;
+    int64_t *words = file.bytes % sizeof *words == 0 ? ravel__alloc(allocator, file.bytes + 1) : NULL;
+    int good = words && !ravel__reading_get(&file, 0, words, file.bytes, NULL) &&
+               ravel__line_index_valid(words, file.bytes / sizeof *words, (int64_t)info->st_size,
+                                       (int64_t)info->st_mtim.tv_sec, (int64_t)info->st_mtim.tv_nsec, &x->rows);
+    if (words) ravel__release(allocator, words, file.bytes + 1);
+    file.path = "the index of a JSON-lines file"; /* `name` ends here */
+    if (good)
         x->file = file;
-        x->begins = (const int64_t *)file.data + RAVEL__INDEX_HEAD;
-        return 1;
-    }
-    ravel__map_close(&file);
-    return 0;
+    else
+        ravel__reading_close(&file);
+    return good;
 }
 
 /* The file is optional: if it cannot be written, the next process scans again. */
 static void save(const ravel__line_index *x, const char *name, const struct stat *info,
                  const ravel_allocator *allocator) {
-    RAVEL_ASSERT(x->rows > 0 && x->begins[x->rows - 1] < (int64_t)info->st_size);
+    RAVEL_ASSERT(x->rows > 0 && x->own[x->rows - 1] < (int64_t)info->st_size);
     size_t count = RAVEL__INDEX_HEAD + (size_t)x->rows + 1, bytes = count * sizeof(int64_t);
     int64_t *words = ravel__alloc(allocator, bytes);
     if (!words) return;
@@ -112,7 +135,7 @@ static void save(const ravel__line_index *x, const char *name, const struct stat
     words[SECONDS] = (int64_t)info->st_mtim.tv_sec;
     words[NANOSECONDS] = (int64_t)info->st_mtim.tv_nsec;
     words[ROWS] = x->rows;
-    memcpy(words + RAVEL__INDEX_HEAD, x->begins, (size_t)x->rows * sizeof *words);
+    memcpy(words + RAVEL__INDEX_HEAD, x->own, (size_t)x->rows * sizeof *words);
     words[count - 1] = checksum(words, count - 1);
     ravel__writing w = {.fd = -1};
     ravel_status status = ravel__writing_open(&w, name, 1, allocator, NULL);
@@ -132,15 +155,16 @@ static int lock(const char *path) {
     return fd;
 }
 
-static ravel_status find(ravel__line_index *x, const char *path, const ravel__map *data,
-                         const ravel_allocator *allocator, ravel_error *err) {
+static ravel_status find(ravel__line_index *x, const ravel__reading *data, const ravel_allocator *allocator,
+                         ravel_error *err) {
     char name[4200];
     struct stat info;
-    int named = snprintf(name, sizeof name, "%s.rows", path) < (int)sizeof name;
-    if (!named || stat(path, &info) != 0 || (size_t)info.st_size != data->bytes) return scan(x, data, allocator, err);
-    if (load(x, name, &info)) return RAVEL_OK;
-    int fd = lock(path);
-    if (load(x, name, &info)) { /* another process has made it meanwhile */
+    int named = snprintf(name, sizeof name, "%s.rows", data->path) < (int)sizeof name;
+    if (!named || fstat(data->fd, &info) != 0 || (size_t)info.st_size != data->bytes)
+        return scan(x, data, allocator, err);
+    if (load(x, name, &info, allocator)) return RAVEL_OK;
+    int fd = lock(data->path);
+    if (load(x, name, &info, allocator)) { /* another process has made it meanwhile */
         if (fd >= 0) (void)close(fd);
         return RAVEL_OK;
     }
@@ -150,18 +174,39 @@ static ravel_status find(ravel__line_index *x, const char *path, const ravel__ma
     return status;
 }
 
-ravel_status ravel__line_index_open(ravel__line_index *index, const char *path, const ravel__map *data, int32_t keep,
+ravel_status ravel__line_index_open(ravel__line_index *index, const ravel__reading *data, int32_t keep,
                                     const ravel_allocator *allocator, ravel_error *err) {
     memset(index, 0, sizeof *index);
+    index->file.fd = -1;
+    index->bytes = data->bytes;
     int kept = keep == RAVEL_INDEX_ALWAYS || (keep == RAVEL_INDEX_AUTO && data->bytes >= RAVEL__INDEX_FROM);
-    ravel_status status = kept ? find(index, path, data, allocator, err) : scan(index, data, allocator, err);
-    if (!status && index->rows == 0) status = ravel_error_set(err, RAVEL_E_DATA, "%s: the file has no rows", path);
+    ravel_status status = kept ? find(index, data, allocator, err) : scan(index, data, allocator, err);
+    if (!status && index->rows == 0)
+        status = ravel_error_set(err, RAVEL_E_DATA, "%s: the file has no rows", data->path);
     return status;
 }
 
+ravel_status ravel__line_index_find(const ravel__line_index *index, int64_t row, size_t *begin, size_t *end,
+                                    ravel_error *err) {
+    int64_t words[2] = {0, (int64_t)index->bytes};
+    size_t count = row + 1 < index->rows ? 2 : 1, at = RAVEL__INDEX_HEAD + (size_t)row;
+    RAVEL_ASSERT(row >= 0 && row < index->rows);
+    if (index->file.fd < 0) {
+        memcpy(words, index->own + row, count * sizeof *words);
+    } else {
+        ravel_status status = ravel__reading_get(&index->file, at * sizeof *words, words, count * sizeof *words, err);
+        if (status) return status;
+    }
+    if (words[0] < 0 || words[0] >= words[1] || (size_t)words[1] > index->bytes)
+        return ravel_error_set(err, RAVEL_E_IO, "the index of a JSON-lines file was damaged while it was being read");
+    *begin = (size_t)words[0];
+    *end = (size_t)words[1];
+    return RAVEL_OK;
+}
+
 void ravel__line_index_close(ravel__line_index *index, const ravel_allocator *allocator) {
-    ravel__map_close(&index->file);
+    ravel__reading_close(&index->file);
     ravel__release(allocator, index->own, (size_t)index->own_room * sizeof *index->own);
-    index->begins = index->own = NULL;
+    index->own = NULL;
     index->rows = index->own_room = 0;
 }

@@ -21,18 +21,23 @@
 enum { RAVEL__INDEX_FROM = 16 << 20, RAVEL__INDEX_HEAD = 6 };
 
 typedef struct ravel__line_index {
-    const int64_t *begins; /* [rows] */
     int64_t rows;
-    ravel__map file; /* what begins point into; or */
-    int64_t *own;    /* memory of the allocator's, [own_room] */
+    size_t bytes;        /* of the data */
+    ravel__reading file; /* that holds the begins; or, with fd -1, */
+    int64_t *own;        /* memory of the allocator's, [own_room] */
     int64_t own_room;
     int made; /* this call scanned the data */
 } ravel__line_index;
 
 /* `keep`: ravel_row_index. E_DATA where there is no row. */
-ravel_status ravel__line_index_open(ravel__line_index *index, const char *path, const ravel__map *data, int32_t keep,
+ravel_status ravel__line_index_open(ravel__line_index *index, const ravel__reading *data, int32_t keep,
                                     const ravel_allocator *allocator, ravel_error *err);
 void ravel__line_index_close(ravel__line_index *index, const ravel_allocator *allocator);
+
+/* Where a row begins, and where the next one does (or the data ends). E_IO where the file beside the data is damaged by
+ * now. */
+ravel_status ravel__line_index_find(const ravel__line_index *index, int64_t row, size_t *begin, size_t *end,
+                                    ravel_error *err);
 
 /* Whether these words are a good index of data with this size and time of change; *rows is set where they are. */
 int ravel__line_index_valid(const int64_t *words, size_t count, int64_t size, int64_t seconds, int64_t nanoseconds,

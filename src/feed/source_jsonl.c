@@ -1,4 +1,4 @@
-/* JSON lines: the file is mapped, and its index (line_index.h) says where each row begins.
+/* JSON lines: the index (line_index.h) says where each row begins; a row is read when it is asked for.
  *
  * A line ends at its newline, which is looked for again when it is read; its number is counted only for a sentence. */
 #include "feed/jsonl_row.h"
@@ -16,7 +16,7 @@
 
 typedef struct jsonl_source {
     ravel_source base;
-    ravel__map map;
+    ravel__reading file;
     char *path;
     size_t path_bytes;
     ravel__line_index index;
@@ -26,27 +26,35 @@ typedef struct jsonl_source {
     ravel_error no_text;        /* why no text can be read */
 } jsonl_source;
 
-static const char *line_end(const char *at, const char *end) {
-    const char *newline = memchr(at, '\n', (size_t)(end - at));
-    return newline ? newline : end;
-}
-
+/* Counts newlines; a file that was cut short gives a smaller number. */
 static int64_t line_number(const jsonl_source *s, int64_t row) {
-    RAVEL_ASSERT(row >= 0 && row < s->index.rows);
-    const char *data = s->map.data;
+    char piece[4096];
+    size_t begin = 0, end, bytes;
     int64_t number = 1;
-    for (const char *at = data; (at = line_end(at, data + s->index.begins[row])) < data + s->index.begins[row]; at++)
-        number++;
+    RAVEL_ASSERT(row >= 0 && row < s->index.rows);
+    if (ravel__line_index_find(&s->index, row, &begin, &end, NULL)) return 0;
+    for (size_t at = 0; at < begin; at += bytes) {
+        bytes = begin - at < sizeof piece ? begin - at : sizeof piece;
+        if (ravel__reading_get(&s->file, at, piece, bytes, NULL)) break;
+        for (size_t i = 0; i < bytes; i++) number += piece[i] == '\n';
+    }
     return number;
 }
 
 static ravel_status jsonl_read(const ravel_source *source, void *scratch, int64_t row, ravel_collector *collector,
                                ravel_error *err) {
     const jsonl_source *s = (const jsonl_source *)source;
-    RAVEL_ASSERT(row >= 0 && row < s->index.rows && (size_t)s->index.begins[row] < s->map.bytes);
-    const char *data = s->map.data, *at = data + s->index.begins[row];
-    size_t bytes = (size_t)(line_end(at, data + s->map.bytes) - at);
-    ravel_status status = ravel__row_read(at, bytes, &s->rules, scratch, collector, err);
+    ravel__buffer *text = &((ravel__row_scratch *)scratch)->text;
+    size_t begin = 0, end = 0;
+    ravel_status status = ravel__line_index_find(&s->index, row, &begin, &end, err);
+    size_t bytes = end - begin;
+    if (!status) status = ravel__buffer_reserve(text, collector->allocator, (int64_t)bytes, 1, "a row", err);
+    if (!status) status = ravel__reading_get(&s->file, begin, text->at, bytes, err);
+    if (!status) status = ravel__reading_check(&s->file, err);
+    if (status) return status;
+    const char *newline = memchr(text->at, '\n', bytes); /* blank lines may follow it */
+    if (newline) bytes = (size_t)(newline - (const char *)text->at);
+    status = ravel__row_read(text->at, bytes, &s->rules, scratch, collector, err);
     if (status) ravel_error_prefix(err, "%s:%" PRId64, s->path, line_number(s, row));
     return status;
 }
@@ -62,7 +70,7 @@ static void jsonl_scratch_free(const ravel_allocator *allocator, void *scratch) 
 
 static void jsonl_close(ravel_source *source) {
     jsonl_source *s = (jsonl_source *)source;
-    ravel__map_close(&s->map);
+    ravel__reading_close(&s->file);
     ravel_tokenizer_free(s->tokenizer);
     ravel__release(source->allocator, s->path, s->path_bytes);
     ravel__line_index_close(&s->index, source->allocator);
@@ -119,17 +127,19 @@ static ravel_status open_tokenizer(jsonl_source *s, const ravel_source_options *
 }
 
 static ravel_status jsonl_init(jsonl_source *s, const ravel_source_options *options, ravel_error *err) {
+    s->file.fd = s->index.file.fd = -1;
     s->path_bytes = strlen(options->data) + 1;
     s->path = ravel__alloc(s->base.allocator, s->path_bytes);
     if (!s->path) return ravel__no_memory(err, s->path_bytes, "the name of a file");
     memcpy(s->path, options->data, s->path_bytes);
     s->rules = (ravel__row_rules){
         .vocab = options->vocab, .bos = options->bos, .eos = options->eos, .no_pairs = options->no_pairs};
-    ravel_status status = ravel__map_open(options->data, &s->map, err);
-    size_t first = s->map.bytes < RAVEL__FOREIGN_BYTES ? s->map.bytes : RAVEL__FOREIGN_BYTES;
-    if (!status) status = ravel__foreign_check(options->data, s->map.data, first, 0, err);
-    if (!status)
-        status = ravel__line_index_open(&s->index, options->data, &s->map, options->index, s->base.allocator, err);
+    char first[RAVEL__FOREIGN_BYTES];
+    ravel_status status = ravel__reading_open(s->path, &s->file, err);
+    size_t bytes = s->file.bytes < sizeof first ? s->file.bytes : sizeof first;
+    if (!status) status = ravel__reading_get(&s->file, 0, first, bytes, err);
+    if (!status) status = ravel__foreign_check(s->path, first, bytes, 0, err);
+    if (!status) status = ravel__line_index_open(&s->index, &s->file, options->index, s->base.allocator, err);
     if (!status) status = open_tokenizer(s, options, err);
     return status ? status : ravel__source_range(&s->base, s->index.rows, options, err);
 }

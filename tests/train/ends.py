@@ -48,7 +48,7 @@ kinds = {
     "reward": grpo + ["--reward-command", score],
 }
 ways = ["kill", "term", "int", "hup", "pipe", "disk", "full"]
-more_ways = {"data": ["changed"] * 4, "reward": ["reward"] * 4}
+more_ways = {"data": ["changed"] * 4 + ["cut"] * 4, "reward": ["reward"] * 4}
 counts = {}  # of each way
 
 
@@ -56,7 +56,7 @@ def write_rows(change=None):
     rows = [json.dumps({"prompt": "p%d" % i, "response": "abc"[: 1 + i % 3]}) for i in range(200)]
     if change is not None:
         rows[change] = rows[change].replace("p", "q", 1)
-    with open(data, "r+" if os.path.exists(data) else "w") as f:  # in place: the run has the file mapped
+    with open(data, "r+" if os.path.exists(data) else "w") as f:  # in place: the run has the file open
         f.write("\n".join(rows) + "\n")
 
 
@@ -121,6 +121,8 @@ def disturb(kind, way, run):
     time.sleep(moment)
     if way == "changed":
         write_rows(change=dice.randrange(200))
+    elif way == "cut":
+        os.truncate(data, dice.randrange(os.path.getsize(data)))
     elif way == "reward":
         open(fails, "w").close()
     else:

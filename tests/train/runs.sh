@@ -90,6 +90,22 @@ check "the end of a run prints one that trains further" 'grep -q "^done after $(
 check "a reader that leaves after a line does not end a run" '[ "$(wc -l <"$dir/piped/metrics.jsonl")" = 40 ] && [ -d "$dir/piped/checkpoints/step-00000040" ]'
 check "checkpoints come every ten minutes unless told otherwise" 'grep -q "\"checkpoint-every\": \"10m\"" "$dir/piped/config.json"'
 
+# A data file that is cut short: a sentence, what was learnt is saved, and the run goes on when the file is back.
+awk 'BEGIN { for (i = 0; i < 3000; i++) printf "{\"prompt\": \"p%d\", \"response\": \"abc\"}\n", i }' >"$dir/cut.jsonl"
+cp "$dir/cut.jsonl" "$dir/uncut.jsonl"
+# shellcheck disable=SC2086
+"$ravel" train sft --data "$dir/cut.jsonl" --steps 100000 --batch 16 --checkpoint-every 0 $small --run "$dir/cut" >"$dir/out" 2>&1 &
+pid=$!
+for _ in $(seq 1200); do [ -s "$dir/cut/metrics.jsonl" ] && break; sleep 0.05; done
+truncate -s 1000 "$dir/cut.jsonl"
+wait $pid
+code=$? pid=""
+check "a data file that is cut short ends a run with a sentence" '[ $code = 1 ] && grep -qE "^ravel train: .*cut.jsonl(: it was cut short| changed while)" "$dir/out"'
+step=$(ls "$dir/cut/checkpoints" 2>/dev/null | sed -n 's/^step-0*//p' | tail -n 1)
+cp "$dir/uncut.jsonl" "$dir/cut.jsonl"
+"$ravel" train sft --run "$dir/cut" --resume --steps $((${step:-0} + 2)) >"$dir/out" 2>&1
+check "... and a checkpoint, from which it goes on (${step:-none})" '[ -n "$step" ] && grep -q "^done after $((step + 2)) updates" "$dir/out"'
+
 # ---- a terminal ----
 # shellcheck disable=SC2086
 on_terminal() { python3 tests/metrics/live_line.py "$ravel" $grpo --no-quiet --steps 4 --show-every 2 "$@" >"$dir/screen" 2>&1; }

@@ -144,6 +144,9 @@ TEST(comm_link_carries_messages_both_ways_over_every_kind_of_socket) {
         CHECK(connect_ends(&server, &client, listens[k]));
         CHECK_STR(server.hello, "client");
         CHECK_STR(client.hello, "server");
+        char who[120]; /* a peer at a Unix socket has no address */
+        (void)snprintf(who, sizeof who, "process %d at %s", (int)getpid(), k >= 2 ? listens[k] : "");
+        CHECK(k < 2 || strcmp(server.link->peer, who) == 0);
         for (uint64_t i = 0; i < COUNT; i++) {
             send_some(&client, &rng, i);
             send_some(&server, &rng, i);
@@ -375,6 +378,7 @@ TEST(comm_link_waits_for_a_listener_and_gives_up_in_time) {
     CHECK_OK(open_end(&late, &s, &err), &err);
     POLL_UNTIL(late, client, client.ups);
     CHECK_EQ(client.ups, 1);
+    CHECK_STR(client.link->trouble, ""); /* the refused attempts do not explain a later loss */
     close_ends(&late, &client);
     CHECK_OK(open_end(&client, &c, &err), &err);
     CHECK_OK(ravel__hub_connect(client.hub, address, NULL, 0, 0.1, NULL, &link, &err), &err);

@@ -510,13 +510,15 @@ TEST(source_over_samples_gives_them_back) {
 
 /* Opens the index of a file: 1 where it had to scan, 0 where it did not, -1 where it is wrong. */
 static int index_made(const char *path, int32_t keep, int64_t rows, int64_t last) {
-    ravel__map data;
+    ravel__reading data;
     ravel__line_index index;
-    if (ravel__map_open(path, &data, NULL)) return -1;
-    ravel_status status = ravel__line_index_open(&index, path, &data, keep, NULL, NULL);
-    int good = !status && index.rows == rows && index.begins[rows - 1] == last, made = index.made;
+    size_t begin = 0, end = 0;
+    if (ravel__reading_open(path, &data, NULL)) return -1;
+    ravel_status status = ravel__line_index_open(&index, &data, keep, NULL, NULL);
+    if (!status) status = ravel__line_index_find(&index, rows - 1, &begin, &end, NULL);
+    int good = !status && index.rows == rows && (int64_t)begin == last && end == data.bytes, made = index.made;
     ravel__line_index_close(&index, NULL);
-    ravel__map_close(&data);
+    ravel__reading_close(&data);
     return good ? made : -1;
 }
 
@@ -546,6 +548,74 @@ TEST(source_index_is_made_once_and_anew_when_the_data_changes) {
     CHECK_EQ(index_made(path, RAVEL_INDEX_ALWAYS, 2, 8), 1);
     CHECK_EQ(index_made(path, RAVEL_INDEX_ALWAYS, 2, 8), 0);
     (void)unlink(rows);
+    (void)unlink(path);
+}
+
+/* Lines of any length, blank ones among them, over several of the pieces that a scan reads: every row is where it was
+ * written, with an index in memory and with one beside the data. */
+TEST(source_finds_every_row_of_a_large_file) {
+    enum { ROWS = 4000 };
+    static size_t begins[ROWS];
+    char path[64], rows[80];
+    ravel__rng dice = ravel__rng_seed(check_seed());
+    ravel__reading data;
+    ravel__line_index index;
+    temporary_file("", path, sizeof path);
+    (void)snprintf(rows, sizeof rows, "%s.rows", path);
+    FILE *f = fopen(path, "w");
+    CHECK(f != NULL);
+    if (!f) return;
+    for (int64_t i = 0; i < ROWS; i++) {
+        while (ravel__rng_below(&dice, 4) == 0) (void)fputs(ravel__rng_below(&dice, 2) ? " \t\r\n" : "\n", f);
+        for (uint64_t blanks = ravel__rng_below(&dice, 3); blanks > 0; blanks--) (void)fputc(' ', f);
+        begins[i] = (size_t)ftell(f);
+        for (uint64_t n = 1 + ravel__rng_below(&dice, 1200); n > 0; n--) (void)fputc('x', f);
+        if (i + 1 < ROWS) (void)fputc('\n', f);
+    }
+    CHECK(fclose(f) == 0);
+    for (int keep = 0; keep < 3; keep++) { /* never; made; read */
+        size_t begin, end;
+        CHECK_EQ(ravel__reading_open(path, &data, NULL), RAVEL_OK);
+        CHECK_EQ(ravel__line_index_open(&index, &data, keep ? RAVEL_INDEX_ALWAYS : RAVEL_INDEX_NEVER, NULL, NULL),
+                 RAVEL_OK);
+        CHECK_EQ(index.rows, ROWS);
+        for (int64_t i = 0; i < ROWS; i++) {
+            CHECK_EQ(ravel__line_index_find(&index, i, &begin, &end, NULL), RAVEL_OK);
+            CHECK(begin <= begins[i] && begin + 2 >= begins[i] && end > begins[i]);
+        }
+        ravel__line_index_close(&index, NULL);
+        ravel__reading_close(&data);
+    }
+    (void)unlink(rows);
+    (void)unlink(path);
+}
+
+/* A file that is cut short, or written to, while it is open: reading it is an error from then on. */
+TEST(source_file_that_changes_is_an_error) {
+    char path[64];
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_source_options options;
+    ravel_source *source;
+    ravel_reader *reader;
+    const ravel_samples *s;
+    temporary_file("{\"input_ids\": [1]}\n{\"input_ids\": [2, 3]}\n{\"input_ids\": [4]}\n", path, sizeof path);
+    ravel_source_options_default(&options);
+    options.data = path;
+    CHECK_OK(ravel_source_open(&options, &source, &err), &err);
+    CHECK_OK(ravel_reader_create(source, NULL, NULL, &reader, &err), &err);
+    CHECK_OK(ravel_reader_read(reader, (const int64_t[]){1}, 1, &s, &err), &err);
+    CHECK(truncate(path, 30) == 0); /* within the second row */
+    for (int64_t row = 0; row < 3; row++) {
+        ravel_error_clear(&err);
+        CHECK_EQ(ravel_reader_read(reader, &row, 1, &s, &err), RAVEL_E_IO);
+        CHECK_HAS(err.message, row ? "cut short" : "changed");
+    }
+    write_text(path, "w", "{\"input_ids\": [1]}\n{\"input_ids\": [2, 4]}\n{\"input_ids\": [4]}\n"); /* the same size */
+    ravel_error_clear(&err);
+    CHECK_EQ(ravel_reader_read(reader, (const int64_t[]){1}, 1, &s, &err), RAVEL_E_IO);
+    CHECK_HAS(err.message, "changed while it was being read");
+    ravel_reader_free(reader);
+    ravel_source_free(source);
     (void)unlink(path);
 }
 

@@ -43,8 +43,8 @@ static ravel_status look(void *user, double waited, ravel_error *err) {
     ravel_status status = RAVEL_OK;
     for (int32_t i = 0; i < w->count && !status; i++) status = ravel_comm_alive(w->list[i].comm, err);
     if (!status && waited > w->timeout)
-        status = ravel_error_set(err, RAVEL_E_TIMEOUT, "the GPU has waited %.0f s for other ranks, which is the most",
-                                 waited);
+        status =
+            ravel_error_set(err, RAVEL_E_TIMEOUT, "timed out after %.0f s waiting for the GPUs of other ranks", waited);
     if (status) train__wires_abort(w, err);
     return status;
 }

@@ -336,11 +336,10 @@ ravel_status train_run_end_step(train_run *run, train_learner *learner, ravel_er
     if (!status) status = exchange_wants(run, wants, err);
     if (status) return status;
     run->stopped = wants[STOP];
-    run->spoilt = wants[CHANGED];
-    if (run->spoilt)
+    if (wants[CHANGED]) /* what was read so far was read before: sources check it */
         return ravel_error_set(err, RAVEL_E_MISMATCH,
-                               "%s changed while the run was reading it; the checkpoints are of before. Bring the file "
-                               "back and resume, or start a new run with --model CHECKPOINT",
+                               "%s changed while the run was reading it; restore the file and resume, or start a new "
+                               "run with --model CHECKPOINT",
                                run->data.path);
     if (!wants[SAVE] || run->stopped || run->saved == run->state.step) return RAVEL_OK;
     status = save(run, learner, 0, &why);
@@ -354,7 +353,7 @@ static void rescue(train_run *run, train_learner *learner, ravel_status status) 
     ravel_error why = RAVEL_ERROR_INIT;
     int alone = train__is_lost(status);
     TRAIN_ASSERT(status);
-    if (run->spoilt || run->state.step == 0 || run->saved == run->state.step) return;
+    if (run->state.step == 0 || run->saved == run->state.step) return;
     if (!alone) status = save(run, learner, 0, &why);
     if (!alone && !train__is_lost(status)) {
         if (status) warn(run, "what was learnt since the last checkpoint could not be saved", &why);

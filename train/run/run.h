@@ -83,7 +83,6 @@ typedef struct train_run {
     int32_t rank;
     int32_t stopped;
     int32_t resumed;
-    int32_t spoilt;         /* the data changed under the run: nothing is saved any more */
     int32_t best_due;       /* the current weights are the best so far and not saved */
     int64_t saved;          /* step of the newest checkpoint, -1: none */
     int64_t reported;       /* step whose metrics went out last */
