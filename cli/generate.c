@@ -119,6 +119,7 @@ typedef struct job {
     train_stop_stream stream;
     ravel_json *doc; /* of the prompt */
     cli_output output;
+    int64_t lines; /* written to it */
     ravel_logger logger;
     char *buffer; /* of a line */
     size_t room;
@@ -262,6 +263,7 @@ static ravel_status print_line(job *j, int64_t row, int32_t sample, const train_
                       (long long)a->last_version);
     at += sprintf(at, "}\n");
     TRAIN_ASSERT(at < end);
+    j->lines++;
     return cli_output_write(&j->output, j->buffer, (size_t)(at - j->buffer), err);
 }
 
@@ -439,6 +441,16 @@ static void close_job(job *j) {
     free(j->buffer);
 }
 
+/* Answers that are written stay, also after an error: an hour's work must not go with the last minute's. */
+static ravel_status close_output(job *j, ravel_status status, ravel_error *err) {
+    ravel_error own = RAVEL_ERROR_INIT;
+    if (!status || j->lines == 0 || j->output.file == stdout) return cli_output_close(&j->output, status, err);
+    if (cli_output_close(&j->output, RAVEL_OK, &own)) return status;
+    (void)fprintf(stderr, "ravel generate: %s has the %lld answers from before the error\n", j->o->out,
+                  (long long)j->lines);
+    return status;
+}
+
 static ravel_status run(const generate_options *o, train_stop_texts stops, ravel_error *err) {
     job j = {.o = o, .stop_texts = stops};
     j.logger = (ravel_logger){write_log, &j};
@@ -448,7 +460,7 @@ static ravel_status run(const generate_options *o, train_stop_texts stops, ravel
     ravel_status status = open_job(&j, &rows, err);
     if (!status && lines) {
         status = cli_output_open(&j.output, o->out, err);
-        if (!status) status = cli_output_close(&j.output, run_passes(&j, rows, err), err);
+        if (!status) status = close_output(&j, run_passes(&j, rows, err), err);
     } else if (!status) {
         status = run_passes(&j, rows, err);
     }

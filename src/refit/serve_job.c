@@ -310,8 +310,8 @@ static ravel_status open_map(ravel__client *c, const unsigned char *body, int64_
     ravel__ask ask;
     ravel_status status = ravel__ask_open(body, bytes, &ask, err);
     if (status != RAVEL_OK) return status;
-    if (ask.session != s->session)
-        return ravel_error_set(err, RAVEL_E_MISMATCH, "the directory is another trainer run's; connect again");
+    if (ask.session != s->session) /* a generator may have begun to stage before it heard of the restart */
+        return ravel_error_set(err, RAVEL_E_STATE, "the trainers were restarted; stage again");
     RAVEL_ASSERT(!j->kept && !j->active);
     j->kept = ravel__store_use(s->store, ask.identity);
     if (!j->kept)
@@ -376,8 +376,8 @@ static ravel_status open_job(ravel__client *c, const unsigned char *body, int64_
     ravel__ask ask;
     ravel_status status = ravel__ask_open(body, bytes, &ask, err);
     if (status != RAVEL_OK) return status;
-    if (ask.session != s->session)
-        return ravel_error_set(err, RAVEL_E_MISMATCH, "the directory is another trainer run's; connect again");
+    if (ask.session != s->session) /* a generator may have begun to stage before it heard of the restart */
+        return ravel_error_set(err, RAVEL_E_STATE, "the trainers were restarted; stage again");
     j->identity = ask.identity;
     j->kept = ravel__store_use(s->store, ask.identity);
     if (!j->kept)

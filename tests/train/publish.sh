@@ -44,7 +44,7 @@ generator greedy --temperature 0
 greedy=$pid
 generator whole --pull-commit idle --seed 3
 whole=$pid
-versions() { sed -n 's/.*"last_version": \([0-9]*\).*/\1/p' "$dir/$1.jsonl" | sort -un | wc -l; }
+versions() { grep -c ': version [0-9]*: .* pulled' "$dir/$1.err"; } # the answers soon have hundreds of megabytes
 check "a generator pulls one version after the other" 'until_true 1800 "[ \$(versions greedy) -ge 3 ]"'
 check "and one that commits between answers, too" 'until_true 1800 "[ \$(versions whole) -ge 3 ]"'
 generator cut --seed 5
@@ -90,6 +90,30 @@ check "the generator said what it paid" 'grep -q "^versions pulled: .*longest pa
 timeout 300 "$ravel" generate --model "$model" --pull "unix:@${dir##*/}-nobody" --pull-timeout 0.5 --prompt x >"$dir/out" 2>&1
 code=$?
 check "without trainers: $(tail -n 1 "$dir/out" | cut -c 1-80)" '[ $code = 1 ]'
+place=unix:@${dir##*/}-restart
+trainer_at() { # RUN MODEL: publishes at $place, in the background, in $trainer
+    "$ravel" train grpo --task sort --model "$2" --lr 0.001 --steps 1000000 --prompts 4 --group-size 4 --max-tokens 6 --eval-prompts 0 \
+        --budget 256 --max-flat 0 --sinks jsonl --publish "$place" --publish-linger 0 --run "$dir/$1" >"$dir/$1.out" 2>"$dir/$1.err" &
+    trainer=$!
+    started="$started $trainer"
+    until_true 1800 'grep -q "^publishing at" "$dir/'"$1"'.err"'
+}
+trainer_at first "$model"
+generators=
+for i in 1 2 3; do address=$place; generator "live$i" --seed $i --out "$dir/live$i.answers"; generators="$generators $pid"; done
+until_true 1800 '[ $(versions live1) -ge 3 ] && [ $(versions live2) -ge 2 ] && [ $(versions live3) -ge 2 ]'
+kill -9 $trainer; reap $trainer
+until_true 30 'grep -q "staging again" "$dir/live1.err"' # a pause: some begin to stage what nobody has any more
+trainer_at second "$model"
+for i in 1 2 3; do eval "had$i=\$(versions live$i)"; done
+until_true 900 '[ $(versions live1) -gt $((had1 + 1)) ] && [ $(versions live2) -gt $((had2 + 1)) ] && [ $(versions live3) -gt $((had3 + 1)) ]'
+check "generators live through a restart of the trainer" 'kill -0 $generators && [ $(versions live1) -gt $((had1 + 1)) ] && [ $(versions live2) -gt $((had2 + 1)) ] && [ $(versions live3) -gt $((had3 + 1)) ]'
+kill -9 $trainer; reap $trainer
+trainer_at third "$dir/other/checkpoints/step-00000001"
+codes=; for p in $generators; do reap $p; codes="$codes$code"; done
+check "one of another model ends them with what differs, and they keep their answers" \
+    '[ $codes = 111 ] && grep -q "embed_tokens\|shape" "$dir/live1.err" && grep -q "version" "$dir/live1.answers" && [ -s "$dir/live2.answers" ] && [ -s "$dir/live3.answers" ]'
+kill -INT $trainer; reap $trainer
 place=unix:$dir/other.sock
 [ ${#dir} -lt 80 ] || place=unix:@${dir##*/} # the path of a socket has at most 107 bytes
 "$ravel" train grpo --task sort --model "$dir/other/checkpoints/step-00000001" --steps 100000 --prompts 4 --group-size 4 --max-tokens 6 \

@@ -1,8 +1,10 @@
 /* Publish and pull: trainers and generators that share nothing but an address. Models, cuts and contents are those of
  * refit_case.c. Every generator has a communicator of its own. */
 #include "tests/unit/refit_case.h"
+#include "tests/unit/ports.h"
 
 #include "refit/pull.h"
+#include "train/run/pulled.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -527,6 +529,48 @@ TEST(refit_pull_from_trainers_that_were_started_anew) {
     ravel_refit_identity after = ravel_puller_identity(p.puller);
     CHECK(after.version == 7 && after.nonce != before.nonce && after.digest != before.digest);
     CHECK(floats_are(ravel_puller_data(p.puller, 0), PAIR_FLOATS, 70));
+    pair_close(&p);
+}
+
+/* Staging begins while the trainers are away. Those that come back do not know the version; the puller lives on. */
+TEST(refit_pull_goes_on_when_trainers_restart_under_it) {
+    pair p;
+    int32_t state = RAVEL_PULL_IDLE;
+    CHECK(pair_open(&p));
+    (void)snprintf(p.address, sizeof p.address, "127.0.0.1:%d", ports_free("127.0.0.1"));
+    p.publish.threads = 2; /* the second listens at a port of its own, which is another one after a restart */
+    CHECK(pair_meet(&p));
+    CHECK_OK(pair_publish(&p, 1), &p.err);
+    CHECK_OK(pair_pull(&p), &p.err);
+    CHECK_OK(pair_publish(&p, 2), &p.err);
+    while (state != RAVEL_PULL_NEWER) CHECK_OK(ravel_puller_poll(p.puller, &state, &p.err), &p.err);
+    ravel_publisher_free(p.publisher);
+    p.publisher = NULL;
+    CHECK_OK(ravel_puller_stage(p.puller, 2, &p.err), &p.err);
+    CHECK_OK(ravel_publisher_create(p.self, p.address, &p.source, &p.publish, &p.publisher, &p.err), &p.err);
+    CHECK_EQ(ravel_puller_wait(p.puller, 20, &p.err), RAVEL_E_STATE);
+    CHECK(strstr(p.err.message, "restarted"));
+    ravel_error_clear(&p.err);
+    CHECK(pair_holds(&p, 1));
+    CHECK_OK(pair_publish(&p, 1), &p.err);
+    while (pair_pull(&p) != RAVEL_OK) { /* the watch may announce the old version once more */
+        CHECK_EQ(p.err.status, RAVEL_E_STATE);
+        ravel_error_clear(&p.err);
+    }
+    CHECK(pair_holds(&p, 1));
+    pair_close(&p);
+}
+
+/* The time that the user gave, not that of a slice of it. */
+TEST(refit_pull_says_how_long_it_waited_for_the_first_version) {
+    pair p;
+    CHECK(pair_open(&p));
+    CHECK_OK(ravel_publisher_create(p.self, p.address, &p.source, &p.publish, &p.publisher, &p.err), &p.err);
+    train_weight_sets sets = {.sink = p.sink};
+    train_pulled_options options = {.address = p.address, .timeout = 0.5};
+    train_pulled *pulled = NULL;
+    CHECK_EQ(train_pulled_open(&options, &sets, &pulled, &p.err), RAVEL_E_TIMEOUT);
+    CHECK(strstr(p.err.message, "no version was published at ") && strstr(p.err.message, " within 0.5 s"));
     pair_close(&p);
 }
 

@@ -57,19 +57,28 @@ static int asked_to_stop(const train_pulled *p) {
     return p->options.stop && *p->options.stop;
 }
 
+/* E_TIMEOUT with the reason of the last attempt that failed, if one did. */
+static ravel_status no_version(const train_pulled *p, const ravel_error *last, ravel_error *err) {
+    const char *join = last->status ? "; the last attempt: " : "";
+    ravel_error_clear(err);
+    if (asked_to_stop(p)) return ravel_error_set(err, RAVEL_E_STATE, "stopped before the first version came");
+    return ravel_error_set(err, RAVEL_E_TIMEOUT, "no version was published at %s within %g s%s%s", p->options.address,
+                           p->options.timeout, join, last->message);
+}
+
 static ravel_status first_version(train_pulled *p, ravel_error *err) {
     double until = train__now() + p->options.timeout;
     TRAIN_ASSERT(p->options.timeout >= 0 && p->stats.commits == 0);
     ravel_status status = RAVEL_E_TIMEOUT;
+    ravel_error last = RAVEL_ERROR_INIT;
     while (status == RAVEL_E_TIMEOUT && !asked_to_stop(p) && train__now() < until) {
         ravel_error_clear(err);
         status = ravel_puller_wait(p->puller, slice_seconds, err);
-        if (may_try_again(status)) status = RAVEL_E_TIMEOUT;
+        if (!may_try_again(status)) continue;
+        last = *err;
+        status = RAVEL_E_TIMEOUT;
     }
-    if (asked_to_stop(p) && status) return ravel_error_set(err, RAVEL_E_STATE, "stopped before the first version came");
-    if (status == RAVEL_E_TIMEOUT)
-        return ravel_error_set(err, status, "no version was published at %s within %g s", p->options.address,
-                               p->options.timeout);
+    if (status == RAVEL_E_TIMEOUT) return no_version(p, &last, err);
     return status ? status : commit(p, err);
 }
 
