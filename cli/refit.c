@@ -18,31 +18,20 @@ static const ravel_option own_table[] = {
     {"receive-tp", RAVEL_OPTION_I32, AT(receive_tp), "1", 1, 511, NULL, "tensor parallelism of the receivers"},
     {"dtype", RAVEL_OPTION_STRING, AT(dtype), NULL, 0, 0, "DTYPE",
      "dtype of the receivers (bf16, f16, f32); without it the file's"},
-    {"updates", RAVEL_OPTION_I32, AT(updates), "0", 0, 1000000, NULL,
-     "versions to send, one after the other; 0: 1, or 4 with --bench, which shows the fastest"},
+    {"updates", RAVEL_OPTION_I32, AT(updates), "1", 1, 1000000, NULL, "versions to send, one after the other"},
     {"json", RAVEL_OPTION_STRING, AT(json), NULL, 0, 0, "FILE", "write the reports as JSON; - is standard output"},
     {"trace", RAVEL_OPTION_STRING, AT(trace), NULL, 0, 0, "FILE",
      "write the last update's events for chrome://tracing or Perfetto"},
     {"quiet", RAVEL_OPTION_BOOL, AT(quiet), "false", 0, 0, NULL, "print only errors"},
     {0}};
 
-static const ravel_option bench_table[] = {
-    {"bench", RAVEL_OPTION_BOOL, AT(bench), "false", 0, 0, NULL,
-     "instead of a file: synthetic weights, and a table over numbers and sizes of buffers"},
-    {"shape", RAVEL_OPTION_STRING, AT(shape), "qwen3-0.6b", 0, 0, "SHAPE", "shape of the synthetic model"},
-    {"memory", RAVEL_OPTION_I64, AT(memory), "2G", 16777216.0, 0x1p50, NULL,
-     "all ranks' weights together; a larger model gets a smaller vocabulary and fewer layers, at least one"},
-    {"buffers", RAVEL_OPTION_STRING, AT(buffers), "1,2,3", 0, 0, "LIST", "numbers of buffers to try"},
-    {"sizes", RAVEL_OPTION_STRING, AT(sizes), "1M,4M,16M", 0, 0, "LIST", "sizes of buffers to try"},
-    {0}};
 #undef AT
 
-enum { SETS = 4, ROWS = 32 };
+enum { SETS = 3, ROWS = 32 };
 
 static int help(const cli_options *sets) {
     (void)fputs("usage: ravel refit --from FILE [--to FILE] [--ranks N] [options]\n"
-                "       ravel refit --bench [--shape NAME] [--ranks N] [options]\n"
-                "       mpirun -n N ravel refit ...\n"
+                                "       mpirun -n N ravel refit ...\n"
                 "       ravel refit --publish ADDRESS | --pull ADDRESS ...     (see --publish --help, --pull --help)\n"
                 "\n"
                 "Moves weights from sender ranks to receiver ranks through a few buffers, as a trainer hands a new\n"
@@ -54,7 +43,6 @@ static int help(const cli_options *sets) {
                 "  ravel refit --from model.safetensors --to out.safetensors --ranks 3\n"
                 "  ravel refit --from model/ --ranks 6 --senders 4 --receive-tp 2 --dtype bf16\n"
                 "  ravel refit --from model.safetensors --updates 3 --delta --json -\n"
-                "  ravel refit --bench --shape llama-8b --ranks 2 --sizes 1M,4M,16M,64M\n"
                 "  mpirun -n 5 ravel refit --from model/ --senders 2 --trace refit.json\n"
                 "\nExit codes: 0 done and equal, 1 a difference, bad data or a lost rank, 2 the command line is wrong. "
                 "See also\nravel-refit(1).\n",
@@ -217,14 +205,7 @@ static ravel_status rank_body(ravel_comm *comm, void *user, ravel_error *err) {
 static ravel_status check_flags(refit_job *job, int words, const char *word, ravel_error *err) {
     const refit_flags *f = &job->flags;
     if (words) return ravel_error_set(err, RAVEL_E_ARGUMENT, "\"%.60s\" is no option; see --help", word);
-    if (!f->bench && !f->from)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--from FILE says what to send; --bench needs none");
-    if (f->bench && (f->from || f->to || f->trace))
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--bench makes its weights up: without --from, --to and --trace");
-    if (f->bench && (job->options.num_buffers > 0 || job->options.buffer_bytes > 0))
-        return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               "--bench goes through --buffers and --sizes: without --num-buffers and --buffer-bytes");
-    job->flags.updates = f->updates > 0 ? f->updates : f->bench ? 4 : 1;
+    if (!f->from) return ravel_error_set(err, RAVEL_E_ARGUMENT, "give --from FILE: the weights to send");
     job->dtype = -1;
     ravel_status status = cli_claim_input("from", f->from, err);
     if (!status) status = cli_claim_output("to", f->to, err);
@@ -281,7 +262,6 @@ int cli_refit(int argc, char **argv) {
     const cli_options sets[SETS] = {
         {"Running", own_table, &job.flags},
         {"Refit", cli_without(ravel_refit_option_table(), "trace|timeout", rows, ROWS), &job.options},
-        {"Bench", bench_table, &job.flags},
         {"Communicators", ravel_comm_option_table(), &job.comm},
     };
     for (int i = 0; i < SETS; i++) ravel_options_default(sets[i].table, sets[i].options);
@@ -291,5 +271,5 @@ int cli_refit(int argc, char **argv) {
     if (status != RAVEL_OK) return cli_usage("refit", &err);
     job.to_stdout = job.flags.json && strcmp(job.flags.json, "-") == 0;
     int processes = strcmp(ravel_comm_auto_kind(&job.comm), "self") != 0;
-    return job.flags.bench ? refit_bench(&job, processes) : run_file(&job, processes);
+    return run_file(&job, processes);
 }

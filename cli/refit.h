@@ -9,11 +9,9 @@
 
 typedef struct refit_flags {
     const char *from, *to, *dtype;
-    const char *shape, *buffers, *sizes; /* of --bench */
     const char *json, *trace;
-    int64_t memory;
     int32_t ranks, senders, send_tp, receive_tp, updates;
-    int32_t bench, quiet;
+    int32_t quiet;
 } refit_flags;
 
 /* Shared by all ranks of this process. */
@@ -75,9 +73,5 @@ ravel_status refit_write_trace(ravel_comm *comm, const ravel_refit *refit, const
 
 int refit_publish(int argc, char **argv);
 int refit_pull(int argc, char **argv);
-
-/* ---- refit_bench.c ---- */
-
-int refit_bench(refit_job *job, int under_mpi);
 
 #endif

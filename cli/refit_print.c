@@ -68,7 +68,7 @@ ravel_status refit_write_json(const refit_job *job, const ravel_refit_report *re
     cli_output out;
     ravel_status status = cli_output_open(&out, job->flags.json, err);
     if (status != RAVEL_OK) return status;
-    const char *input = job->flags.from ? job->flags.from : job->flags.shape;
+    const char *input = job->flags.from;
     char quoted[1100];
     if (ravel_json_quote(input, strlen(input), quoted, sizeof quoted) >= sizeof quoted) (void)strcpy(quoted, "\"\"");
     status =

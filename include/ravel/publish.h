@@ -144,7 +144,6 @@ typedef struct ravel_pull_options {
     size_t size;     /* sizeof(ravel_pull_options), set by ravel_pull_options_default */
     int32_t threads; /* connections, each with a thread that receives, verifies and loads; 0: by cores, at most 8 */
     int32_t stage;   /* ravel_refit_stage */
-    const char *undo_dir; /* UNDO: folder of the log; NULL: in memory */
     int32_t cast;         /* ravel_refit_cast */
     int32_t delta;        /* blocks that did not change since the live version are not sent */
     int32_t audit;        /* hash every tensor when it is complete, for ravel_puller_audit */
@@ -223,29 +222,6 @@ RAVEL_API void ravel_puller_unpin(ravel_puller *puller, int32_t pin);
 RAVEL_API void ravel_puller_note(ravel_puller *puller, double tokens_per_second);
 /* As ravel_refit_audit. */
 RAVEL_API ravel_status ravel_puller_audit(const ravel_puller *puller, ravel_error *err);
-
-/* ---- rehearsal ------------------------------------------------------------------------------------------ */
-
-/* The figures of a planned pull, without trainers, links or weights: for choosing layouts, and for measuring the
- * planning. */
-typedef struct ravel_pull_rehearsal {
-    size_t size;              /* sizeof(ravel_pull_rehearsal); set it before the call */
-    int64_t bytes;            /* that this generator rank would pull */
-    int64_t slices;           /* in how many slices */
-    int32_t senders;          /* from how many trainer ranks */
-    int32_t reserved;         /* 0 */
-    int64_t most_bytes;       /* from the one that sends most */
-    int64_t directory_bytes;  /* of the directory that it would fetch */
-    double directory_seconds; /* trainer rank 0: to make the directory from all manifests, once */
-    double plan_seconds;      /* this rank: to read the directory and plan */
-} ravel_pull_rehearsal;
-
-/* source(user, i) gives trainer rank i's source, whose data is not looked at; it must stay until the next call. E_MISMATCH
- * lists what would differ. */
-RAVEL_API ravel_status ravel_pull_rehearse(int32_t trainers,
-                                           const ravel_refit_source *(*source)(void *user, int32_t rank), void *user,
-                                           const ravel_refit_sink *sink, const ravel_pull_options *options,
-                                           ravel_pull_rehearsal *result, ravel_error *err);
 
 #ifdef __cplusplus
 }

@@ -46,9 +46,9 @@
  * Every call that takes a comm or a refit and an err is collective: all ranks of the communicator call it in the same
  * order. An argument that is wrong on one rank fails the call on all, with the same sentence.
  *
- * Threads: a refit belongs to one thread at a time. With options.helper (the default) it runs one helper thread for
- * iterate and pack and one for verify and load, only inside ravel_refit_update; the callbacks are called from these, one
- * call at a time. Each of the two has options.threads - 1 further threads beside it for large updates.
+ * Threads: a refit belongs to one thread at a time. It runs one helper thread for iterate and pack and one for verify and
+ * load, only inside ravel_refit_update; the callbacks are called from these, one call at a time. Each of the two has
+ * options.threads - 1 further threads beside it for large updates.
  */
 #ifndef RAVEL_REFIT_H
 #define RAVEL_REFIT_H
@@ -210,22 +210,6 @@ typedef struct ravel_refit_sink {
 
 /* ---- options -------------------------------------------------------------------------------------------- */
 
-typedef enum ravel_refit_route {
-    RAVEL_REFIT_AUTO,      /* broadcast where receivers with the same pieces outnumber the senders that have them */
-    RAVEL_REFIT_BROADCAST, /* one stream to all receivers that hold the same; they pass it on to each other */
-    RAVEL_REFIT_SHARD      /* every receiver straight from the senders */
-} ravel_refit_route;
-#define RAVEL_REFIT_ROUTE_CHOICES "auto|broadcast|shard"
-
-/* Which of several senders with the same piece sends it. */
-typedef enum ravel_refit_replica {
-    RAVEL_REFIT_REPLICA_AUTO, /* on the receiver's machine where there is one, then the least loaded */
-    RAVEL_REFIT_NEAREST,      /* the receiver's machine, then the nearest rank */
-    RAVEL_REFIT_LEAST_LOADED, /* the one with the fewest bytes so far */
-    RAVEL_REFIT_FIRST         /* the lowest rank */
-} ravel_refit_replica;
-#define RAVEL_REFIT_REPLICA_CHOICES "auto|nearest|least-loaded|first"
-
 typedef enum ravel_refit_cast {
     RAVEL_REFIT_EXACT, /* a tensor has the same dtype on both sides, or that is a difference */
     RAVEL_REFIT_NARROW /* f64, f32, bf16, f16 may differ; the narrower of the two travels */
@@ -242,22 +226,15 @@ typedef enum ravel_refit_stage {
 typedef struct ravel_refit_options {
     size_t size;          /* sizeof(ravel_refit_options), set by ravel_refit_options_default */
     int32_t num_buffers;  /* N, 1 .. 16; 0: RAVEL_REFIT_NUM_BUFFERS, else 2 */
-    int32_t route;        /* ravel_refit_route */
+    int32_t cast;         /* ravel_refit_cast */
     int64_t buffer_bytes; /* B, from 4 KiB; 0: RAVEL_REFIT_BUFFER_BYTES, else from memory_ratio */
     double memory_ratio;  /* share of total memory that the N buffers take; 0: RAVEL_REFIT_BUFFER_MEMORY_RATIO, else at
                              most 0.02, and less where smaller buffers overlap better */
-    int64_t memory_bytes; /* total memory; 0: this machine's */
-    int32_t replica;      /* ravel_refit_replica */
-    int32_t cast;         /* ravel_refit_cast */
     int32_t stage;        /* ravel_refit_stage, of sinks without callbacks; each rank its own */
-    int32_t fanout; /* BROADCAST: receivers that each one passes on to: 1 is a chain; 0: by the number of frames */
-    const char *undo_dir; /* UNDO: the log is a file in this folder, removed at once; NULL: it is in memory */
     int32_t delta;        /* send only blocks that changed since the version before */
-    int32_t ignore_extra; /* tensors of senders that no receiver wants are left out instead of being a difference */
     int64_t delta_block;  /* bytes of a block; 0: 256 KiB, more for models beyond 8 GiB per stream */
-    double delta_most;    /* above this share of changed bytes (of the first ones) the rest is sent without comparing */
     double timeout;       /* seconds without progress; 0: the communicator's */
-    int32_t helper;       /* helper threads for packing and loading; without them nothing overlaps */
+    int32_t ignore_extra; /* tensors of senders that no receiver wants are left out instead of being a difference */
     int32_t trace;        /* keep events of the last update for ravel_refit_trace */
     int32_t audit;        /* hash every tensor when it is complete, for ravel_refit_audit */
     int32_t threads;      /* that pack, and as many that load, to 64; 0: by cores, ranks of the machine and link */
@@ -367,11 +344,6 @@ RAVEL_API ravel_status ravel_refit_trace(const ravel_refit *refit, int32_t first
 
 /* Counts an update in metrics, as the rows refit/...; any rank's report will do, and all of them together. */
 RAVEL_API void ravel_refit_count(const ravel_refit_report *report, ravel_metrics *metrics);
-
-/* N and B as ravel_refit_create chooses them for `stream_bytes` to move; the one place that reads options and
- * environment. E_ARGUMENT quotes a malformed value and says what is allowed. */
-RAVEL_API ravel_status ravel_refit_settings(const ravel_refit_options *options, int64_t stream_bytes,
-                                            int32_t *num_buffers, int64_t *buffer_bytes, ravel_error *err);
 
 #ifdef __cplusplus
 }

@@ -419,17 +419,6 @@ RAVEL_REFIT_LOAD = 5
 RAVEL_REFIT_VOTE = 6
 RAVEL_REFIT_PHASES = 7
 
-# ravel_refit_replica
-RAVEL_REFIT_REPLICA_AUTO = 0
-RAVEL_REFIT_NEAREST = 1
-RAVEL_REFIT_LEAST_LOADED = 2
-RAVEL_REFIT_FIRST = 3
-
-# ravel_refit_route
-RAVEL_REFIT_AUTO = 0
-RAVEL_REFIT_BROADCAST = 1
-RAVEL_REFIT_SHARD = 2
-
 # ravel_refit_stage
 RAVEL_REFIT_SPARE = 0
 RAVEL_REFIT_UNDO = 1
@@ -836,10 +825,6 @@ class ravel_pull_options(C.Structure):
 
 
 class ravel_pull_report(C.Structure):
-    pass
-
-
-class ravel_pull_rehearsal(C.Structure):
     pass
 
 
@@ -1741,21 +1726,14 @@ ravel_refit_sink._fields_ = [
 ravel_refit_options._fields_ = [
     ("size", C.c_size_t),
     ("num_buffers", C.c_int32),
-    ("route", C.c_int32),
+    ("cast", C.c_int32),
     ("buffer_bytes", C.c_int64),
     ("memory_ratio", C.c_double),
-    ("memory_bytes", C.c_int64),
-    ("replica", C.c_int32),
-    ("cast", C.c_int32),
     ("stage", C.c_int32),
-    ("fanout", C.c_int32),
-    ("undo_dir", C.c_char_p),
     ("delta", C.c_int32),
-    ("ignore_extra", C.c_int32),
     ("delta_block", C.c_int64),
-    ("delta_most", C.c_double),
     ("timeout", C.c_double),
-    ("helper", C.c_int32),
+    ("ignore_extra", C.c_int32),
     ("trace", C.c_int32),
     ("audit", C.c_int32),
     ("threads", C.c_int32),
@@ -1822,7 +1800,6 @@ ravel_pull_options._fields_ = [
     ("size", C.c_size_t),
     ("threads", C.c_int32),
     ("stage", C.c_int32),
-    ("undo_dir", C.c_char_p),
     ("cast", C.c_int32),
     ("delta", C.c_int32),
     ("audit", C.c_int32),
@@ -1845,17 +1822,6 @@ ravel_pull_report._fields_ = [
     ("lag", C.c_int64),
     ("mapped", C.c_int32),
     ("reserved", C.c_int32),
-]
-ravel_pull_rehearsal._fields_ = [
-    ("size", C.c_size_t),
-    ("bytes", C.c_int64),
-    ("slices", C.c_int64),
-    ("senders", C.c_int32),
-    ("reserved", C.c_int32),
-    ("most_bytes", C.c_int64),
-    ("directory_bytes", C.c_int64),
-    ("directory_seconds", C.c_double),
-    ("plan_seconds", C.c_double),
 ]
 ravel_safetensor._fields_ = [
     ("name", C.c_char_p),
@@ -2211,7 +2177,6 @@ FUNCTIONS = {
     "ravel_publisher_version_bytes": (C.c_int64, [C.c_void_p]),
     "ravel_pull_option_table": (C.POINTER(ravel_option), []),
     "ravel_pull_options_default": (None, [C.POINTER(ravel_pull_options)]),
-    "ravel_pull_rehearse": (C.c_int, [C.c_int32, C.CFUNCTYPE(C.POINTER(ravel_refit_source), C.c_void_p, C.c_int32), C.c_void_p, C.POINTER(ravel_refit_sink), C.POINTER(ravel_pull_options), C.POINTER(ravel_pull_rehearsal), C.POINTER(ravel_error)]),
     "ravel_puller_audit": (C.c_int, [C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_puller_commit": (C.c_int, [C.c_void_p, C.POINTER(ravel_pull_report), C.POINTER(ravel_error)]),
     "ravel_puller_create": (C.c_int, [C.c_void_p, C.c_char_p, C.POINTER(ravel_refit_sink), C.POINTER(ravel_pull_options), C.c_void_p, C.POINTER(ravel_error)]),
@@ -2245,7 +2210,6 @@ FUNCTIONS = {
     "ravel_refit_options_default": (None, [C.POINTER(ravel_refit_options)]),
     "ravel_refit_rules_named": (C.c_int64, [C.c_char_p, C.c_int64, C.c_int64, C.c_int64, C.POINTER(ravel_refit_rule), C.c_int64]),
     "ravel_refit_run": (C.c_int, [C.c_void_p, C.POINTER(ravel_refit_source), C.POINTER(ravel_refit_sink), C.POINTER(ravel_refit_options), C.c_int64, C.POINTER(ravel_refit_report), C.POINTER(ravel_error)]),
-    "ravel_refit_settings": (C.c_int, [C.POINTER(ravel_refit_options), C.c_int64, C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_refit_shape_tensors": (C.c_int64, [C.POINTER(ravel_shape), C.c_int32, C.c_int32, C.c_int32, C.POINTER(ravel_refit_tensor), C.c_char_p, C.c_int64]),
     "ravel_refit_tensor_chunk": (None, [C.POINTER(ravel_refit_tensor), C.c_int32, C.c_int32, C.c_int32]),
     "ravel_refit_tensor_elements": (C.c_int64, [C.POINTER(ravel_refit_tensor)]),
@@ -2449,7 +2413,6 @@ STRUCTS = [
     ravel_generator_report,
     ravel_pull_options,
     ravel_pull_report,
-    ravel_pull_rehearsal,
     ravel_safetensor,
     ravel_safetensors_options,
     ravel_slab_tensor,

@@ -63,8 +63,7 @@ static ravel__hello make_hello(const ravel_refit *refit, ravel_status status, co
         (void)snprintf(h.message, sizeof h.message, "%.*s", RAVEL__HELLO_MESSAGE - 1, err->message);
     h.roles = (refit->source ? RAVEL__SOURCE : 0) | (refit->sink ? RAVEL__SINK : 0);
     h.sequential = refit->source && refit->source->iterate;
-    h.route = o->route, h.replica = o->replica, h.cast = o->cast;
-    h.fanout = o->fanout, h.delta = o->delta, h.ignore_extra = o->ignore_extra;
+    h.cast = o->cast, h.delta = o->delta, h.ignore_extra = o->ignore_extra;
     h.held = refit->stage.held;
     h.prepared = refit->stage.prepared;
     return h;
@@ -188,10 +187,10 @@ static ravel_status make_pool(ravel_refit *refit, ravel__pool *pool, int wanted,
 }
 
 /* A receiver that borrows keeps the sender waiting while it loads, so it borrows only where loading is a copy in memory:
- * no callbacks, no undo log on a disk. */
+ * no callbacks. */
 static int may_borrow(const ravel_refit *refit) {
     return !refit->data && !(refit->transport && refit->transport->no_loans) && ravel__comm_lends(refit->comm) &&
-           refit->sink && !refit->sink->load && !refit->stage.undo_dir;
+           refit->sink && !refit->sink->load;
 }
 
 /* ---- payloads in device memory -------------------------------------------------------------------------- */
@@ -281,7 +280,7 @@ static ravel_status make_streams(ravel_refit *refit, ravel_error *err) {
  * thread of a rank moves the bytes, and two threads already pack or load faster than that. */
 static int32_t choose_threads(const ravel_refit *refit, const ravel__hello *hellos) {
     enum { MOST_LENT = 8, MOST_WIRE = 2, CORES_MOST = 1024 };
-    if (!refit->options.helper) return 1;
+    if (refit->transport && refit->transport->no_helpers) return 1;
     if (refit->options.threads > 0) return refit->options.threads;
     int32_t here = 0;
     for (int32_t r = 0; r < refit->ranks; r++) {

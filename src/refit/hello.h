@@ -8,7 +8,7 @@
 
 #include <ravel/refit.h>
 
-enum { RAVEL__HELLO_BYTES = 640, RAVEL__HELLO_FORMAT = 1, RAVEL__HELLO_MESSAGE = 400 };
+enum { RAVEL__HELLO_BYTES = 640, RAVEL__HELLO_FORMAT = 2, RAVEL__HELLO_MESSAGE = 400 };
 
 /* Limits of N, B and a manifest, for this rank's options and for a peer's. */
 #define RAVEL__NUM_BUFFERS_MOST    16
@@ -35,8 +35,8 @@ typedef struct ravel__hello {
     int32_t roles;      /* RAVEL__SOURCE | RAVEL__SINK */
     int32_t sequential; /* its source has an iterate callback */
     ravel__settings settings;
-    int32_t route, replica, cast, fanout, delta, ignore_extra; /* must be the same everywhere */
-    int64_t manifest_bytes[2];                                 /* of source and sink; 0: none */
+    int32_t cast, delta, ignore_extra; /* must be the same everywhere */
+    int64_t manifest_bytes[2];         /* of source and sink; 0: none */
     uint64_t digest[2];
     ravel_refit_identity held;     /* by its sink */
     ravel_refit_identity prepared; /* complete in its sink, not known to be committed; version 0: none */
@@ -70,6 +70,10 @@ ravel_status ravel__struct_take(void *to, size_t bytes, const void *from, size_t
 ravel_status ravel__options_take(const ravel_refit_options *from, ravel_refit_options *options, ravel_error *err);
 /* Options over environment over defaults, checked; the one place. */
 ravel_status ravel__settings_take(const ravel_refit_options *options, ravel__settings *settings, ravel_error *err);
+
+/* N and B of a session that is alone, for `stream_bytes` to move. E_ARGUMENT quotes a malformed value. */
+ravel_status ravel__settings_alone(const ravel_refit_options *options, int64_t stream_bytes, ravel__terms *terms,
+                                   ravel_error *err);
 
 /* "sender", "receiver", "sender and receiver", "neither sender nor receiver". */
 const char *ravel__role_name(int32_t roles);

@@ -21,6 +21,8 @@ enum {
     SAMPLE_BLOCKS = 16
 };
 
+static const double delta_most = 0.9; /* changed share of the sample above which comparing ends */
+
 /* ---- create and free -----------------------------------------------------------------------------------------------
 */
 
@@ -177,7 +179,7 @@ static int unchanged(ravel__packer *p, int32_t stream, int64_t bytes, uint64_t c
     cursor->compared += bytes;
     cursor->changed += same ? 0 : bytes;
     int64_t sample = d->blocks / 16 > SAMPLE_BLOCKS ? d->blocks / 16 : SAMPLE_BLOCKS;
-    if (cursor->block == sample && (double)cursor->changed > p->refit->options.delta_most * (double)cursor->compared) {
+    if (cursor->block == sample && (double)cursor->changed > delta_most * (double)cursor->compared) {
         cursor->comparing = 0;
         p->gave_up = 1;
     }

@@ -81,7 +81,7 @@ static int32_t most_replicas(const ravel__catalog *c) {
 
 static ravel_status make_groups(planner *p) {
     const ravel__catalog *c = p->c;
-    int32_t route = c->hellos[0].route, replicas = most_replicas(c);
+    int32_t replicas = most_replicas(c);
     p->groups = ravel__arena_push(&p->scratch, (size_t)c->ranks, sizeof *p->groups);
     p->group_of_party = ravel__arena_push(&p->scratch, (size_t)c->party_count + 1, sizeof(int32_t));
     if (!p->groups || !p->group_of_party) return ravel__no_memory(p->err, 0, "the plan's groups");
@@ -89,8 +89,7 @@ static ravel_status make_groups(planner *p) {
         const ravel__party *party = &c->parties[i];
         p->group_of_party[i] = p->group_count;
         if (party->side != RAVEL__OF_SINK) continue;
-        int together = route == RAVEL_REFIT_BROADCAST || (route == RAVEL_REFIT_AUTO && party->count > replicas);
-        if (together) {
+        if (party->count > replicas) {
             p->groups[p->group_count++] = (group){i, party->count, party->ranks};
             continue;
         }
@@ -186,13 +185,9 @@ static ravel_status find_holders(planner *p, const ravel__tensor *t) {
 static int64_t price(const planner *p, int32_t sender, const group *g) {
     RAVEL_ASSERT(p->sender_index[sender] >= 0 && g->count > 0);
     const ravel__hello *hellos = p->c->hellos;
-    int32_t to = g->ranks[0], policy = hellos[0].replica;
-    int64_t far = hellos[sender].host == hellos[to].host ? 0 : INT64_MAX / 2;
-    int64_t distance = sender < to ? to - sender : sender - to;
-    if (g->count == 1 && sender == to) return -1; /* it is on that machine */
-    if (policy == RAVEL_REFIT_FIRST) return 0;
-    if (policy == RAVEL_REFIT_NEAREST) return far + distance;
-    return p->load[sender] + (policy == RAVEL_REFIT_REPLICA_AUTO ? far : 0);
+    int32_t to = g->ranks[0];
+    if (g->count == 1 && sender == to) return -1; /* nothing has to travel */
+    return p->load[sender] + (hellos[sender].host == hellos[to].host ? 0 : INT64_MAX / 2);
 }
 
 static int32_t choose_sender(const planner *p, const holder *h, const group *g) {

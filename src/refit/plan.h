@@ -1,6 +1,7 @@
 /* The plan: which slice of which tensor goes from which sender to which receivers. A pure function of the catalog.
  *
- *     group    receivers that take one stream together: all that hold the same pieces (broadcast), or one (shard)
+ *     group    receivers that take one stream together: all that hold the same pieces, if they outnumber the senders that
+ *              have these (broadcast), else one (shard)
  *     stream   (sender, group): an ordered list of slices. Its members pass frames on along a tree:
  *
  *                  sender -> member 0 -> member 1 -> ...              fanout 1, a chain

@@ -22,7 +22,6 @@ static const ravel_option table[] = {
     {"stage", RAVEL_OPTION_ENUM, FIELD(stage), "spare", 0, 0, RAVEL_REFIT_STAGE_CHOICES,
      "spare: into a second set of weights; undo: in place, with a log of what was there; copy: into a staging set that "
      "the commit copies to fixed addresses"},
-    {"undo-dir", RAVEL_OPTION_STRING, FIELD(undo_dir), "", 0, 0, "FOLDER", "folder for the undo log; none: in memory"},
     {"cast", RAVEL_OPTION_ENUM, FIELD(cast), "exact", 0, 0, RAVEL_REFIT_CAST_CHOICES,
      "exact: the same dtype on both sides; narrow: f64, f32, bf16, f16 may differ, the narrower travels"},
     {"delta", RAVEL_OPTION_BOOL, FIELD(delta), "yes", 0, 0, NULL,
@@ -42,7 +41,7 @@ ravel_option_table ravel_pull_option_table(void) {
 void ravel_pull_options_default(ravel_pull_options *options) {
     memset(options, 0, sizeof *options);
     ravel_options_default(table, options);
-    options->undo_dir = options->token = NULL;
+    options->token = NULL;
     options->size = sizeof *options;
 }
 
@@ -84,7 +83,6 @@ static ravel_status take_sink(ravel_puller *p, const ravel_refit_sink *sink, rav
                                  &p->holding, err);
     ravel_refit_options_default(&o);
     o.stage = p->options.stage;
-    o.undo_dir = p->options.undo_dir;
     o.audit = p->options.audit;
     if (status == RAVEL_OK) status = ravel__stage_init(&p->stage, s, &p->holding, &o, &p->stage_memory.allocator, err);
     return status;
@@ -144,7 +142,6 @@ ravel_status ravel_puller_create(ravel_comm *comm, const char *address, const ra
     ravel__arena_init(&p->arena, &p->memory.allocator, 4096);
     pthread_mutex_init(&p->lock, NULL);
     p->options.allocator = allocator;
-    p->stage.undo_file = -1;
     ravel_status status = join(p, comm, &own);
     if (status == RAVEL_OK) {
         status = prepare(p, address, sink, options, &own);

@@ -98,7 +98,6 @@ ravel_status ravel__refit_create_over(ravel_comm *comm, const ravel_refit_source
     ravel__counted_init(&r->memory, allocator);
     ravel__counted_init(&r->stage_memory, allocator);
     ravel__arena_init(&r->arena, &r->memory.allocator, 4096);
-    r->stage.undo_file = -1;
     r->transport = transport;
     r->host = ravel__machine_number();
     ravel_status status = prepare(r, source, sink, options, &own);

@@ -39,31 +39,19 @@ static const ravel_option table[] = {
      "bytes of a buffer, from 4k; 0: RAVEL_REFIT_BUFFER_BYTES, else from memory-ratio"},
     {"memory-ratio", RAVEL_OPTION_F64, FIELD(memory_ratio), "0", 0, RATIO_MOST, NULL,
      "share of total memory for all buffers of a rank; 0: RAVEL_REFIT_BUFFER_MEMORY_RATIO, else at most 0.02"},
-    {"memory-bytes", RAVEL_OPTION_I64, FIELD(memory_bytes), "0", 0, 9007199254740992.0, NULL,
-     "total memory; 0: this machine's"},
-    {"route", RAVEL_OPTION_ENUM, FIELD(route), "auto", 0, 0, RAVEL_REFIT_ROUTE_CHOICES,
-     "broadcast: receivers that hold the same pass it on; shard: each straight from the senders"},
-    {"replica", RAVEL_OPTION_ENUM, FIELD(replica), "auto", 0, 0, RAVEL_REFIT_REPLICA_CHOICES,
-     "which of several senders with the same piece sends it"},
     {"cast", RAVEL_OPTION_ENUM, FIELD(cast), "exact", 0, 0, RAVEL_REFIT_CAST_CHOICES,
      "exact: the same dtype on both sides; narrow: f64, f32, bf16, f16 may differ, the narrower travels"},
     {"stage", RAVEL_OPTION_ENUM, FIELD(stage), "spare", 0, 0, RAVEL_REFIT_STAGE_CHOICES,
      "spare: into a second set of weights; undo: in place, with a log of what was there; copy: into a staging set that "
      "the commit copies to fixed addresses"},
-    {"fanout", RAVEL_OPTION_I32, FIELD(fanout), "0", 0, 4, NULL,
-     "broadcast: receivers that each one passes on to; 1: a chain; 0: by the number of frames"},
-    {"undo-dir", RAVEL_OPTION_STRING, FIELD(undo_dir), "", 0, 0, "FOLDER", "folder for the undo log; none: in memory"},
     {"delta", RAVEL_OPTION_BOOL, FIELD(delta), "no", 0, 0, NULL,
      "send only blocks that changed since the version before"},
     {"delta-block", RAVEL_OPTION_I64, FIELD(delta_block), "0", 0, 1073741824.0, NULL,
      "bytes of a block; 0: 256k, more for streams beyond 8G"},
-    {"delta-most", RAVEL_OPTION_F64, FIELD(delta_most), "0.9", 0, 1, NULL,
-     "share of changed bytes above which comparing is given up"},
     {"ignore-extra", RAVEL_OPTION_BOOL, FIELD(ignore_extra), "no", 0, 0, NULL,
      "leave out tensors that no receiver wants"},
     {"timeout", RAVEL_OPTION_F64, FIELD(timeout), "0", 0, 86400, NULL,
      "seconds without progress; 0: the communicator's"},
-    {"helper", RAVEL_OPTION_BOOL, FIELD(helper), "yes", 0, 0, NULL, "helper threads for packing and loading"},
     {"threads", RAVEL_OPTION_I32, FIELD(threads), "0", 0, 64, NULL,
      "threads that pack, and as many that load; 0: by cores, ranks of the machine and link"},
     {"trace", RAVEL_OPTION_BOOL, FIELD(trace), "no", 0, 0, NULL, "keep events for a Chrome or Perfetto trace"},
@@ -78,7 +66,6 @@ ravel_option_table ravel_refit_option_table(void) {
 void ravel_refit_options_default(ravel_refit_options *options) {
     memset(options, 0, sizeof *options);
     ravel_options_default(table, options);
-    options->undo_dir = NULL;
     options->size = sizeof *options;
 }
 
@@ -98,8 +85,7 @@ ravel_status ravel__options_take(const ravel_refit_options *from, ravel_refit_op
     return status;
 }
 
-static int64_t total_memory(const ravel_refit_options *options) {
-    if (options->memory_bytes > 0) return options->memory_bytes;
+static int64_t total_memory(void) {
     long pages = sysconf(_SC_PHYS_PAGES), each = sysconf(_SC_PAGESIZE);
     return pages > 0 && each > 0 ? (int64_t)pages * each : FALLBACK_TOTAL;
 }
@@ -157,7 +143,7 @@ static ravel_status take_bytes(const ravel_refit_options *options, ravel__settin
 
 static ravel_status take_ratio(const ravel_refit_options *options, ravel__settings *settings, ravel_error *err) {
     double ratio = options->memory_ratio;
-    int64_t total = total_memory(options);
+    int64_t total = total_memory();
     if (ratio != 0 && (!(ratio >= RATIO_LEAST) || ratio > RATIO_MOST))
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "memory-ratio is %g; allowed is 0.000001 to 0.5, or 0", ratio);
     if (ratio == 0 && env_ratio("RAVEL_REFIT_BUFFER_MEMORY_RATIO", &ratio) < 0)
@@ -230,10 +216,7 @@ void ravel__hello_compare(const ravel__hello *hellos, int32_t ranks, ravel__diff
     static const agreed rows[] = {
         {"num-buffers (RAVEL_REFIT_NUM_BUFFERS)", NULL, AT(settings.num_buffers), 1},
         {"buffer-bytes (RAVEL_REFIT_BUFFER_BYTES)", NULL, 0, 1},
-        {"route", RAVEL_REFIT_ROUTE_CHOICES, AT(route), 0},
-        {"replica", RAVEL_REFIT_REPLICA_CHOICES, AT(replica), 0},
         {"cast", RAVEL_REFIT_CAST_CHOICES, AT(cast), 0},
-        {"fanout", NULL, AT(fanout), 0},
         {"delta", "no|yes", AT(delta), 0},
         {"ignore-extra", "no|yes", AT(ignore_extra), 0},
         {"checksum", "none|xxh3", AT(checksum), 0},
@@ -281,15 +264,13 @@ void ravel__hello_afford(const ravel__hello *hellos, int32_t ranks, const ravel_
     }
 }
 
-ravel_status ravel_refit_settings(const ravel_refit_options *options, int64_t stream_bytes, int32_t *num_buffers,
-                                  int64_t *buffer_bytes, ravel_error *err) {
+ravel_status ravel__settings_alone(const ravel_refit_options *options, int64_t stream_bytes, ravel__terms *terms,
+                                   ravel_error *err) {
     ravel_refit_options o;
     ravel__hello hello = {0};
     ravel_status status = ravel__options_take(options, &o, err);
     if (status == RAVEL_OK) status = ravel__settings_take(&o, &hello.settings, err);
     if (status != RAVEL_OK) return status;
-    ravel__terms terms = ravel__hello_terms(&hello, 1, stream_bytes);
-    *num_buffers = terms.num_buffers;
-    *buffer_bytes = terms.buffer_bytes;
+    *terms = ravel__hello_terms(&hello, 1, stream_bytes);
     return RAVEL_OK;
 }

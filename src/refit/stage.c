@@ -60,7 +60,6 @@ static int64_t bytes_of(const ravel__holding *holding) {
 ravel_status ravel__stage_init(ravel__stage *s, const ravel_refit_sink *sink, const ravel__holding *holding,
                                const ravel_refit_options *options, const ravel_allocator *allocator, ravel_error *err) {
     memset(s, 0, sizeof *s);
-    s->undo_file = -1;
     if (!sink) return RAVEL_OK;
     ravel_status status = check_sink(sink, holding, options, err);
     if (status != RAVEL_OK) return status;
@@ -78,12 +77,7 @@ ravel_status ravel__stage_init(ravel__stage *s, const ravel_refit_sink *sink, co
     s->far = bytes_of(holding) > CACHE_BYTES;
     s->held.version = sink->version;
     pthread_mutex_init(&s->log_lock, NULL);
-    if (s->kind != &ravel__stage_undo || !options->undo_dir || !options->undo_dir[0]) return RAVEL_OK;
-    size_t bytes = strlen(options->undo_dir) + 1;
-    s->undo_dir = ravel__alloc(allocator, bytes);
-    if (!s->undo_dir) return ravel__no_memory(err, bytes, "the undo folder's name");
-    memcpy(s->undo_dir, options->undo_dir, bytes);
-    return s->kind->begin(s, err); /* a folder that cannot be used is found before a weight moves */
+    return RAVEL_OK;
 }
 
 void ravel__stage_free(ravel__stage *s) {
@@ -91,7 +85,6 @@ void ravel__stage_free(ravel__stage *s) {
     if (s->active) (void)ravel__stage_abort(s, NULL);
     ravel__stage_free_sets(s);
     ravel__stage_free_log(s);
-    ravel__release(s->allocator, s->undo_dir, s->undo_dir ? strlen(s->undo_dir) + 1 : 0);
     uint64_t *first = s->hashes < s->next_hashes ? s->hashes : s->next_hashes;
     if (s->hashes) ravel__release(s->allocator, first, (size_t)s->holding->count * 2 * sizeof *first);
     pthread_mutex_destroy(&s->log_lock);

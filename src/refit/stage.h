@@ -47,7 +47,7 @@ typedef struct ravel__stage_kind {
     void *(*target)(const ravel__stage *stage, int64_t tensor);
     /* The staged version becomes live. Only a copy on a device can fail: E_DEVICE, E_DEAD. */
     ravel_status (*commit)(ravel__stage *stage, ravel_error *err);
-    /* E_IO: the old version could not be restored. */
+    /* After a failure nothing whole is left. */
     ravel_status (*abort)(ravel__stage *stage, ravel_error *err);
     int32_t direct;   /* bytes may be written to `target` without calling `write` */
     int32_t survives; /* a staged version stays whole without a commit */
@@ -60,7 +60,6 @@ struct ravel__stage {
     const ravel_refit_sink *sink; /* NULL: this rank receives nothing */
     const ravel__holding *holding;
     const ravel_allocator *allocator; /* of second sets and log */
-    char *undo_dir;                   /* a copy; NULL: not undo, or the log is in memory */
     const ravel__stage_kind *kind;    /* as configured */
     const ravel__stage_kind *now;     /* of the version that is being staged: `kind`, or in place for the first */
     int32_t far;                      /* the tensors together are larger than a cache */
@@ -72,8 +71,6 @@ struct ravel__stage {
     size_t *spare_bytes;
     pthread_mutex_t log_lock;
     ravel__undo_block *log;         /* newest first */
-    int undo_file;                  /* -1: none */
-    int64_t undo_end;               /* bytes in the file */
     uint64_t *hashes, *next_hashes; /* [holding->count] of the live and the staged tensors; NULL: no audit */
     _Atomic int32_t pins[2];        /* readers of each set */
     _Atomic int32_t closed;         /* a commit copies to set 0: who wants to pin it waits */
@@ -101,7 +98,7 @@ int ravel__stage_close(ravel__stage *stage);
 void ravel__stage_open(ravel__stage *stage);
 /* E_DEVICE, E_DEAD: the device failed in the copy; then the held version is 0. */
 ravel_status ravel__stage_commit(ravel__stage *stage, ravel_error *err);
-/* Back to the version before; E_IO where the undo log cannot be read: then the held version is 0. */
+/* Back to the version before. If that fails, the held version is 0. */
 ravel_status ravel__stage_abort(ravel__stage *stage, ravel_error *err);
 /* The vote's result is not known: keeps the staged version where the kind survives that, else aborts. */
 ravel_status ravel__stage_doubt(ravel__stage *stage, ravel_error *err);

@@ -457,11 +457,12 @@ static void *load_all(void *argument) {
     return NULL;
 }
 
-/* Without a helper thread (turned off, or not available) the loop does the work itself. */
+/* Without a helper thread (the system allows no more) the loop does the work itself. */
 static void start(ravel__helper *h, ravel_refit *refit, int wanted, void *(*body)(void *)) {
     *h = (ravel__helper){.refit = refit};
     atomic_init(&h->ended, !wanted);
-    if (wanted && refit->options.helper) h->running = pthread_create(&h->thread, NULL, body, h) == 0;
+    int none = refit->transport && refit->transport->no_helpers;
+    if (wanted && !none) h->running = pthread_create(&h->thread, NULL, body, h) == 0;
 }
 
 static void stop(ravel__helper *h, ravel__lane *lane) {

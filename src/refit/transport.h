@@ -23,7 +23,8 @@ typedef enum ravel__step {
 
 typedef struct ravel__transport {
     void *user;
-    int32_t no_loans; /* frames are copied, not borrowed */
+    int32_t no_loans;   /* frames are copied, not borrowed */
+    int32_t no_helpers; /* as if no helper thread could be made */
     /* Must not wait. `data` belongs to the operation until it is done. */
     ravel_status (*isend)(void *user, ravel_comm *comm, const void *data, int64_t bytes, int32_t peer, int32_t tag,
                           ravel_request **request, ravel_error *err);

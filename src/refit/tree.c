@@ -13,7 +13,6 @@
 static int32_t auto_fanout(const ravel_refit *refit, const ravel__stream *s, int32_t members) {
     RAVEL_ASSERT(refit->terms.buffer_bytes > 0 && members >= 0);
     int64_t frames = s->bytes / refit->terms.buffer_bytes + 1;
-    if (refit->options.fanout > 0) return refit->options.fanout;
     return frames >= 2 * (int64_t)members ? 1 : 2; /* a chain fills slower, then moves twice as much */
 }
 

@@ -1,4 +1,4 @@
-# ravel refit: files out against files in, every cut, JSON, traces, the bench table, and what it refuses.
+# ravel refit: files out against files in, every cut, JSON, traces, and what it refuses.
 . tests/cli/lib.sh
 R="$RAVEL refit"
 MODEL=tests/golden/qwen3-tiny/model.safetensors
@@ -13,8 +13,8 @@ for cut in "4 6 2" "2 6 4" "3 5 2" "2 6 1" "4 8 4"; do
     code "$1 senders, $2 ranks, receive-tp $3" 0 $R --from "$MODEL" --to "$T/b.safetensors" --senders $1 --ranks $2 --receive-tp $3
     same "$T/b.safetensors" "and back ($cut)"
 done
-for how in "--route shard" "--route broadcast --fanout 2" "--num-buffers 1 --buffer-bytes 4k" "--num-buffers 16" "--no-helper" \
-    "--updates 3 --delta" "--updates 3 --stage undo" "--updates 2 --stage undo --undo-dir $T" "--audit --replica nearest"; do
+for how in "--num-buffers 1 --buffer-bytes 4k" "--num-buffers 16" "--threads 2" "--updates 3 --delta" "--updates 3 --stage undo" \
+    --audit; do
     code "$how" 0 $R --from "$MODEL" --to "$T/c.safetensors" --ranks 5 --senders 2 $how
     same "$T/c.safetensors" "and back ($how)"
 done
@@ -58,12 +58,6 @@ assert sorted(opened) == sorted(closed) and len(opened) >= 6
 PY
 else skip "JSON and trace are what they say: no Python"; fi
 
-code "the bench table" 0 $R --bench --ranks 2 --memory 32M --buffers 1,2 --sizes 64k,1M --json "$T/bench.json"
-says out "qwen3-0.6b" "memcpy" "buffers" "overlap" "a vocabulary of"
-[ "$(grep -c ' %' "$T/out")" = 4 ] && ok "four rows" || bad "four rows" "$(cat "$T/out")"
-code "another shape, resharded" 0 $R --bench --shape llama-8b --ranks 5 --senders 3 --receive-tp 2 --memory 32M --buffers 2 --sizes 1M
-says out "llama-8b with 1 of its 32 layers" "3 senders (tp 3), 2 receivers (tp 2)"
-
 refuses "no file" 1 "cannot open it" $R --from "$T/none"
 refuses "nothing to do" 2 "--from FILE" $R
 refuses "nobody to receive" 2 "leave no rank to receive" $R --from "$MODEL" --ranks 2 --senders 2
@@ -71,10 +65,6 @@ refuses "senders that do not divide" 2 "no multiple of send-tp 2" $R --from "$MO
 refuses "a mistyped option" 2 "num-buffers" $R --from "$MODEL" --num-bufers 3
 refuses "a dtype that is none" 2 "f99" $R --from "$MODEL" --dtype f99
 refuses "a dtype that takes scales" 2 "can be cast to" $R --from "$MODEL" --dtype f8-e4m3
-refuses "a bench of a file" 2 "makes its weights up" $R --bench --from "$MODEL"
-refuses "a bench of one size" 2 "goes through --buffers and --sizes" $R --bench --buffer-bytes 1M
-refuses "a bad list" 2 "allowed is 1 to 16" $R --bench --buffers 2,99
-refuses "a shape that is none" 2 "there is no model shape" $R --bench --shape qwem
 RAVEL_REFIT_NUM_BUFFERS=many; export RAVEL_REFIT_NUM_BUFFERS
 refuses "a bad environment" 2 'RAVEL_REFIT_NUM_BUFFERS is "many"; allowed is a whole number from 1 to 16' $R --from "$MODEL"
 RAVEL_REFIT_NUM_BUFFERS=3; code "a good environment" 0 $R --from "$MODEL"; says out "3 buffers"; unset RAVEL_REFIT_NUM_BUFFERS

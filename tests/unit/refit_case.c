@@ -46,15 +46,11 @@ void case_random(refit_case *c, ravel__rng *rng) {
     c->receivers = c->both ? c->senders : (int32_t)ravel__rng_below(rng, 5) + 1;
     c->tp[0] = divisor_of(rng, c->senders);
     c->tp[1] = divisor_of(rng, c->receivers);
-    o->route = (int32_t)ravel__rng_below(rng, 3);
-    o->replica = (int32_t)ravel__rng_below(rng, 4);
-    o->fanout = (int32_t)ravel__rng_below(rng, 4);
     o->cast = (int32_t)ravel__rng_below(rng, 2);
     o->stage = (int32_t)ravel__rng_below(rng, 3);
     o->delta = ravel__rng_below(rng, 3) == 0;
     o->delta_block = 256 << ravel__rng_below(rng, 4);
-    o->helper = ravel__rng_below(rng, 4) != 0;
-    if (o->helper && ravel__rng_below(rng, 2)) o->threads = 1 + (int32_t)ravel__rng_below(rng, 4);
+    if (ravel__rng_below(rng, 2)) o->threads = 1 + (int32_t)ravel__rng_below(rng, 4);
     o->audit = (int32_t)ravel__rng_below(rng, 2);
     o->num_buffers = (int32_t)ravel__rng_below(rng, 3) + 1;
     o->buffer_bytes = 4096 + 512 * (int64_t)ravel__rng_below(rng, 12);

@@ -297,8 +297,8 @@ static void run_session(session *s, int64_t round, ravel_status (*body)(ravel_co
     ravel_error err = RAVEL_ERROR_INIT;
     ravel_status status = ravel_threads_run(case_ranks(&s->c), NULL, body, s, &err);
     if (status != RAVEL_OK || s->wrong)
-        check_fail(__FILE__, __LINE__, "round %lld: %lld wrong; %s; %d senders, %d receivers, route %d, stage %d",
-                   (long long)round, (long long)s->wrong, err.message, s->c.senders, s->c.receivers, s->c.options.route,
+        check_fail(__FILE__, __LINE__, "round %lld: %lld wrong; %s; %d senders, %d receivers, stage %d",
+                   (long long)round, (long long)s->wrong, err.message, s->c.senders, s->c.receivers,
                    s->c.options.stage);
 }
 

@@ -193,11 +193,10 @@ TEST(refit_moves_any_case) {
         j->far = (int)ravel__rng_below(&rng, 2);
         if (!run_job(j)) {
             printf(
-                "    round %lld: %d senders (tp %d), %d receivers (tp %d), both %d, route %d, fanout %d, N %d, B %lld, "
-                "delta %d, stage %d, iterate %d, load %d, helper %d\n",
-                (long long)round, j->c.senders, j->c.tp[0], j->c.receivers, j->c.tp[1], j->c.both, j->c.options.route,
-                j->c.options.fanout, j->c.options.num_buffers, (long long)j->c.options.buffer_bytes, j->c.options.delta,
-                j->c.options.stage, j->iterate, j->load, j->c.options.helper);
+                "    round %lld: %d senders (tp %d), %d receivers (tp %d), both %d, N %d, B %lld, "
+                "delta %d, stage %d, iterate %d, load %d\n",
+                (long long)round, j->c.senders, j->c.tp[0], j->c.receivers, j->c.tp[1], j->c.both, j->c.options.num_buffers, (long long)j->c.options.buffer_bytes, j->c.options.delta,
+                j->c.options.stage, j->iterate, j->load);
             free(j);
             return;
         }
@@ -382,18 +381,18 @@ static ravel_status alloc_body(const ravel_allocator *allocator, void *user) {
     ravel_comm *comm = user;
     ravel_refit_options o;
     ravel_refit *refit = NULL;
+    const ravel__transport alone = {.no_helpers = 1}; /* the counting allocator is not for threads */
     ravel_refit_tensor t = float_tensor("a", from, 64), u = float_tensor("a", to, 64);
     ravel_refit_options_default(&o);
     o.allocator = allocator;
     o.buffer_bytes = 4096;
-    o.helper = 0; /* the counting allocator is not for threads */
     o.delta = o.trace = o.audit = 1;
     u.spare = spare;
     ravel_refit_source source = {.size = sizeof source, .tensors = &t, .count = 1};
     ravel_refit_sink sink = {.size = sizeof sink, .tensors = &u, .count = 1};
     fill_floats(from, 64, 1);
     ravel_status status = ravel_comm_self(NULL, &comm, NULL);
-    if (status == RAVEL_OK) status = ravel_refit_create(comm, &source, &sink, &o, &refit, NULL);
+    if (status == RAVEL_OK) status = ravel__refit_create_over(comm, &source, &sink, &o, &alone, &refit, NULL);
     if (status == RAVEL_OK) status = ravel_refit_update(refit, 1, NULL, NULL);
     if (status == RAVEL_OK) EXPECT(floats_are(to, 64, 1));
     fill_floats(from, 64, 2);

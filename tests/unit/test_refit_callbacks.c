@@ -1,5 +1,5 @@
 /* Refit over the caller's own transport, whose send waits for its receive: nothing is buffered, so any two ranks that wait
- * for each other show at once. Random layouts, routes, buffers, and ranks that send and receive. */
+ * for each other show at once. Random layouts, buffers, and ranks that send and receive. */
 #include "tests/unit/check.h"
 
 #include "base/rng.h"
@@ -88,7 +88,7 @@ static ravel_status receive(void *user, void *data, int64_t bytes, int32_t peer,
 
 typedef struct layout {
     int32_t ranks, senders, receivers; /* ranks 0 .. senders-1 send, the last `receivers` receive; they may overlap */
-    int32_t send_tp, receive_tp, tensors, buffers, route, fanout, both;
+    int32_t send_tp, receive_tp, tensors, buffers, both;
     int64_t rows;
 } layout;
 
@@ -149,8 +149,6 @@ static ravel_status move_versions(member *m, ravel_comm *comm, side *from, side 
     ravel_refit_options_default(&o);
     o.buffer_bytes = 4096;
     o.num_buffers = l->buffers;
-    o.route = l->route;
-    o.fanout = l->fanout;
     int sends = from->count > 0, receives = to->count > 0;
     ravel_status status = ravel_refit_create(comm, sends ? &source : NULL, receives ? &sink : NULL, &o, &refit, err);
     for (int v = 1; v <= VERSIONS && status == RAVEL_OK; v++) {
@@ -194,8 +192,6 @@ static layout random_layout(ravel__rng *rng) {
     l.receive_tp = ravel__rng_below(rng, 2) ? l.receivers : 1;
     l.buffers = 1 + (int32_t)ravel__rng_below(rng, 3);
     l.tensors = 2 + (int32_t)ravel__rng_below(rng, TENSORS_MOST - 2);
-    l.route = (int32_t)ravel__rng_below(rng, 3);
-    l.fanout = (int32_t)ravel__rng_below(rng, 3);
     l.rows = 24 + (int64_t)ravel__rng_below(rng, 300);
     l.both = both;
     return l;
@@ -215,10 +211,9 @@ static void try_layout(const layout *l, int number) {
     for (int i = 0; i < l->ranks; i++)
         if (r.status[i] != RAVEL_OK || r.wrong[i] > 0)
             check_fail(__FILE__, __LINE__,
-                       "trial %d, %d senders (tp %d), %d receivers (tp %d), both %d, %d buffers, route %d, fanout %d: "
+                       "trial %d, %d senders (tp %d), %d receivers (tp %d), both %d, %d buffers: "
                        "rank %d: %s, %d wrong",
-                       number, l->senders, l->send_tp, l->receivers, l->receive_tp, l->both, l->buffers, l->route,
-                       l->fanout, i, r.why[i].message, r.wrong[i]);
+                       number, l->senders, l->send_tp, l->receivers, l->receive_tp, l->both, l->buffers, i, r.why[i].message, r.wrong[i]);
     pthread_cond_destroy(&r.hall.bell);
     pthread_mutex_destroy(&r.hall.lock);
 }

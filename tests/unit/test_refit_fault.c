@@ -293,9 +293,9 @@ static void say(const trial *t) {
         printf("step %d", f->step);
     else
         printf("message %lld", (long long)f->message);
-    printf(" on rank %d (byte %llu); %d senders, %d receivers, route %d, N %d, stage %d, delta %d, helper %d\n",
-           f->rank, (unsigned long long)f->where, t->c.senders, t->c.receivers, t->c.options.route,
-           t->c.options.num_buffers, t->c.options.stage, t->c.options.delta, t->c.options.helper);
+    printf(" on rank %d (byte %llu); %d senders, %d receivers, N %d, stage %d, delta %d\n",
+           f->rank, (unsigned long long)f->where, t->c.senders, t->c.receivers, t->c.options.num_buffers,
+           t->c.options.stage, t->c.options.delta);
     for (int32_t i = 0; i < t->ranks; i++)
         printf("    rank %d%s: version %lld, %s: %s\n", i, t->r[i].dead ? " (dead)" : "",
                t->r[i].refit ? (long long)ravel_refit_version(t->r[i].refit) : -1, ravel_status_name(t->r[i].status),
@@ -307,7 +307,6 @@ static void random_case(trial *t, ravel__rng *rng) {
     while (case_ranks(&t->c) > RANKS_MOST || case_ranks(&t->c) < 2 || t->c.receivers < 1 || t->c.both);
     t->c.options.audit = 1;
     t->c.options.buffer_bytes = 4096;
-    t->c.options.memory_bytes = 1 << 30;
     t->ranks = case_ranks(&t->c);
     t->timeout = 0.06;
     t->borrows = (int32_t)ravel__rng_below(rng, 2);
@@ -416,7 +415,6 @@ static void fixed_case(trial *t, int32_t variant) {
         t->c.tensors[i].dtype[0] = t->c.tensors[i].dtype[1] = i % 2 ? RAVEL_BF16 : RAVEL_F32;
         (void)snprintf(t->c.tensors[i].name, sizeof t->c.tensors[i].name, "w%d", i);
     }
-    o->route = kind == 0 ? RAVEL_REFIT_BROADCAST : RAVEL_REFIT_SHARD;
     o->stage = kind == 1 ? RAVEL_REFIT_UNDO : RAVEL_REFIT_SPARE;
     o->audit = 1;
     o->buffer_bytes = 4096;

@@ -9,6 +9,7 @@
 #include "refit/manifest.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 /* ---- frames --------------------------------------------------------------------------------------------- */
 
@@ -146,11 +147,10 @@ TEST(refit_notices_come_back) {
 /* ---- settings ------------------------------------------------------------------------------------------- */
 
 static void expect_setting(const char *variable, const char *value, const char *words) {
-    int32_t num;
-    int64_t bytes;
+    ravel__terms terms = {0};
     ravel_error err = RAVEL_ERROR_INIT;
     setenv(variable, value, 1);
-    ravel_status status = ravel_refit_settings(NULL, 1 << 30, &num, &bytes, &err);
+    ravel_status status = ravel__settings_alone(NULL, 1 << 30, &terms, &err);
     unsetenv(variable);
     CHECK_EQ(status, RAVEL_E_ARGUMENT);
     CHECK_HAS(err.message, variable);
@@ -173,38 +173,38 @@ TEST(refit_settings_quote_what_is_wrong) {
 
 TEST(refit_settings_options_over_environment_over_defaults) {
     ravel_refit_options o;
-    int32_t num;
-    int64_t bytes;
+    ravel__terms terms = {0};
     ravel_error err = RAVEL_ERROR_INIT;
     ravel_refit_options_default(&o);
-    o.memory_bytes = (int64_t)100 << 30;
-    CHECK_OK(ravel_refit_settings(&o, (int64_t)1 << 30, &num, &bytes, &err), &err);
-    CHECK_EQ(num, 2);
-    CHECK_EQ(bytes, 4 << 20); /* a sixty-fourth of the stream would be more than is good */
-    CHECK_OK(ravel_refit_settings(&o, 1000, &num, &bytes, &err), &err);
-    CHECK_EQ(bytes, 1 << 20);
-    o.memory_bytes = 64 << 20; /* a small machine: 0.02 of it, in two */
-    CHECK_OK(ravel_refit_settings(&o, (int64_t)1 << 30, &num, &bytes, &err), &err);
-    CHECK_EQ(bytes, (int64_t)(0.02 * (64 << 20)) / 2 / 4096 * 4096);
+    CHECK_OK(ravel__settings_alone(&o, (int64_t)1 << 30, &terms, &err), &err);
+    CHECK_EQ(terms.num_buffers, 2);
+    CHECK_EQ(terms.buffer_bytes, 4 << 20); /* a sixty-fourth of the stream would be more than is good */
+    CHECK_OK(ravel__settings_alone(&o, 1000, &terms, &err), &err);
+    CHECK_EQ(terms.buffer_bytes, 1 << 20);
+    double total = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    o.memory_ratio = 0x1p20 / total; /* all of it, in two */
+    CHECK_OK(ravel__settings_alone(&o, (int64_t)1 << 30, &terms, &err), &err);
+    CHECK(terms.buffer_bytes >= (1 << 19) - 4096 && terms.buffer_bytes <= 1 << 19);
+    o.memory_ratio = 0;
     setenv("RAVEL_REFIT_NUM_BUFFERS", "4", 1);
     setenv("RAVEL_REFIT_BUFFER_MEMORY_RATIO", "0.25", 1);
-    ravel_status status = ravel_refit_settings(&o, (int64_t)1 << 30, &num, &bytes, &err);
-    CHECK_EQ(bytes, 4 << 20); /* all of the ratio, in four */
+    ravel_status status = ravel__settings_alone(&o, (int64_t)1 << 30, &terms, &err);
+    CHECK_EQ(terms.buffer_bytes, (int64_t)(0.25 * total) / 4 / 4096 * 4096); /* all of the ratio, in four */
     setenv("RAVEL_REFIT_BUFFER_BYTES", "64k", 1);
     o.num_buffers = 3;
-    if (status == RAVEL_OK) status = ravel_refit_settings(&o, (int64_t)1 << 30, &num, &bytes, &err);
-    int64_t from_env = bytes;
+    if (status == RAVEL_OK) status = ravel__settings_alone(&o, (int64_t)1 << 30, &terms, &err);
+    int64_t from_env = terms.buffer_bytes;
     o.buffer_bytes = 8192;
-    if (status == RAVEL_OK) status = ravel_refit_settings(&o, (int64_t)1 << 30, &num, &bytes, &err);
+    if (status == RAVEL_OK) status = ravel__settings_alone(&o, (int64_t)1 << 30, &terms, &err);
     unsetenv("RAVEL_REFIT_NUM_BUFFERS");
     unsetenv("RAVEL_REFIT_BUFFER_MEMORY_RATIO");
     unsetenv("RAVEL_REFIT_BUFFER_BYTES");
     CHECK_OK(status, &err);
     CHECK_EQ(from_env, 65536);
-    CHECK_EQ(num, 3);
-    CHECK_EQ(bytes, 8192);
+    CHECK_EQ(terms.num_buffers, 3);
+    CHECK_EQ(terms.buffer_bytes, 8192);
     o.buffer_bytes = 100;
-    CHECK_EQ(ravel_refit_settings(&o, 0, &num, &bytes, &err), RAVEL_E_ARGUMENT);
+    CHECK_EQ(ravel__settings_alone(&o, 0, &terms, &err), RAVEL_E_ARGUMENT);
     CHECK_HAS(err.message, "buffer-bytes is 100; allowed is 4k");
 }
 

@@ -503,7 +503,7 @@ TEST(refit_hello_refuses_absurd_numbers) {
     bad[3].manifest_bytes[1] = -1;
     bad[4].roles = 7;
     bad[5].held.version = -4;
-    bad[6].fanout = 1000;
+    bad[6].delta = 1000;
     bad[7].manifest_bytes[1] = 0;
     for (int i = 0; i < 8; i++) {
         ravel_error_clear(&err);

@@ -18,22 +18,22 @@ TEST(refit_wire_hello) {
     unsigned char b[RAVEL__HELLO_BYTES];
     ravel__hello h = {.status = 3, .message = "why", .roles = 2, .sequential = 1};
     h.settings = (ravel__settings){4, 2, 0x1122334455667788, 0x2233};
-    h.route = 11, h.replica = 12, h.cast = 13, h.fanout = 14, h.delta = 15, h.ignore_extra = 16;
+    h.cast = 11, h.delta = 12, h.ignore_extra = 13;
     h.manifest_bytes[0] = 21, h.manifest_bytes[1] = 22, h.digest[0] = 23, h.digest[1] = 24;
     h.held.version = 31, h.prepared.version = 32, h.held.nonce = 33, h.prepared.nonce = 34, h.host = 35;
     h.checksum = RAVEL__CHECKSUM_XXH3;
     ravel__hello_encode(&h, b);
     CHECK(sizeof b == 640 && memcmp(b, "RVLH", 4) == 0);
-    CHECK_EQ(at(b, 4, 2), 1);
+    CHECK_EQ(at(b, 4, 2), 2);
     CHECK_EQ(at(b, 6, 2), 3);
     CHECK_STR((const char *)b + 16, "why");
     CHECK(at(b, 416, 4) == 2 && at(b, 420, 4) == 1 && at(b, 424, 4) == 4 && at(b, 428, 4) == 2);
     CHECK(at(b, 432, 8) == 0x1122334455667788 && at(b, 440, 8) == 0x2233);
-    for (size_t i = 0; i < 6; i++) CHECK_EQ(at(b, 448 + 4 * i, 4), 11 + i);
-    for (size_t i = 0; i < 4; i++) CHECK_EQ(at(b, 472 + 8 * i, 8), 21 + i);
-    for (size_t i = 0; i < 5; i++) CHECK_EQ(at(b, 504 + 8 * i, 8), 31 + i);
-    CHECK_EQ(at(b, 544, 4), 1);
-    for (size_t i = 548; i < sizeof b; i++) CHECK_EQ(b[i], 0);
+    for (size_t i = 0; i < 3; i++) CHECK_EQ(at(b, 448 + 4 * i, 4), 11 + i);
+    for (size_t i = 0; i < 4; i++) CHECK_EQ(at(b, 460 + 8 * i, 8), 21 + i);
+    for (size_t i = 0; i < 5; i++) CHECK_EQ(at(b, 492 + 8 * i, 8), 31 + i);
+    CHECK_EQ(at(b, 532, 4), 1);
+    for (size_t i = 536; i < sizeof b; i++) CHECK_EQ(b[i], 0);
 }
 
 TEST(refit_wire_manifest) {
