@@ -238,7 +238,13 @@ RAVEL_API double ravel_cost_fit_seconds(const ravel_cost_fit *fit, const ravel_c
 /* ---- input ---------------------------------------------------------------------------------------------- */
 
 /* Arrays of `count`, borrowed for the call. Give `lengths`, or `prompts` and `responses` (a sample's length is their
- * sum; both count towards the budget; a prompt or a response may be 0, the sum may not). The rest is optional. */
+ * sum; both count towards the budget; a prompt or a response may be 0, the sum may not). The rest is optional.
+ *
+ * Prefix trees: with `shared`, samples that begin alike and are in one bin compute what they share once (ravel/tree.h).
+ * The tokens of a bin are then its different tokens: each sample's length minus what it shares with the one before it in
+ * the bin, and the whole bin is one slot, rounded up to `align` once. Its cost is the sum of cost(length) - cost(shared).
+ * Bins list their samples in tree order. Samples stay whole: a prefix that two bins need is computed in both. All shared
+ * 0: the plan is the one without `shared`, bit for bit. Needs layout packed and the cost model (no `costs`). */
 typedef struct ravel_plan_input {
     size_t size; /* sizeof(ravel_plan_input) */
     int64_t count;
@@ -252,6 +258,9 @@ typedef struct ravel_plan_input {
     /* of arrivals only, see ravel_planner_push */
     const int64_t *versions;  /* of the weights that generated the sample */
     const int64_t *deadlines; /* when the sample must be taken at the latest */
+    /* prefix trees; NULL: nothing is shared */
+    const int64_t *shared; /* per place of the tree order: tokens shared with the sample of the place before */
+    const int32_t *order;  /* the sample of each place; NULL: samples are given in tree order */
 } ravel_plan_input;
 
 /* ---- the plan ------------------------------------------------------------------------------------------- */
@@ -268,7 +277,7 @@ typedef struct ravel_plan_input {
     X(int64_t, micro_steps_lower_bound, "no plan can have fewer")                                                  \
     X(int64_t, capacity_tokens, "(bins + fillers) * cp * budget")                                                  \
     X(int64_t, padded_tokens, "sum of slots, or of rectangles in the padded layouts")                              \
-    X(int64_t, actual_tokens, "sum of lengths")                                                                    \
+    X(int64_t, actual_tokens, "sum of lengths; of tokens that are computed, where prefixes are shared")            \
     X(int64_t, longest, "longest sample")                                                                          \
     X(int64_t, over_budget, "bins over their budget; always 0")                                                    \
     X(int64_t, cost, "sum of costs, overheads included")                                                           \
@@ -283,7 +292,9 @@ typedef struct ravel_plan_input {
     X(double, idle_micro_step, "share of rank time spent waiting if ranks meet in every micro-step")               \
     X(double, idle_update, "share of rank time spent waiting if ranks meet once per update")                       \
     X(double, slowdown, "time_micro_step / perfect balance (total cost / dp)")                                     \
-    X(double, imbalance, "slowest rank's total / mean rank's total, worst update")
+    X(double, imbalance, "slowest rank's total / mean rank's total, worst update")                                 \
+    X(int64_t, flat_tokens, "sum of lengths, whatever is shared")                                                  \
+    X(int64_t, unique_tokens, "tokens that a single bin would compute: actual_tokens less what cuts repeat")
 
 typedef struct ravel_plan_stats {
 #define X(type, name, doc) type name;
@@ -336,13 +347,15 @@ typedef struct ravel_plan {
     const int64_t *update_offsets; /* [updates + 1] first micro-step of each update */
     const int64_t *bin_offsets;    /* [bins + 1] into `samples` */
     const int32_t *samples;        /* [bin_offsets[bins]] row indices, in the order of their bin */
-    const int64_t *bin_tokens;     /* [bins] actual tokens */
+    const int64_t *bin_tokens;     /* [bins] actual tokens: with trees those that are computed, shared ones once */
     const int64_t *bin_slots;      /* [bins] slot tokens (the rectangle in padded layouts) */
     const int64_t *bin_costs;      /* [bins] */
     const int32_t *skipped;        /* [stats.skipped] row indices */
     uint64_t digest;               /* of inputs, options and plan */
     ravel_plan_stats stats;
     const ravel_hybrid *hybrid; /* NULL unless cp_pool was set */
+    const int64_t *shared; /* [bin_offsets[bins]] tokens that samples[i] shares with the one before it in its bin; */
+                           /* 0 for the first. NULL where nothing is shared */
 } ravel_plan;
 
 RAVEL_API ravel_status ravel_plan_create(const ravel_plan_input *input, const ravel_plan_options *options,

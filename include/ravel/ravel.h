@@ -45,6 +45,7 @@
 #include <ravel/slab.h>
 #include <ravel/source.h>
 #include <ravel/tokenizer.h>
+#include <ravel/tree.h>
 #include <ravel/weights.h>
 
 #endif

@@ -844,6 +844,10 @@ class ravel_fp8_matrix(C.Structure):
     pass
 
 
+class ravel_tree_input(C.Structure):
+    pass
+
+
 ravel_rank_fn = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_void_p, C.POINTER(ravel_error))
 ravel_module_fn = C.CFUNCTYPE(None)
 ravel_write = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_void_p, C.c_size_t, C.POINTER(ravel_error))
@@ -1149,6 +1153,8 @@ ravel_plan_input._fields_ = [
     ("homes", C.c_void_p),
     ("versions", C.c_void_p),
     ("deadlines", C.c_void_p),
+    ("shared", C.c_void_p),
+    ("order", C.c_void_p),
 ]
 ravel_plan_stats._fields_ = [
     ("samples", C.c_int64),
@@ -1177,6 +1183,8 @@ ravel_plan_stats._fields_ = [
     ("idle_update", C.c_double),
     ("slowdown", C.c_double),
     ("imbalance", C.c_double),
+    ("flat_tokens", C.c_int64),
+    ("unique_tokens", C.c_int64),
 ]
 ravel_hybrid._fields_ = [
     ("pool", C.c_int32),
@@ -1209,6 +1217,7 @@ ravel_plan._fields_ = [
     ("digest", C.c_uint64),
     ("stats", ravel_plan_stats),
     ("hybrid", C.POINTER(ravel_hybrid)),
+    ("shared", C.c_void_p),
 ]
 ravel_group._fields_ = [
     ("samples", C.c_void_p),
@@ -1857,6 +1866,15 @@ ravel_fp8_matrix._fields_ = [
     ("weight", C.c_void_p),
     ("scale_inv", C.c_void_p),
 ]
+ravel_tree_input._fields_ = [
+    ("size", C.c_size_t),
+    ("count", C.c_int64),
+    ("offsets", C.c_void_p),
+    ("ids", C.c_void_p),
+    ("sample_keys", C.c_void_p),
+    ("token_keys", C.c_void_p),
+    ("allocator", C.POINTER(ravel_allocator)),
+]
 
 FUNCTIONS = {
     "ravel_advantages": (C.c_int, [C.c_int32, C.c_void_p, C.c_void_p, C.c_int64, C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
@@ -2315,6 +2333,9 @@ FUNCTIONS = {
     "ravel_tokenizer_pad": (C.c_int32, [C.c_void_p]),
     "ravel_tokenizer_parse": (C.c_int, [C.c_char_p, C.c_size_t, C.c_char_p, C.c_size_t, C.POINTER(ravel_allocator), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_tokenizer_size": (C.c_int32, [C.c_void_p]),
+    "ravel_tree_check": (C.c_int, [C.c_int64, C.c_void_p, C.c_void_p, C.c_void_p, C.POINTER(ravel_allocator), C.POINTER(ravel_error)]),
+    "ravel_tree_from_groups": (C.c_int, [C.c_int64, C.c_void_p, C.c_void_p, C.c_void_p, C.POINTER(ravel_allocator), C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_tree_order": (C.c_int, [C.POINTER(ravel_tree_input), C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_version": (C.c_char_p, []),
     "ravel_weights_check": (C.c_int, [C.POINTER(ravel_ragged), C.POINTER(ravel_bin), C.POINTER(ravel_field), C.c_void_p, C.POINTER(ravel_counts), C.POINTER(ravel_weights_options), C.c_int32, C.c_void_p, C.POINTER(ravel_sum_hook), C.POINTER(ravel_error)]),
     "ravel_weights_fill": (C.c_int, [C.POINTER(ravel_ragged), C.POINTER(ravel_bin), C.POINTER(ravel_field), C.c_void_p, C.POINTER(ravel_counts), C.POINTER(ravel_weights_options), C.c_int32, C.c_void_p, C.POINTER(ravel_error)]),
@@ -2417,4 +2438,5 @@ STRUCTS = [
     ravel_safetensors_options,
     ravel_slab_tensor,
     ravel_fp8_matrix,
+    ravel_tree_input,
 ]

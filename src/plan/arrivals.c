@@ -244,6 +244,9 @@ static ravel_status check_columns(const ravel_planner *p, const ravel_plan_input
                 err, RAVEL_E_ARGUMENT,
                 "this push has %s%s and earlier ones of the update had %s; give them always or never",
                 rows[i].now ? "" : "no ", rows[i].name, rows[i].now ? "none" : "some");
+    if (in->shared)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "arrivals cannot share prefixes yet; leave out shared, or plan them as one batch");
     if (in->updates)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "arrivals are cut into updates by flushing; leave out updates");
     if (p->waiting.count + in->count > RAVEL__MOST_SAMPLES)

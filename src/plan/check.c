@@ -1,5 +1,6 @@
 /* ravel_plan_check: everything is recounted from the lengths; no figure of the plan is trusted. */
 #include "plan/hybrid/hybrid.h"
+#include "plan/tree/tree.h"
 
 #include <string.h>
 
@@ -9,7 +10,9 @@ typedef struct checker {
     const ravel_plan *plan;
     ravel__arena *arena;
     ravel_error *err;
-    int32_t *bin; /* of every row, -1: in none */
+    int32_t *bin;          /* of every row, -1: in none */
+    const int32_t *rows;   /* of all updates, in the order of ravel__deal */
+    const int64_t *shared; /* with trees */
 } checker;
 
 /* The plan is the caller's, so a fault in it is E_DATA. */
@@ -60,6 +63,29 @@ static ravel_status check_partition(const checker *c) {
         at++;
     }
     return RAVEL_OK;
+}
+
+/* Samples of a bin in tree order, with what each shares with the one before it. */
+static ravel_status check_trees(const checker *c) {
+    const ravel_plan *p = c->plan;
+    size_t placed = (size_t)c->rules->placed;
+    if (!p->shared != !c->rules->trees)
+        return BROKEN(c, p->shared ? "the plan shares prefixes; the input does not" : "the plan shares no prefixes");
+    if (!c->rules->trees) return RAVEL_OK;
+    int32_t *samples = ravel__arena_push(c->arena, placed, sizeof *samples);
+    int64_t *shared = ravel__arena_push(c->arena, placed, sizeof *shared);
+    if (!samples || !shared) return ravel__no_memory(c->err, placed * 12, "checking a plan");
+    ravel_status status =
+        ravel__tree_list(c->input, c->bin, p->bins, p->bin_offsets, c->arena, samples, shared, c->err);
+    for (size_t i = 0; !status && i < placed; i++) {
+        if (samples[i] != p->samples[i])
+            return BROKEN(c, "sample %d is in bin %d at a place that is not its place in the tree order", p->samples[i],
+                          c->bin[p->samples[i]]);
+        if (shared[i] != p->shared[i])
+            return BROKEN(c, "sample %d shares %lld tokens with the one before it in its bin; the plan says %lld",
+                          samples[i], (long long)shared[i], (long long)p->shared[i]);
+    }
+    return status;
 }
 
 static ravel_status check_cap(const checker *c) {
@@ -129,6 +155,16 @@ static ravel_status add_bounds(const checker *c, const int32_t *rows, int32_t co
     return status;
 }
 
+static ravel_status add_tree_bounds(const checker *c, const int32_t *rows, int32_t count, ravel_plan_stats *s) {
+    ravel__forest forest;
+    ravel__tree_bound bound = {0};
+    ravel_status status =
+        ravel__forest_make(c->rules, c->input, rows, c->shared + (rows - c->rows), count, c->arena, &forest, c->err);
+    if (!status) status = ravel__forest_bound(&forest, c->rules->options.dp, c->arena, &bound, c->err);
+    ravel__tree_bound_add(c->rules, &bound, s);
+    return status;
+}
+
 static ravel_status add_hybrid_bounds(const checker *c, const int32_t *rows, int32_t count, ravel_plan_stats *s) {
     ravel__tasks tasks;
     ravel_hybrid bounds = {0};
@@ -137,15 +173,20 @@ static ravel_status add_hybrid_bounds(const checker *c, const int32_t *rows, int
     return status ? status : ravel__hybrid_bounds(&tasks, &bounds, s, &time, &steps);
 }
 
-static ravel_status check_bounds(const checker *c, ravel_plan_stats *s) {
+static ravel_status check_bounds(checker *c, ravel_plan_stats *s) {
     ravel__deal deal;
+    ravel_status (*add)(const checker *, const int32_t *, int32_t, ravel_plan_stats *) =
+        c->rules->widths.count ? add_hybrid_bounds
+        : c->rules->trees      ? add_tree_bounds
+                               : add_bounds;
     ravel_status status = ravel__deal_make(c->rules, c->input, c->arena, &deal, c->err);
     if (!status && deal.updates != c->plan->updates)
         return BROKEN(c, "the plan has %lld updates, not %d", (long long)c->plan->updates, deal.updates);
+    c->rows = deal.rows;
+    c->shared = deal.shared;
     for (int32_t u = 0; !status && u < deal.updates; u++) {
         ravel__mark mark = ravel__arena_mark(c->arena);
-        status = (c->rules->widths.count ? add_hybrid_bounds : add_bounds)(c, deal.rows + deal.start[u],
-                                                                           deal.start[u + 1] - deal.start[u], s);
+        status = add(c, deal.rows + deal.start[u], deal.start[u + 1] - deal.start[u], s);
         ravel__arena_rewind(c->arena, mark);
     }
     return status;
@@ -161,7 +202,7 @@ static ravel_status compare_stats(const checker *c, const ravel_plan_stats *s) {
     return RAVEL_OK;
 }
 
-static ravel_status check_figures(const checker *c) {
+static ravel_status check_figures(checker *c) {
     const ravel_plan *p = c->plan;
     size_t bins = (size_t)p->bins;
     int64_t *tokens = ravel__arena_push(c->arena, bins, 8), *slots = ravel__arena_push(c->arena, bins, 8);
@@ -191,6 +232,7 @@ static ravel_status run_checks(checker *c) {
     if (!c->bin) return ravel__no_memory(c->err, (size_t)c->input->count * sizeof *c->bin, "checking a plan");
     ravel_status status = check_shape(c);
     if (!status) status = check_partition(c);
+    if (!status) status = check_trees(c);
     if (!status) status = check_rules(c);
     if (!status && c->rules->widths.count) status = ravel__hybrid_check(c->rules, c->input, c->plan, c->err);
     if (!status) status = check_figures(c);
@@ -208,7 +250,7 @@ ravel_status ravel_plan_check(const ravel_plan_input *input, const ravel_plan_op
     if (status) return status;
     ravel__arena arena;
     ravel__arena_init(&arena, rules.options.allocator, 4096);
-    checker c = {&rules, &own, plan, &arena, err, NULL};
+    checker c = {.rules = &rules, .input = &own, .plan = plan, .arena = &arena, .err = err};
     status = run_checks(&c);
     ravel__arena_free(&arena);
     return status;

@@ -1,5 +1,6 @@
 /* ravel_plan_create: updates one after another, then the plan's arrays, figures and digest. */
 #include "plan/hybrid/hybrid.h"
+#include "plan/tree/tree.h"
 
 #include "base/assert.h"
 #include "base/rng.h"
@@ -40,12 +41,21 @@ ravel_status ravel__emit(const ravel__rules *rules, const ravel_plan_input *inpu
                              .skipped = rules->skipped,
                              .has_ids = draft->ids != NULL,
                              .hybrid = rules->widths.count > 0,
+                             .trees = rules->trees,
                              .groups = rules->widths.count ? rules->placed : 0};
     ravel__plan *plan = ravel__plan_alloc(&size, rules->options.allocator, err);
     if (!plan) return RAVEL_E_MEMORY;
     memcpy(plan->update_offsets, draft->offsets, ((size_t)draft->updates + 1) * sizeof *draft->offsets);
     if (draft->ids) memcpy(plan->ids, draft->ids, (size_t)input->count * sizeof *plan->ids);
     emit_samples(input, draft->where, plan);
+    ravel_status status = RAVEL_OK;
+    if (rules->trees)
+        status = ravel__tree_list(input, draft->where, plan->api.bins, plan->bin_offsets, arena, plan->samples,
+                                  plan->shared, err);
+    if (status) {
+        ravel_plan_free(&plan->api);
+        return status;
+    }
     if (rules->widths.count) ravel__hybrid_emit(rules, draft, plan);
     ravel_plan_stats *s = &plan->api.stats;
     ravel__plan_measure(rules, input, &plan->api, plan->bin_tokens, plan->bin_slots, plan->bin_costs, totals, s);
@@ -68,6 +78,8 @@ typedef struct build {
     ravel__arena *arena;
     ravel_error *err;
     ravel__draft draft;
+    const int32_t *rows; /* of all updates, and with trees what each shares with the one before in its update */
+    const int64_t *shared;
 } build;
 
 static ravel_status too_wide(const build *b, int64_t update, int64_t steps) {
@@ -126,10 +138,42 @@ static ravel_status solve_update(build *b, int64_t update, const int32_t *rows, 
     return status;
 }
 
+/* Prefix trees. */
+static ravel_status solve_tree(build *b, int64_t update, const int32_t *rows, int32_t count) {
+    ravel__mark mark = ravel__arena_mark(b->arena);
+    ravel__draft *d = &b->draft;
+    ravel__solution solution = {0, 0};
+    ravel__tree_bound bound = {0};
+    ravel__tree_job job = {.rules = b->rules,
+                           .input = b->input,
+                           .rows = rows,
+                           .count = count,
+                           .arena = b->arena,
+                           .err = b->err,
+                           .shared = b->shared + (rows - b->rows)};
+    int32_t *seat = ravel__arena_push(b->arena, (size_t)count, sizeof *seat);
+    ravel_status status = seat ? ravel__tree_solve(&job, seat, &solution, &bound)
+                               : ravel__no_memory(b->err, (size_t)count * sizeof *seat, "an update");
+    int64_t first = d->offsets[update], dp = b->rules->options.dp;
+    if (!status && (first + solution.steps) * dp > RAVEL__MOST_BINS) status = too_wide(b, update, solution.steps);
+    for (int32_t i = 0; !status && i < count; i++) {
+        RAVEL_ASSERT(seat[i] >= 0 && seat[i] < solution.steps * dp && d->where[rows[i]] < 0);
+        d->where[rows[i]] = (int32_t)(first * dp) + seat[i];
+    }
+    d->offsets[update + 1] = first + solution.steps;
+    d->bounds.bins_packed += solution.bins_packed;
+    ravel__tree_bound_add(b->rules, &bound, &d->bounds);
+    ravel__arena_rewind(b->arena, mark);
+    return status;
+}
+
 static ravel_status create(const ravel__rules *rules, const ravel_plan_input *input, ravel__arena *arena,
                            ravel_plan **plan, ravel_error *err) {
-    build b = {rules, input, arena, err, {0}};
+    build b = {.rules = rules, .input = input, .arena = arena, .err = err};
     ravel__deal deal;
+    ravel_status (*solve)(build *, int64_t, const int32_t *, int32_t) = rules->widths.count ? solve_hybrid
+                                                                        : rules->trees      ? solve_tree
+                                                                                            : solve_update;
     b.draft.where = ravel__arena_push(arena, (size_t)input->count, sizeof *b.draft.where);
     b.draft.offsets = ravel__arena_push(arena, (size_t)rules->updates + 1, sizeof *b.draft.offsets);
     if (rules->widths.count) b.draft.width = ravel__arena_push(arena, (size_t)input->count, 1);
@@ -140,9 +184,10 @@ static ravel_status create(const ravel__rules *rules, const ravel_plan_input *in
     memset(b.draft.where, 0xff, (size_t)input->count * sizeof *b.draft.where);
     b.draft.offsets[0] = 0;
     b.draft.updates = deal.updates;
+    b.rows = deal.rows;
+    b.shared = deal.shared;
     for (int32_t u = 0; !status && u < deal.updates; u++)
-        status = (rules->widths.count ? solve_hybrid : solve_update)(&b, u, deal.rows + deal.start[u],
-                                                                     deal.start[u + 1] - deal.start[u]);
+        status = solve(&b, u, deal.rows + deal.start[u], deal.start[u + 1] - deal.start[u]);
     return status ? status : ravel__emit(rules, input, &b.draft, arena, plan, err);
 }
 

@@ -4,6 +4,8 @@
 
 #include "base/assert.h"
 
+#include <ravel/tree.h>
+
 #include <string.h>
 
 /* ---- one sample --------------------------------------------------------------------------------------------- */
@@ -117,6 +119,45 @@ static ravel_status oversize(const ravel__rules *rules, const ravel_plan_input *
                            (long long)o->budget, o->align);
 }
 
+/* Trees: an order and shared tokens that can be, with a layout and a cost that know them. Nothing shared is no trees. */
+static ravel_status check_trees(const ravel_plan_options *o, ravel_plan_input *in, int32_t *trees, ravel_error *err) {
+    *trees = 0;
+    if (in->order && !in->shared)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "the input has a tree order but no shared tokens; give both");
+    if (!in->count) in->shared = NULL;
+    if (!in->shared) in->order = NULL;
+    if (!in->shared) return RAVEL_OK;
+    int64_t *lengths = NULL;
+    if (!in->lengths) {
+        lengths = ravel__alloc(o->allocator, (size_t)in->count * sizeof *lengths);
+        if (!lengths) return ravel__no_memory(err, (size_t)in->count * sizeof *lengths, "checking trees");
+        for (int64_t i = 0; i < in->count; i++) lengths[i] = ravel__length(in, i);
+    }
+    ravel_status status =
+        ravel_tree_check(in->count, lengths ? lengths : in->lengths, in->order, in->shared, o->allocator, err);
+    ravel__release(o->allocator, lengths, (size_t)in->count * sizeof *lengths);
+    for (int64_t i = 0; !status && !*trees && i < in->count; i++) *trees = in->shared[i] > 0;
+    if (status) return status;
+    if (!*trees) {
+        in->shared = NULL;
+        in->order = NULL;
+        return RAVEL_OK;
+    }
+    if (o->layout != RAVEL_LAYOUT_PACKED)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "samples share prefixes, which the padded layouts compute once per row; set layout to "
+                               "packed, or leave out shared");
+    if (in->costs)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "samples share prefixes and have costs of their own, which say nothing about a prefix; "
+                               "give a cost model instead of costs, or leave out shared");
+    if (o->cp_pool)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "samples share prefixes, which groups of a cp-pool cannot yet; set cp instead of "
+                               "cp-pool, or leave out shared");
+    return RAVEL_OK;
+}
+
 /* ---- sums --------------------------------------------------------------------------------------------------- */
 
 typedef struct sums {
@@ -222,6 +263,7 @@ ravel_status ravel__rules_make(const ravel_plan_input *input, const ravel_plan_o
     if (!(status = check_arrays(own, o, err)) && !(status = check_lengths(own, err)) &&
         !(status = check_costs_and_homes(own, o, err)))
         status = check_updates(own, o, &rules->updates, err);
+    if (!status) status = check_trees(o, own, &rules->trees, err);
     if (status) return status;
     sums s;
     ravel__i128 bins;

@@ -62,6 +62,7 @@ typedef struct ravel__rules {
     int64_t steps_done;         /* micro-steps that the update has already: they count towards multiple and minimum */
     int32_t placed;             /* samples that fit */
     int32_t skipped;            /* samples that do not */
+    int32_t trees;              /* samples share prefixes */
     ravel__widths widths;
 } ravel__rules;
 
@@ -116,8 +117,9 @@ int ravel__is_oversize(const ravel__rules *rules, const ravel_plan_input *input,
 
 typedef struct ravel__deal {
     int32_t updates;
-    int32_t *rows;  /* placed rows, by update, ascending inside */
-    int32_t *start; /* [updates + 1] into rows */
+    int32_t *rows;   /* placed rows, by update; ascending inside, with trees in tree order */
+    int32_t *start;  /* [updates + 1] into rows */
+    int64_t *shared; /* with trees: what each shares with the one before it in its update; else NULL */
 } ravel__deal;
 
 /* Numbers groups from 0 in order of first appearance among `rows`; `group` gets one number per row. */
@@ -300,7 +302,8 @@ typedef struct ravel__plan {
     /* the same arrays, to be written */
     int64_t *update_offsets, *bin_offsets, *bin_tokens, *bin_slots, *bin_costs;
     int32_t *samples, *skipped;
-    int64_t *ids; /* of arrivals; else NULL */
+    int64_t *ids;    /* of arrivals; else NULL */
+    int64_t *shared; /* of trees; else NULL */
     ravel_hybrid hybrid;
     int64_t *group_offsets, *group_sample_offsets;
     int32_t *group_first, *group_width, *rank_group;
@@ -311,7 +314,7 @@ typedef struct ravel__plan {
 /* Sizes of a plan's arrays. `groups`: an upper bound. */
 typedef struct ravel__plan_size {
     int64_t count, updates, micro_steps, dp, samples, skipped, groups;
-    int32_t has_ids, hybrid;
+    int32_t has_ids, hybrid, trees;
 } ravel__plan_size;
 
 /* One block; the figures and the contents of the arrays are to be written. */

@@ -14,6 +14,42 @@ static void add_sample(const ravel__rules *rules, const ravel_plan_input *input,
     ravel__bin_put(rules, bin, (uint32_t)slot, (uint32_t)prompt, ravel__sample_cost(rules, input, row));
 }
 
+/* With trees a bin is one slot, of the tokens that are computed. */
+static void measure_tree_bins(const ravel__rules *rules, const ravel_plan_input *input, const ravel_plan *plan,
+                              int64_t *bin_tokens, int64_t *bin_slots, int64_t *bin_costs, ravel_plan_stats *s) {
+    int64_t align = rules->options.align;
+    for (int64_t b = 0; b < plan->bins; b++) {
+        int64_t rows = plan->bin_offsets[b + 1] - plan->bin_offsets[b];
+        bin_tokens[b] = 0;
+        bin_costs[b] = rules->overhead;
+        for (int64_t i = plan->bin_offsets[b]; i < plan->bin_offsets[b + 1]; i++) {
+            int64_t length = ravel__length(input, plan->samples[i]);
+            bin_tokens[b] += length - plan->shared[i];
+            bin_costs[b] += ravel__cost_of(rules, length) - ravel__cost_of(rules, plan->shared[i]);
+        }
+        bin_slots[b] = ravel__units(bin_tokens[b], align) * align;
+        *(rows ? &s->bins : &s->fillers) += 1;
+        s->actual_tokens += bin_tokens[b];
+        s->padded_tokens += bin_slots[b];
+        s->cost += bin_costs[b];
+        s->over_budget += bin_slots[b] > rules->cap * align || rows > rules->most;
+    }
+    RAVEL_ASSERT(s->bins + s->fillers == plan->bins && s->actual_tokens <= s->padded_tokens);
+}
+
+/* Each sample is counted by its tokens that no placed sample before it has. */
+static int64_t count_unique(const ravel__rules *rules, const ravel_plan_input *input) {
+    int64_t unique = 0, low = 0;
+    for (int64_t i = 0; i < input->count; i++) {
+        int64_t row = input->order ? input->order[i] : i;
+        if (input->shared[i] < low) low = input->shared[i];
+        if (rules->skipped && ravel__is_oversize(rules, input, row)) continue;
+        unique += ravel__length(input, row) - low;
+        low = INT64_MAX;
+    }
+    return unique;
+}
+
 static void measure_bins(const ravel__rules *rules, const ravel_plan_input *input, const ravel_plan *plan,
                          int64_t *bin_tokens, int64_t *bin_slots, int64_t *bin_costs, ravel_plan_stats *s) {
     int64_t capacity = rules->options.cp * rules->options.budget;
@@ -70,7 +106,8 @@ static int64_t count_moved(const ravel_plan_input *input, const ravel_plan *plan
     for (int64_t b = 0; input->homes && b < plan->bins; b++)
         for (int64_t i = plan->bin_offsets[b]; i < plan->bin_offsets[b + 1]; i++) {
             int32_t home = input->homes[plan->samples[i]];
-            if (home >= 0 && home != b % plan->dp) moved += ravel__length(input, plan->samples[i]);
+            if (home >= 0 && home != b % plan->dp)
+                moved += ravel__length(input, plan->samples[i]) - (plan->shared ? plan->shared[i] : 0);
         }
     return moved;
 }
@@ -85,12 +122,15 @@ void ravel__plan_measure(const ravel__rules *rules, const ravel_plan_input *inpu
     s->cost_shift = rules->shift;
     if (__builtin_mul_overflow(plan->bins, rules->options.cp * rules->options.budget, &s->capacity_tokens))
         s->capacity_tokens = INT64_MAX; /* a budget far above every bin */
-    (rules->widths.count ? ravel__hybrid_measure : measure_bins)(rules, input, plan, bin_tokens, bin_slots, bin_costs,
-                                                                 s);
+    (rules->widths.count ? ravel__hybrid_measure
+     : rules->trees      ? measure_tree_bins
+                         : measure_bins)(rules, input, plan, bin_tokens, bin_slots, bin_costs, s);
     for (int64_t i = 0; i < s->samples; i++) {
         int64_t length = ravel__length(input, plan->samples[i]);
         if (length > s->longest) s->longest = length;
+        s->flat_tokens += length;
     }
+    s->unique_tokens = rules->trees ? count_unique(rules, input) : s->flat_tokens;
     s->imbalance = 1;
     for (int64_t u = 0; u < plan->updates; u++) time_update(plan, u, bin_costs, totals, s);
     s->time = rules->options.sync == RAVEL_SYNC_MICRO_STEP ? s->time_micro_step : s->time_update;
@@ -170,5 +210,7 @@ uint64_t ravel__plan_digest(const ravel__rules *rules, const ravel_plan_input *i
         hash_narrow(&h, 13, plan->hybrid->group_first, plan->hybrid->groups);
         hash_narrow(&h, 14, plan->hybrid->group_width, plan->hybrid->groups);
     }
+    hash_wide(&h, 15, input->shared, input->count);
+    hash_narrow(&h, 16, input->order, input->count);
     return ravel__hash_end(h);
 }

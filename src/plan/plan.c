@@ -5,7 +5,7 @@
  * The bytes are 64-bit words in the machine's order (the magic number tells orders apart):
  *
  *     0  magic "RAVELPLN"   1  format version   2  words in all
- *     3  count   4  updates   5  micro_steps   6  dp   7  samples   8  skipped   9  groups   10  flags: 1 ids, 2 hybrid
+ *     3  count   4  updates   5  micro_steps   6  dp   7  samples   8  skipped   9  groups   10  flags: 1 ids, 2 hybrid, 4 trees
  *     11 digest, then the figures (RAVEL_PLAN_STATS_LIST, doubles as their bits) and the four bounds of a hybrid plan
  *     the arrays: 64-bit ones, then 32-bit ones, each rounded up to whole words
  *     last: a hash of all words before it */
@@ -18,7 +18,7 @@
 
 /* ---- arrays -------------------------------------------------------------------------------------------------- */
 
-enum { WIDE = 8, NARROW = 5, ARRAYS = WIDE + NARROW };
+enum { WIDE = 9, NARROW = 5, ARRAYS = WIDE + NARROW };
 
 typedef struct array {
     void **at;
@@ -39,6 +39,7 @@ static void list_arrays(ravel__plan *p, const ravel__plan_size *s, array *list) 
         {(void **)&p->ids, s->has_ids ? s->count : 0},
         {(void **)&p->group_offsets, steps},
         {(void **)&p->group_sample_offsets, s->hybrid ? groups + 1 : 0},
+        {(void **)&p->shared, s->trees ? s->samples : 0},
         {(void **)&p->samples, s->samples},
         {(void **)&p->skipped, s->skipped},
         {(void **)&p->group_first, groups},
@@ -68,6 +69,7 @@ static void set_api(ravel__plan *p, const ravel__plan_size *s) {
                           .bin_costs = p->bin_costs,
                           .skipped = p->skipped};
     if (!s->has_ids) p->ids = NULL;
+    p->api.shared = p->shared = s->trees ? p->shared : NULL;
     if (!s->hybrid) return;
     RAVEL_ASSERT(s->groups >= 0 && s->groups <= s->samples);
     p->hybrid = (ravel_hybrid){.pool = (int32_t)s->dp,
@@ -152,7 +154,8 @@ static ravel__plan_size size_of(const ravel_plan *p) {
                           .samples = p->stats.samples,
                           .skipped = p->stats.skipped,
                           .has_ids = ravel_planner_ids(p) != NULL,
-                          .hybrid = p->hybrid != NULL};
+                          .hybrid = p->hybrid != NULL,
+                          .trees = p->shared != NULL};
     if (p->hybrid) s.groups = p->hybrid->groups;
     return s;
 }
@@ -207,8 +210,8 @@ ravel_status ravel_plan_pack(const ravel_plan *plan, void *bytes, size_t size, r
     if (size != words * sizeof(int64_t))
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "the plan packs into %zu bytes; %zu were given",
                                words * sizeof(int64_t), size);
-    int64_t *word = bytes, flags = s.has_ids + 2 * s.hybrid;
-    const int64_t head[HEAD] = {MAGIC, 1,         (int64_t)words, s.count,  s.updates, s.micro_steps,
+    int64_t *word = bytes, flags = s.has_ids + 2 * s.hybrid + 4 * s.trees;
+    const int64_t head[HEAD] = {MAGIC, 2,         (int64_t)words, s.count,  s.updates, s.micro_steps,
                                 s.dp,  s.samples, s.skipped,      s.groups, flags,     (int64_t)plan->digest};
     memset(word, 0, size);
     memcpy(word, head, sizeof head);
@@ -233,8 +236,8 @@ static ravel_status bad(ravel_error *err, const char *why) {
 
 static ravel_status read_size(const int64_t *word, size_t words, ravel__plan_size *s, ravel_error *err) {
     if (words <= FIXED || word[0] != MAGIC) return bad(err, "they do not begin like one");
-    if (word[1] != 1)
-        return ravel_error_set(err, RAVEL_E_DATA, "the packed plan has version %lld; this reads version 1",
+    if (word[1] != 2)
+        return ravel_error_set(err, RAVEL_E_DATA, "the packed plan has version %lld; this reads version 2",
                                (long long)word[1]);
     if ((uint64_t)word[2] != words) return bad(err, "their number is not the size in their header");
     if (hash_words(word, words - 1) != word[words - 1]) return bad(err, "their hash is wrong");
@@ -246,11 +249,12 @@ static ravel_status read_size(const int64_t *word, size_t words, ravel__plan_siz
                             .skipped = word[8],
                             .groups = word[9],
                             .has_ids = (int32_t)(word[10] & 1),
-                            .hybrid = (int32_t)(word[10] >> 1 & 1)};
+                            .hybrid = (int32_t)(word[10] >> 1 & 1),
+                            .trees = (int32_t)(word[10] >> 2 & 1)};
     if (s->count < 0 || s->count > RAVEL__MOST_SAMPLES || s->updates < 1 || s->updates > RAVEL__MOST_BINS ||
         s->micro_steps < 0 || s->dp < 1 || s->dp > RAVEL__MOST_BINS || s->micro_steps > RAVEL__MOST_BINS / s->dp ||
         s->samples < 0 || s->skipped < 0 || s->samples + s->skipped != s->count || s->groups < 0 ||
-        s->groups > s->samples || word[10] < 0 || word[10] > 3 || (!s->hybrid && s->groups))
+        s->groups > s->samples || word[10] < 0 || word[10] > 7 || (!s->hybrid && s->groups))
         return bad(err, "their sizes do not agree");
     return words_for(s) == words ? RAVEL_OK : bad(err, "their sizes do not agree");
 }
@@ -280,6 +284,8 @@ static ravel_status check_arrays(const ravel__plan *plan, ravel_error *err) {
         return bad(err, "their offsets do not rise");
     if (!is_within(p->samples, p->stats.samples, 0, p->count) || !is_within(p->skipped, p->stats.skipped, 0, p->count))
         return bad(err, "a sample is out of range");
+    for (int64_t i = 0; p->shared && i < p->stats.samples; i++)
+        if (p->shared[i] < 0 || p->shared[i] > RAVEL__LONGEST) return bad(err, "a shared prefix is out of range");
     if (!h) return RAVEL_OK;
     if (!is_cumulative(h->group_offsets, p->micro_steps + 1, h->groups) ||
         !is_cumulative(h->group_sample_offsets, h->groups + 1, p->stats.samples))

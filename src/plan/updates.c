@@ -1,6 +1,6 @@
 /* Cutting a batch into updates: by the caller's ids, into a given number, or after a given number of samples; in input order or
  * shuffled; whole groups where asked. */
-#include "plan/internal.h"
+#include "plan/tree/tree.h"
 
 #include "base/assert.h"
 #include "base/rng.h"
@@ -152,12 +152,33 @@ static ravel_status group_rows(ravel__deal *deal, const int32_t *update, int32_t
     return RAVEL_OK;
 }
 
-ravel_status ravel__deal_make(const ravel__rules *rules, const ravel_plan_input *input, ravel__arena *arena,
+/* The rows again, in tree order inside each update. */
+static ravel_status order_trees(const ravel_plan_input *input, ravel__arena *arena, ravel__deal *deal,
+                                ravel_error *err) {
+    ravel__tree_order tree = {(int32_t)input->count, input->shared, input->order};
+    int32_t placed = deal->start[deal->updates];
+    deal->shared = ravel__arena_push(arena, (size_t)placed, sizeof *deal->shared);
+    ravel__mark mark = ravel__arena_mark(arena);
+    int32_t *update = ravel__arena_push(arena, (size_t)input->count, sizeof *update);
+    int32_t *next = ravel__arena_push(arena, (size_t)deal->updates, sizeof *next);
+    if (!deal->shared || !update || !next) return ravel__no_memory(err, (size_t)input->count * 16, "dealing trees");
+    for (int32_t i = 0; i < tree.count; i++) update[i] = -1;
+    for (int32_t u = 0; u < deal->updates; u++) {
+        next[u] = deal->start[u];
+        for (int32_t i = deal->start[u]; i < deal->start[u + 1]; i++) update[deal->rows[i]] = u;
+    }
+    ravel_status status = ravel__tree_walk(&tree, update, deal->updates, next, arena, deal->rows, deal->shared, err);
+    ravel__arena_rewind(arena, mark);
+    return status;
+}
+
+static ravel_status deal_make(const ravel__rules *rules, const ravel_plan_input *input, ravel__arena *arena,
                               ravel__deal *deal, ravel_error *err) {
     size_t n = (size_t)rules->placed, most = (size_t)rules->updates + 1;
     deal->rows = ravel__arena_push(arena, n, sizeof *deal->rows);
     deal->start = ravel__arena_push(arena, most, sizeof *deal->start);
     deal->updates = rules->updates;
+    deal->shared = NULL;
     if (!deal->rows || !deal->start) return ravel__no_memory(err, (n + most) * 4, "dealing samples");
     list_placed(rules, input, deal->rows);
     deal->start[0] = 0;
@@ -177,4 +198,10 @@ ravel_status ravel__deal_make(const ravel__rules *rules, const ravel_plan_input 
     if (!status) status = group_rows(deal, update, rules->placed, arena, err);
     ravel__arena_rewind(arena, mark);
     return status;
+}
+
+ravel_status ravel__deal_make(const ravel__rules *rules, const ravel_plan_input *input, ravel__arena *arena,
+                              ravel__deal *deal, ravel_error *err) {
+    ravel_status status = deal_make(rules, input, arena, deal, err);
+    return status || !rules->trees ? status : order_trees(input, arena, deal, err);
 }

@@ -32,6 +32,18 @@ static int readme(void) {
     return 0;
 }
 
+static int tree(void) {
+    static const int32_t ids[] = {1, 2, 3, 1, 2, 4, 5, 1, 2};
+    static const int64_t offsets[] = {0, 3, 7, 9}, lengths[] = {3, 4, 2};
+    enum { n = 3 };
+    int32_t order[n];
+    int64_t shared[n];
+    ravel_error err = RAVEL_ERROR_INIT;
+    //@ include/ravel/tree.h 1
+    assert(!err.status && order[2] == 2 && shared[1] == 2 && shared[2] == 2 && input.count == n);
+    return 0;
+}
+
 static int arrived;
 static int rollouts_arrive(const int64_t **ids, ravel_plan_input *input) {
     static const int64_t names[n] = {0, 1, 2, 3, 4, 5, 6, 7};
@@ -83,5 +95,5 @@ static int report(void) {
 }
 
 int main(void) {
-    return plan_header() || readme() || planner() || option() || report();
+    return plan_header() || readme() || planner() || tree() || option() || report();
 }

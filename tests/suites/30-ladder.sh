@@ -19,7 +19,7 @@ src/feed: base device comm plan batch metrics io text
 headers='
 base: base dtype file json module options shape
 device: device slab
-plan: plan
+plan: plan tree
 batch: batch policy weights
 metrics: flops metrics
 text: chat tokenizer

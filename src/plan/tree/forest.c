@@ -1,0 +1,86 @@
+/* The leaves of a problem. A sample that another one covers is computed for nothing wherever that one is, so it goes with
+ * it and is no leaf; unless max_samples may bind, where every sample counts. */
+#include "plan/tree/tree.h"
+
+#include "base/assert.h"
+
+typedef struct cover {
+    ravel__forest *f;
+    int32_t *first;  /* [count] by leaf: the sample that it is */
+    int32_t *parent; /* [samples] the sample that covers this one; itself: a leaf */
+} cover;
+
+static void add_leaf(cover *c, int32_t sample, int64_t length, int64_t shared) {
+    ravel__forest *f = c->f;
+    f->length[f->count] = length;
+    f->shared[f->count] = shared;
+    c->first[f->count++] = sample;
+}
+
+/* `shared`: with the last leaf. Leaves that the sample covers are taken back: what it shares with the leaf before them is
+ * the least of both. */
+static void add_sample(cover *c, int32_t sample, int64_t length, int64_t shared) {
+    ravel__forest *f = c->f;
+    c->parent[sample] = sample;
+    while (f->count && shared == f->length[f->count - 1]) {
+        int64_t before = f->shared[--f->count];
+        c->parent[c->first[f->count]] = sample;
+        if (before < shared) shared = before;
+    }
+    if (f->count && shared == length)
+        c->parent[sample] = c->first[f->count - 1];
+    else
+        add_leaf(c, sample, length, f->count ? shared : 0);
+}
+
+/* A sample's leaf, through samples that were covered in turn; paths are halved on the way. */
+static int32_t root_of(int32_t *parent, int32_t sample) {
+    while (parent[sample] != sample) sample = parent[sample] = parent[parent[sample]];
+    return sample;
+}
+
+static void collapse(cover *c, const ravel__rules *rules, const ravel_plan_input *input, const int32_t *rows,
+                     const int64_t *shared) {
+    ravel__forest *f = c->f;
+    int64_t low = 0; /* what the next sample shares with the last leaf */
+    for (int32_t i = 0; i < f->samples; i++) {
+        int64_t length = ravel__length(input, rows[i]);
+        if (shared[i] < low) low = shared[i];
+        RAVEL_ASSERT(length <= rules->cap * rules->options.align);
+        if (f->most < f->samples) {
+            c->parent[i] = i;
+            add_leaf(c, i, length, shared[i]);
+        } else {
+            add_sample(c, i, length, low);
+        }
+        low = c->parent[i] == i ? INT64_MAX : low;
+    }
+    for (int32_t k = 0; k < f->count; k++) f->leaf[c->first[k]] = k;
+    for (int32_t i = 0; i < f->samples; i++)
+        if (c->parent[i] != i) f->leaf[i] = f->leaf[root_of(c->parent, i)];
+}
+
+ravel_status ravel__forest_make(const ravel__rules *rules, const ravel_plan_input *input, const int32_t *rows,
+                                const int64_t *shared, int32_t count, ravel__arena *arena, ravel__forest *f,
+                                ravel_error *err) {
+    size_t n = (size_t)count + 1;
+    *f = (ravel__forest){
+        .rules = rules, .samples = count, .most = rules->most, .cap = rules->cap * rules->options.align};
+    f->leaf = ravel__arena_push(arena, n, sizeof *f->leaf);
+    f->length = ravel__arena_push(arena, n, sizeof *f->length);
+    f->shared = ravel__arena_push(arena, n, sizeof *f->shared);
+    f->cost = ravel__arena_push(arena, n, sizeof *f->cost);
+    f->twice = ravel__arena_push(arena, n, sizeof *f->twice);
+    ravel__mark mark = ravel__arena_mark(arena);
+    cover c = {f, ravel__arena_push(arena, n, sizeof *c.first), ravel__arena_push(arena, n, sizeof *c.parent)};
+    if (!f->leaf || !f->length || !f->shared || !f->cost || !f->twice || !c.first || !c.parent)
+        return ravel__no_memory(err, n * 44, "the trees of an update");
+    collapse(&c, rules, input, rows, shared);
+    ravel__arena_rewind(arena, mark);
+    f->length[f->count] = f->shared[f->count] = 0;
+    for (int32_t i = 0; i <= f->count; i++) {
+        f->cost[i] = ravel__cost_of(rules, f->length[i]);
+        f->twice[i] = ravel__cost_of(rules, f->shared[i]);
+    }
+    return RAVEL_OK;
+}
