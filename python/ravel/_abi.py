@@ -483,6 +483,9 @@ RAVEL_TRAIN_ON_ASSISTANT = 0
 RAVEL_TRAIN_ON_LAST = 1
 RAVEL_TRAIN_ON_ALL = 2
 
+# ravel_tree_constants
+RAVEL_TREE_CHUNKS = 8
+
 
 class ravel_error(C.Structure):
     pass
@@ -845,6 +848,18 @@ class ravel_fp8_matrix(C.Structure):
 
 
 class ravel_tree_input(C.Structure):
+    pass
+
+
+class ravel_tree_bin(C.Structure):
+    pass
+
+
+class ravel_tree_batch(C.Structure):
+    pass
+
+
+class ravel_tree_piece(C.Structure):
     pass
 
 
@@ -1875,6 +1890,52 @@ ravel_tree_input._fields_ = [
     ("token_keys", C.c_void_p),
     ("allocator", C.POINTER(ravel_allocator)),
 ]
+ravel_tree_bin._fields_ = [
+    ("cu_seqlens", C.c_void_p),
+    ("shared", C.c_void_p),
+    ("count", C.c_int64),
+]
+ravel_tree_batch._fields_ = [
+    ("size", C.c_size_t),
+    ("samples", C.c_int64),
+    ("unique", C.c_int64),
+    ("tokens", C.c_int64),
+    ("path_tokens", C.c_int64),
+    ("runs", C.c_int64),
+    ("keys", C.c_int64),
+    ("longest", C.c_int64),
+    ("longest_own", C.c_int64),
+    ("nodes_most", C.c_int64),
+    ("nodes", C.c_int64),
+    ("levels", C.c_int64),
+    ("starts", C.c_void_p),
+    ("positions", C.c_void_p),
+    ("path", C.c_void_p),
+    ("limits", C.c_void_p),
+    ("parents", C.c_void_p),
+    ("cu_seqlens_q", C.c_void_p),
+    ("cu_seqlens_k", C.c_void_p),
+    ("gather", C.c_void_p),
+    ("node_of", C.c_void_p),
+    ("node_first", C.c_void_p),
+    ("node_last", C.c_void_p),
+    ("node_end", C.c_void_p),
+    ("node_parent", C.c_void_p),
+    ("node_level", C.c_void_p),
+    ("level_nodes", C.c_void_p),
+    ("level_offsets", C.c_void_p),
+]
+ravel_tree_piece._fields_ = [
+    ("size", C.c_size_t),
+    ("tokens", C.c_int64),
+    ("runs", C.c_int64),
+    ("keys", C.c_int64),
+    ("places", C.c_void_p),
+    ("query_starts", C.c_void_p),
+    ("cu_seqlens_q", C.c_void_p),
+    ("cu_seqlens_k", C.c_void_p),
+    ("gather", C.c_void_p),
+]
 
 FUNCTIONS = {
     "ravel_advantages": (C.c_int, [C.c_int32, C.c_void_p, C.c_void_p, C.c_int64, C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
@@ -2333,9 +2394,18 @@ FUNCTIONS = {
     "ravel_tokenizer_pad": (C.c_int32, [C.c_void_p]),
     "ravel_tokenizer_parse": (C.c_int, [C.c_char_p, C.c_size_t, C.c_char_p, C.c_size_t, C.POINTER(ravel_allocator), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_tokenizer_size": (C.c_int32, [C.c_void_p]),
+    "ravel_tree_bytes": (C.c_size_t, [C.POINTER(ravel_tree_batch)]),
     "ravel_tree_check": (C.c_int, [C.c_int64, C.c_void_p, C.c_void_p, C.c_void_p, C.POINTER(ravel_allocator), C.POINTER(ravel_error)]),
+    "ravel_tree_deal": (C.c_int, [C.POINTER(ravel_tree_batch), C.c_int32, C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_tree_from_groups": (C.c_int, [C.c_int64, C.c_void_p, C.c_void_p, C.c_void_p, C.POINTER(ravel_allocator), C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_tree_measure": (C.c_int, [C.POINTER(ravel_tree_bin), C.c_int64, C.POINTER(ravel_tree_batch), C.POINTER(ravel_error)]),
     "ravel_tree_order": (C.c_int, [C.POINTER(ravel_tree_input), C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_tree_pack": (C.c_int, [C.POINTER(ravel_tree_bin), C.POINTER(ravel_tree_batch), C.POINTER(ravel_error)]),
+    "ravel_tree_pack_field": (C.c_int, [C.POINTER(ravel_tree_bin), C.POINTER(ravel_tree_batch), C.c_void_p, C.c_size_t, C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_tree_piece_measure": (C.c_int, [C.POINTER(ravel_tree_bin), C.POINTER(ravel_tree_batch), C.c_void_p, C.c_int32, C.c_int32, C.POINTER(ravel_tree_piece), C.POINTER(ravel_error)]),
+    "ravel_tree_piece_pack": (C.c_int, [C.POINTER(ravel_tree_bin), C.POINTER(ravel_tree_batch), C.c_void_p, C.c_int32, C.c_int32, C.POINTER(ravel_tree_piece), C.POINTER(ravel_error)]),
+    "ravel_tree_place": (None, [C.c_void_p, C.POINTER(ravel_tree_batch)]),
+    "ravel_tree_unpack": (C.c_int, [C.POINTER(ravel_tree_bin), C.POINTER(ravel_tree_batch), C.c_int32, C.c_void_p, C.c_size_t, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_version": (C.c_char_p, []),
     "ravel_weights_check": (C.c_int, [C.POINTER(ravel_ragged), C.POINTER(ravel_bin), C.POINTER(ravel_field), C.c_void_p, C.POINTER(ravel_counts), C.POINTER(ravel_weights_options), C.c_int32, C.c_void_p, C.POINTER(ravel_sum_hook), C.POINTER(ravel_error)]),
     "ravel_weights_fill": (C.c_int, [C.POINTER(ravel_ragged), C.POINTER(ravel_bin), C.POINTER(ravel_field), C.c_void_p, C.POINTER(ravel_counts), C.POINTER(ravel_weights_options), C.c_int32, C.c_void_p, C.POINTER(ravel_error)]),
@@ -2439,4 +2509,7 @@ STRUCTS = [
     ravel_slab_tensor,
     ravel_fp8_matrix,
     ravel_tree_input,
+    ravel_tree_bin,
+    ravel_tree_batch,
+    ravel_tree_piece,
 ]
