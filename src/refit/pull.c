@@ -165,7 +165,7 @@ void ravel_puller_free(ravel_puller *p) {
     ravel__pull_stop(p);
     ravel__pull_unmap(p);
     ravel__stage_free(&p->stage);
-    if (p->session) ravel__pull_plan_free(&p->plan);
+    if (p->session) ravel__plan_free(&p->plan);
     if (p->session) ravel__directory_free(&p->directory);
     ravel__release(own, p->tasks, (size_t)p->task_room * sizeof *p->tasks);
     free_text(p, p->address);
