@@ -11,7 +11,7 @@
 
 /* ---- options -------------------------------------------------------------------------------------------- */
 
-#define AT(field) (int32_t) offsetof(ravel_metrics_options, field)
+#define AT(field) ((int32_t)offsetof(ravel_metrics_options, field))
 static const ravel_option option_table[] = {
     {"world", RAVEL_OPTION_I64, AT(world), "0", 0, 1e9, NULL, "ranks of the whole job for per-GPU figures; 0: all"},
     {"updates", RAVEL_OPTION_I64, AT(updates), "0", 0, 1e15, NULL, "updates that are planned; 0: unknown"},

@@ -42,7 +42,7 @@ struct ravel_publisher {
     int64_t lag; /* of the connected generator furthest behind, just before the last publish */
 };
 
-#define FIELD(name) (int32_t) offsetof(ravel_publish_options, name)
+#define FIELD(name) ((int32_t)offsetof(ravel_publish_options, name))
 
 static const ravel_option table[] = {
     {"keep", RAVEL_OPTION_I32, FIELD(keep), "2", 1, RAVEL__STORE_KEEP_MOST, NULL, "versions that are kept"},

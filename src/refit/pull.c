@@ -15,7 +15,7 @@
 #include <string.h>
 #include <time.h>
 
-#define FIELD(name) (int32_t) offsetof(ravel_pull_options, name)
+#define FIELD(name) ((int32_t)offsetof(ravel_pull_options, name))
 
 static const ravel_option table[] = {
     {"threads", RAVEL_OPTION_I32, FIELD(threads), "0", 0, 64, NULL,

@@ -10,8 +10,10 @@
 #include <stdio.h>
 #include <string.h>
 
+/* clang-format off */
 #define ROW(type, name, kind, field, preset, min, max, choices, doc) \
     { name, RAVEL_OPTION_##kind, offsetof(type, field), preset, min, max, choices, doc }
+/* clang-format on */
 
 #define RUN(...) ROW(train_run_options, __VA_ARGS__)
 static const ravel_option run_table[] = {
