@@ -130,7 +130,7 @@ ravel_status train__grpo_update(train__grpo *g, ravel_error *err) {
     ravel_status status = ravel_feed_next(g->feed, &update, err);
     (void)ravel_metrics_phase_end(g->run.metrics, RAVEL_PHASE_FEED, NULL);
     if (status) return status;
-    train_metrics_add_update(g->run.metrics, g->mesh, update);
+    train_metrics_add_update(g->run.metrics, g->mesh, update, train_config_sync(g->config));
     g->update = update->update_in_batch;
     TRAIN_ASSERT(g->update >= 0 && g->update < g->config->grpo.updates);
     train_learner_begin(g->learner);
@@ -139,8 +139,13 @@ ravel_status train__grpo_update(train__grpo *g, ravel_error *err) {
         status = train_parts_learn(train_learner_parts(g->learner), g->feed, update->mine.micro_steps, &work,
                                    g->run.metrics, &time, err);
     if (!status) status = train_run_apply(&g->run, g->learner, err);
+    int changed = 0;
     if (!status) status = train_timeline_add(&g->run, g->mesh, &time, err);
+    if (!status)
+        status = train_cost_add(&g->cost, g->config, &g->run, g->mesh, g->feed, train_learner_parts(g->learner),
+                                &changed, err);
     if (status) return status;
+    g->new_cost |= changed;
     train_metrics_add_time(g->run.metrics, g->mesh, &time);
     add_figures(g);
     return RAVEL_OK;

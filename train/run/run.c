@@ -238,7 +238,7 @@ ravel_status train_run_apply(train_run *run, train_learner *learner, ravel_error
     (void)ravel_metrics_add(m, RAVEL_METRIC_TRAIN_LEARNING_RATE, lr, 1);
     if (!skipped) (void)ravel_metrics_add(m, RAVEL_METRIC_TRAIN_GRAD_NORM, norm, 1);
     (void)ravel_metrics_count(m, RAVEL_METRIC_TRAIN_SKIPPED, skipped);
-    train_metrics_add_gpu(m, train_parts_kernels(parts), train_parts_device(parts));
+    run->gpu_seconds = train_metrics_add_gpu(m, train_parts_kernels(parts), train_parts_device(parts));
     run->state.step = step;
     run->state.skipped += skipped;
     run->skipped_in_row = skipped ? run->skipped_in_row + 1 : 0;
