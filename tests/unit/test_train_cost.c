@@ -157,14 +157,16 @@ TEST(train_cost_fit_changes_plans_alone) {
         train_config c;
         job_folder(folder);
         job_config(&c, folder);
-        c.run.steps = i == 2 ? 6 : 8;
+        c.run.steps = 8;
+        c.run.checkpoint_every = "6";
         c.run.cost = i ? "fit" : "tokens";
         c.sft.batch = 48;
-        c.learn.schedule = TRAIN_CONSTANT;
         c.learn.shard = i == 1 ? TRAIN_SHARD_PARAMS : TRAIN_SHARD_NONE;
         if (!job_run(&c, TRAIN_SFT, 2, "train/loss", &curves[i])) return;
-        if (i == 2) {
-            c.run.steps = 8;
+        if (i == 2) { /* as if it had died after its checkpoint at 6 */
+            char doomed[128];
+            (void)snprintf(doomed, sizeof doomed, "rm -rf '%s'/checkpoints/step-00000008", folder);
+            CHECK(system(doomed) == 0);
             c.run.resume = 1;
             if (!job_run(&c, TRAIN_SFT, 2, "train/loss", &curves[i])) return;
         }
