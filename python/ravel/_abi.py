@@ -594,6 +594,10 @@ class ravel_plan_options(C.Structure):
     pass
 
 
+class ravel_passes(C.Structure):
+    pass
+
+
 class ravel_cost_sample(C.Structure):
     pass
 
@@ -1140,6 +1144,11 @@ ravel_plan_options._fields_ = [
     ("cp_tp", C.c_int32),
     ("cp_empty", C.c_int32),
     ("reserved", C.c_int32),
+]
+ravel_passes._fields_ = [
+    ("layers", C.c_int32),
+    ("head", C.c_int32),
+    ("attention", C.c_int32),
 ]
 ravel_cost_sample._fields_ = [
     ("tokens", C.c_double),
@@ -2009,8 +2018,10 @@ FUNCTIONS = {
     "ravel_compare": (C.c_int, [C.c_void_p, C.c_uint64, C.POINTER(ravel_error)]),
     "ravel_cost_fit_make": (C.c_int, [C.POINTER(ravel_cost_sample), C.c_int64, C.POINTER(ravel_cost_fit), C.POINTER(ravel_error)]),
     "ravel_cost_fit_seconds": (C.c_double, [C.POINTER(ravel_cost_fit), C.POINTER(ravel_cost_sample)]),
+    "ravel_cost_from_passes": (C.c_int, [C.POINTER(ravel_shape), C.POINTER(ravel_passes), C.POINTER(ravel_cost), C.POINTER(ravel_error)]),
     "ravel_cost_from_shape": (C.c_int, [C.POINTER(ravel_shape), C.POINTER(ravel_cost), C.POINTER(ravel_error)]),
     "ravel_cost_parse": (C.c_int, [C.c_char_p, C.POINTER(ravel_cost), C.POINTER(ravel_error)]),
+    "ravel_cost_read": (C.c_int, [C.c_char_p, C.POINTER(ravel_cost), C.c_char_p, C.c_size_t, C.POINTER(ravel_error)]),
     "ravel_counts_add": (C.c_int, [C.POINTER(ravel_ragged), C.POINTER(ravel_bin), C.POINTER(ravel_field), C.c_void_p, C.POINTER(ravel_counts), C.POINTER(ravel_error)]),
     "ravel_counts_sample": (C.c_int, [C.POINTER(ravel_ragged), C.c_int64, C.POINTER(ravel_field), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_counts_sum": (C.c_int, [C.POINTER(ravel_counts), C.POINTER(ravel_sum_hook), C.POINTER(ravel_error)]),
@@ -2450,6 +2461,7 @@ STRUCTS = [
     ravel_shape,
     ravel_cost,
     ravel_plan_options,
+    ravel_passes,
     ravel_cost_sample,
     ravel_cost_fit,
     ravel_plan_input,
