@@ -193,3 +193,40 @@ int plan_fit(const plan_flags *flags) {
     if (flags->json && write_fit(&fit, flags->json, &err)) return cli_fail("plan", &err);
     return CLI_OK;
 }
+
+/* ---- --cost FILE ------------------------------------------------------------------------------------------ */
+
+/* Copies the prices to `prices` where the file has any. */
+static ravel_status take_fit(const ravel_json *doc, const char *path, ravel_cost *cost, char *prices, size_t room,
+                             ravel_error *err) {
+    const ravel_json_node *root = ravel_json_root(doc), *text = ravel_json_get(doc, root, "cp_price");
+    ravel_cost read = {0, 0, 0};
+    if (!ravel_json_integer(ravel_json_get(doc, root, "linear"), &read.linear) ||
+        !ravel_json_integer(ravel_json_get(doc, root, "quadratic"), &read.quadratic) ||
+        !ravel_json_integer(ravel_json_get(doc, root, "overhead"), &read.overhead))
+        return ravel_error_set(err, RAVEL_E_DATA, "%.900s: linear, quadratic and overhead must be whole numbers", path);
+    if (text && text->kind == RAVEL_JSON_STRING && text->bytes < room) memcpy(prices, text->as.string, text->bytes + 1);
+    *cost = read;
+    return RAVEL_OK;
+}
+
+ravel_status plan_cost_file(const char *path, ravel_cost *cost, char *prices, size_t room, int *found,
+                            ravel_error *err) {
+    char text[4096];
+    ravel_json *doc = NULL;
+    ravel_error inner = RAVEL_ERROR_INIT;
+    FILE *file = fopen(path, "r");
+    *found = 0;
+    prices[0] = '\0';
+    if (!file) return RAVEL_OK;
+    size_t bytes = fread(text, 1, sizeof text, file);
+    (void)fclose(file);
+    ravel_status status = RAVEL_OK;
+    if (bytes < sizeof text && ravel_json_parse(text, bytes, NULL, &doc, &inner) == RAVEL_OK &&
+        ravel_json_get(doc, ravel_json_root(doc), "ravel_cost")) {
+        *found = 1;
+        status = take_fit(doc, path, cost, prices, room, err);
+    }
+    ravel_json_free(doc);
+    return status;
+}

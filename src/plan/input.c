@@ -278,7 +278,8 @@ ravel_status ravel__rules_make(const ravel_plan_input *input, const ravel_plan_o
     if (status) return status;
     choose_shift(rules, own, &s, bins);
     rules->own_costs = own->costs != NULL;
-    rules->by_time = o->objective == RAVEL_OBJECTIVE_TIME || (o->objective == RAVEL_OBJECTIVE_AUTO && rules->overhead);
+    rules->by_time = o->objective == RAVEL_OBJECTIVE_TIME ||
+                     (o->objective == RAVEL_OBJECTIVE_AUTO && (rules->overhead || rules->trees));
     RAVEL_ASSERT(rules->cap >= 0 && rules->most >= 1 && rules->updates >= 1 && o->dp >= 1 && o->multiple >= 1);
     return RAVEL_OK;
 }

@@ -60,6 +60,53 @@ static void collapse(cover *c, const ravel__rules *rules, const ravel_plan_input
         if (c->parent[i] != i) f->leaf[i] = f->leaf[root_of(c->parent, i)];
 }
 
+/* ---- nodes ------------------------------------------------------------------------------------------------------ */
+
+/* The open nodes of one pass over the leaves: depth, and the number of nodes that were there when it was opened. */
+typedef struct open_nodes {
+    int64_t *depth;
+    int32_t *first;
+    int32_t top;
+} open_nodes;
+
+static void open_node(open_nodes *o, int64_t depth, int32_t first) {
+    o->top++;
+    o->depth[o->top] = depth;
+    o->first[o->top] = first;
+}
+
+/* Nodes from `first` on are below the new one. */
+static void close_node(ravel__forest *f, int64_t depth, int64_t path, int32_t first, int32_t leaf) {
+    int32_t made = f->nodes++;
+    ravel__tree_node *n = &f->node[made];
+    *n = (ravel__tree_node){depth, path, leaf, leaf + 1, -1, made - first + 1};
+    for (int32_t c = made - 1; c >= first; c -= f->node[c].size) {
+        f->node[c].parent = made;
+        n->from = f->node[c].from;
+    }
+}
+
+static void list_nodes(ravel__forest *f, open_nodes *o) {
+    o->top = -1;
+    open_node(o, 0, 0);
+    for (int32_t i = 0; i < f->count; i++) {
+        int64_t next = f->shared[i + 1];
+        if (next > o->depth[o->top]) open_node(o, next, f->nodes);
+        close_node(f, f->length[i], f->cost[i], f->nodes, i);
+        while (o->depth[o->top] > next) {
+            int64_t depth = o->depth[o->top];
+            int32_t first = o->first[o->top];
+            close_node(f, depth, ravel__cost_of(f->rules, depth), first, i);
+            if (o->depth[o->top - 1] < next)
+                o->depth[o->top] = next; /* the parent was not open yet; it begins where its child did */
+            else
+                o->top--;
+        }
+    }
+    RAVEL_ASSERT(o->top == 0);
+    close_node(f, 0, 0, 0, f->count - 1);
+}
+
 ravel_status ravel__forest_make(const ravel__rules *rules, const ravel_plan_input *input, const int32_t *rows,
                                 const int64_t *shared, int32_t count, ravel__arena *arena, ravel__forest *f,
                                 ravel_error *err) {
@@ -71,16 +118,21 @@ ravel_status ravel__forest_make(const ravel__rules *rules, const ravel_plan_inpu
     f->shared = ravel__arena_push(arena, n, sizeof *f->shared);
     f->cost = ravel__arena_push(arena, n, sizeof *f->cost);
     f->twice = ravel__arena_push(arena, n, sizeof *f->twice);
+    f->node = ravel__arena_push(arena, 2 * n, sizeof *f->node);
     ravel__mark mark = ravel__arena_mark(arena);
     cover c = {f, ravel__arena_push(arena, n, sizeof *c.first), ravel__arena_push(arena, n, sizeof *c.parent)};
-    if (!f->leaf || !f->length || !f->shared || !f->cost || !f->twice || !c.first || !c.parent)
-        return ravel__no_memory(err, n * 44, "the trees of an update");
+    open_nodes open = {.depth = ravel__arena_push(arena, n, sizeof *open.depth),
+                       .first = ravel__arena_push(arena, n, sizeof *open.first)};
+    if (!f->leaf || !f->length || !f->shared || !f->cost || !f->twice || !f->node || !c.first || !c.parent ||
+        !open.depth || !open.first)
+        return ravel__no_memory(err, n * 140, "the trees of an update");
     collapse(&c, rules, input, rows, shared);
-    ravel__arena_rewind(arena, mark);
     f->length[f->count] = f->shared[f->count] = 0;
     for (int32_t i = 0; i <= f->count; i++) {
         f->cost[i] = ravel__cost_of(rules, f->length[i]);
         f->twice[i] = ravel__cost_of(rules, f->shared[i]);
     }
+    list_nodes(f, &open);
+    ravel__arena_rewind(arena, mark);
     return RAVEL_OK;
 }

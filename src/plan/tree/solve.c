@@ -1,5 +1,5 @@
 /* One update of prefix trees: from samples in tree order to a seat (micro-step, rank) for each. */
-#include "plan/tree/tree.h"
+#include "plan/tree/bins.h"
 
 #include "base/assert.h"
 
@@ -31,32 +31,173 @@ static ravel_status solve_flat(const ravel__tree_job *job, int32_t *seat, ravel_
     return status;
 }
 
-/* ---- the order, cut --------------------------------------------------------------------------------------------- */
+/* ---- candidates ------------------------------------------------------------------------------------------------- */
 
-/* As few micro-steps as the cut allows, then the least largest cost. */
-static ravel_status solve_cut(const ravel__tree_job *job, const ravel__forest *f, int32_t *bin,
-                              ravel__solution *solution) {
-    int32_t dp = job->rules->options.dp;
-    solution->bins_packed = ravel__tree_cut(f, INT64_MAX, INT32_MAX - 1, NULL);
-    solution->steps = ravel__steps_for(job->rules, solution->bins_packed, dp);
-    if (solution->steps * dp > RAVEL__MOST_BINS) return RAVEL_OK; /* the caller says so */
-    int32_t bins = (int32_t)(solution->steps * dp);
-    int64_t low = 0, high = 0;
-    for (int32_t i = 0; i < f->count; i++) {
-        high += f->cost[i] - f->twice[i];
-        if (f->cost[i] > low) low = f->cost[i];
+/* What an effort buys. Candidates are balanced a little, so that they can be compared, and the best one thoroughly. */
+typedef struct effort {
+    int64_t work;   /* weighings of all candidates, and as many again for the best */
+    int32_t tries;  /* limits that a packing tries */
+    int32_t rounds; /* exchanges per micro-step and pass, of the best */
+    int32_t quick;  /* ... of a candidate */
+    int32_t more;   /* micro-steps beyond the fewest */
+} effort;
+
+static const effort efforts[] = {
+    [RAVEL_EFFORT_FAST] = {20000, 3, 8, 2, 0},
+    [RAVEL_EFFORT_DEFAULT] = {200000, 8, 64, 8, 2},
+    [RAVEL_EFFORT_MAX] = {20000000, 12, 400, 64, 4},
+};
+
+typedef struct search {
+    const ravel__tree_job *job;
+    const ravel__forest *f;
+    const ravel__tree_bound *bound;
+    const effort *effort;
+    ravel__yard yard;
+    int32_t dp;
+    int64_t longest, total;
+    int32_t *best;       /* [leaves] bins */
+    int64_t steps, time; /* of the best; 0 steps: none yet */
+    int32_t fewest;      /* bins of any packing */
+} search;
+
+/* No limit of cost. */
+#define NO_LIMIT (INT64_MAX / 4)
+
+static int is_better(const search *s, int64_t steps, int64_t time) {
+    const ravel__rules *rules = s->f->rules;
+    if (!s->steps) return 1;
+    if (rules->by_time) return time + steps * rules->overhead < s->time + s->steps * rules->overhead;
+    return steps < s->steps || (steps == s->steps && time < s->time);
+}
+
+/* Balances what is in the yard, and keeps it if it is the best. */
+static void offer(search *s, int32_t rounds) {
+    ravel__yard *y = &s->yard;
+    if (y->short_of_memory) return;
+    if (y->bins < s->fewest) s->fewest = y->bins;
+    int64_t steps = ravel__steps_for(s->f->rules, y->bins, s->dp);
+    while (y->bins < steps * s->dp && ravel__yard_open(y)) {}
+    int64_t time = ravel__tree_balance(y, s->dp, rounds);
+    if (y->short_of_memory || !is_better(s, steps, time)) return;
+    s->steps = steps;
+    s->time = time;
+    ravel__yard_store(y, s->best);
+}
+
+static int good_enough(const search *s) {
+    return s->steps && s->steps <= s->bound->steps && s->time <= s->bound->time + (s->bound->time >> 10);
+}
+
+/* Into `bins` bins of at most `limit`; 1 if they hold it. */
+static int pack(search *s, int64_t limit, int32_t bins, int rests) {
+    ravel__tree_pack(&s->yard, limit, rests);
+    while (s->yard.bins > bins)
+        if (!ravel__tree_dissolve(&s->yard, limit)) return 0;
+    return !s->yard.short_of_memory;
+}
+
+enum { LIMITS = 12 }; /* limits that are tried until one is enough */
+
+/* The least limit at which it packs. */
+static void pack_steps(search *s, int64_t steps, int rests) {
+    int32_t bins = (int32_t)(steps * s->dp), tries = 0;
+    int64_t low = s->bound->time / steps;
+    if (low < s->longest) low = s->longest;
+    int64_t high = s->dp == 1 ? NO_LIMIT : low + low / 64;
+    int ok = pack(s, high, bins, rests);
+    for (; s->dp > 1 && tries < LIMITS && !ok; tries++) {
+        low = high;
+        high += (high >> 5) << tries / 2;
+        ok = pack(s, high, bins, rests);
     }
-    high = high * 2 + low;
-    while (ravel__tree_cut(f, high, bins, NULL) > bins) high *= 2;
-    while (low < high) {
+    if (!ok) return;
+    int packed = 1;
+    for (tries = 0; s->dp > 1 && tries < s->effort->tries && high - low > low >> 9 && s->yard.work > 0; tries++) {
         int64_t mid = low + (high - low) / 2;
-        if (ravel__tree_cut(f, mid, bins, NULL) <= bins)
+        packed = pack(s, mid, bins, rests);
+        if (packed)
+            high = mid;
+        else
+            low = mid;
+    }
+    if (packed || pack(s, high, bins, rests)) offer(s, s->effort->quick);
+}
+
+/* The order, cut into runs of the least largest cost. */
+static void cut_steps(search *s, int64_t steps, int32_t *bin) {
+    int32_t bins = (int32_t)(steps * s->dp);
+    int64_t low = s->longest, high = 2 * s->total + low;
+    if (s->dp == 1) low = high;
+    if (ravel__tree_cut(s->f, high, bins, NULL) > bins) return;
+    while (high - low > low >> 12) {
+        int64_t mid = low + (high - low) / 2;
+        if (ravel__tree_cut(s->f, mid, bins, NULL) <= bins)
             high = mid;
         else
             low = mid + 1;
     }
-    (void)ravel__tree_cut(f, high, bins, bin);
-    return RAVEL_OK;
+    int32_t made = ravel__tree_cut(s->f, high, bins, bin);
+    ravel__yard_load(&s->yard, bin, made);
+    offer(s, s->effort->quick);
+}
+
+/* How few bins hold it all; returns how many do where nothing is cut that fits one. Both are candidates on one rank; on
+ * more the first is, so that there always is one. */
+static int32_t pack_few(search *s, int rests) {
+    ravel__tree_pack(&s->yard, NO_LIMIT, rests);
+    int32_t whole = s->yard.bins;
+    if (!s->fewest || whole < s->fewest) s->fewest = whole;
+    if (s->dp == 1 && s->f->rules->by_time) offer(s, 0);
+    while (s->yard.bins > s->bound->bins && s->yard.work > 0 && ravel__tree_dissolve(&s->yard, NO_LIMIT)) {}
+    if (s->yard.bins < s->fewest) s->fewest = s->yard.bins;
+    offer(s, 0);
+    return whole;
+}
+
+static void try_steps(search *s, int64_t steps, int64_t most, int32_t *bin) {
+    const ravel__rules *rules = s->f->rules;
+    for (int64_t m = steps; m <= most && !good_enough(s); m += rules->options.multiple) {
+        if (m > steps && ((m - 1) * s->dp >= s->f->count || !rules->by_time)) break;
+        s->yard.work = s->effort->work / 4; /* the first numbers of micro-steps are the best ones in most cases */
+        pack_steps(s, m, 1);
+        if (s->yard.work > 0 && !good_enough(s)) pack_steps(s, m, 0);
+        if (!good_enough(s) || !s->steps) cut_steps(s, m, bin);
+    }
+}
+
+static void try_all(search *s, int32_t *bin) {
+    const ravel__rules *rules = s->f->rules;
+    int32_t whole = pack_few(s, 1), cut = ravel__tree_cut(s->f, INT64_MAX, INT32_MAX - 1, NULL);
+    if (s->dp == 1 && s->effort->more && !good_enough(s)) (void)pack_few(s, 0);
+    if (cut < s->fewest) s->fewest = cut;
+    int64_t steps = ravel__steps_for(rules, s->fewest, s->dp);
+    int64_t most = ravel__steps_for(rules, whole, s->dp) + (s->dp > 1);
+    if (most > steps + s->effort->more) most = steps + s->effort->more;
+    if (s->dp == 1) {
+        if (!good_enough(s)) cut_steps(s, ravel__steps_for(rules, cut, 1), bin);
+        return;
+    }
+    try_steps(s, steps, most, bin);
+    if (!s->steps || good_enough(s)) return;
+    s->yard.work = s->effort->work;
+    ravel__yard_load(&s->yard, s->best, (int32_t)(s->steps * s->dp));
+    offer(s, s->effort->rounds);
+}
+
+static ravel_status solve_trees(const ravel__tree_job *job, search *s) {
+    size_t n = (size_t)s->f->count;
+    int32_t *bin = ravel__arena_push(job->arena, n, sizeof *bin);
+    s->best = ravel__arena_push(job->arena, n, sizeof *s->best);
+    if (!bin || !s->best) return no_memory(job, n * 8);
+    ravel_status status = ravel__yard_make(s->f, s->effort->work, job->arena, &s->yard, job->err);
+    if (status) return status;
+    for (int32_t i = 0; i < s->f->count; i++) {
+        s->total += s->f->cost[i] - s->f->twice[i];
+        if (s->f->cost[i] > s->longest) s->longest = s->f->cost[i];
+    }
+    try_all(s, bin);
+    return s->yard.short_of_memory ? no_memory(job, n) : RAVEL_OK;
 }
 
 /* ---- front ------------------------------------------------------------------------------------------------------ */
@@ -70,13 +211,18 @@ ravel_status ravel__tree_solve(const ravel__tree_job *job, int32_t *seat, ravel_
         ravel__forest_make(rules, job->input, job->rows, job->shared, job->count, job->arena, &forest, job->err);
     if (!status) status = ravel__forest_bound(&forest, rules->options.dp, job->arena, bound, job->err);
     if (status) return status;
-    int32_t *bin = ravel__arena_push(job->arena, (size_t)forest.count, sizeof *bin);
-    if (!bin) return no_memory(job, (size_t)forest.count * sizeof *bin);
     if (rules->options.method != RAVEL_METHOD_RAVEL || rules->options.group_rule == RAVEL_GROUPS_RANK || !job->count) {
         status = solve_flat(job, seat, solution);
     } else {
-        status = solve_cut(job, &forest, bin, solution);
-        for (int32_t i = 0; i < job->count; i++) seat[i] = bin[forest.leaf[i]];
+        search s = {.job = job,
+                    .f = &forest,
+                    .bound = bound,
+                    .effort = &efforts[rules->options.effort],
+                    .dp = rules->options.dp};
+        status = solve_trees(job, &s);
+        ravel__yard_free(&s.yard);
+        *solution = (ravel__solution){s.steps, s.fewest};
+        for (int32_t i = 0; !status && i < job->count; i++) seat[i] = s.best[forest.leaf[i]];
     }
     ravel__arena_rewind(job->arena, mark);
     return status;

@@ -3,7 +3,8 @@
  *     input.shared      updates.c deals samples to updates; walk.c lists each update's in tree order
  *        v
  *     forest            the leaves of one problem: samples that no other one covers, in tree order (forest.c)
- *        |  cut.c       the order cut into runs
+ *        |  pack.c      few bins, few cuts;  cut.c  the order cut into runs;  bins.c  bins as spans of leaves
+ *        |  balance.c   subtrees moved between bins
  *        v
  *     seat              a bin for each leaf, and so for each sample (solve.c)
  *
@@ -33,6 +34,15 @@ ravel_status ravel__tree_list(const ravel_plan_input *input, const int32_t *bin,
 
 /* ---- forest.c ------------------------------------------------------------------------------------------------- */
 
+/* A fork, a leaf, or the top. Nodes are listed children first, a subtree being one run: the last child of node v is v - 1,
+ * the one before a child c is c - size(c). */
+typedef struct ravel__tree_node {
+    int64_t depth, path; /* tokens of the way from the top to the node's end, and their cost */
+    int32_t from, to;    /* its leaves: from .. to - 1 */
+    int32_t parent;      /* -1: the top, which is the last */
+    int32_t size;        /* nodes of the subtree */
+} ravel__tree_node;
+
 typedef struct ravel__forest {
     const ravel__rules *rules;
     int64_t cap;     /* tokens in a bin */
@@ -43,6 +53,8 @@ typedef struct ravel__forest {
     /* [count + 1], a 0 at the end */
     int64_t *length, *shared; /* shared: with the leaf before, 0 for the first */
     int64_t *cost, *twice;    /* of length tokens, and of shared tokens */
+    ravel__tree_node *node;   /* [nodes] */
+    int32_t nodes;
 } ravel__forest;
 
 /* Samples in tree order, each of rows[i], sharing shared[i] with the one before. */
@@ -65,7 +77,7 @@ void ravel__tree_bound_add(const ravel__rules *rules, const ravel__tree_bound *b
 /* ---- cut.c ---------------------------------------------------------------------------------------------------- */
 
 /* The order cut into at most `bins` runs under the cap, each of at most `limit` cost. Returns the number of runs, or
- * bins + 1 where they are not enough. bin[count] by leaf; NULL: only count. */
+ * bins + 1 if they are not enough. bin[count] by leaf; NULL: only count. */
 int32_t ravel__tree_cut(const ravel__forest *forest, int64_t limit, int32_t bins, int32_t *bin);
 
 /* ---- solve.c -------------------------------------------------------------------------------------------------- */
