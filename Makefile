@@ -31,7 +31,7 @@ LINK   = -pthread $(if $(SAN),-fsanitize=$(SAN)) $(LDFLAGS)
 LIBS   = -lm -ldl
 
 # Goals that build nothing need no probing.
-ifneq ($(filter-out help clean lint format test test-frameworks wheel check demo fuzz,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(filter-out help clean lint format test test-frameworks wheel check demo fuzz fuzzers fuzz-bundle,$(or $(MAKECMDGOALS),all)),)
 include $(BUILD)/config.mk
 endif
 
@@ -88,7 +88,7 @@ endif
 TRAIN_LIBS := $(if $(HAVE_OPENBLAS),-lopenblas)
 TRAIN_DEFS := $(if $(HAVE_OPENBLAS),-DRAVEL_HAVE_OPENBLAS)
 
-.PHONY: wheel test-frameworks test-gpu check-gpu bench-gpu all lib help demo demo-real test check bench soak lint format fuzz fuzz-targets install clean reprobe examples unit docs
+.PHONY: wheel test-frameworks test-gpu check-gpu bench-gpu all lib help demo demo-real test check bench soak lint format fuzz fuzz-targets fuzzers fuzz-bundle install clean reprobe examples unit docs
 .DEFAULT_GOAL := all
 
 all: $(STATIC) $(SHARED) $(MODULES) $(RAVEL) examples
@@ -111,7 +111,8 @@ help:
 	@echo "make soak       the long versions of the random tests"
 	@echo "make lint       clang-format, clang-tidy, cppcheck; DEEP=1 with the analyzer's full depth"
 	@echo "make format     let clang-format rewrite the sources"
-	@echo "make fuzz       run each fuzz target for FUZZ_SECONDS (30)"
+	@echo "make fuzz       run each fuzz target for FUZZ_SECONDS (30), FUZZ_JOBS (1) at a time; FILTER=fuzz_json for some"
+	@echo "make fuzz-bundle  the fuzz targets and their corpora as one archive for another x86-64 machine"
 	@echo "make install    into PREFIX ($(PREFIX)), with headers, man pages and a pkg-config file"
 	@echo "make clean      remove $(BUILD)/"
 	@echo "variables       CC, OPT, CFLAGS, LDFLAGS, SAN=address,undefined, ASSERT=1, WERROR=1, NO_CUDA=1, BUILD=folder"
@@ -277,10 +278,20 @@ lint:
 format:
 	@git ls-files '*.c' '*.h' '*.cu' | xargs clang-format -i
 
+# The targets under libFuzzer: everything but the C library is linked statically, so that they run on other machines too.
 FUZZ_SECONDS ?= 30
-fuzz:
-	@$(MAKE) --no-print-directory BUILD=$(BUILD)/libfuzzer CC=clang SAN=fuzzer-no-link,address,undefined $(BUILD)/libfuzzer/libravel.a
-	@BUILD=$(BUILD) FUZZ_SECONDS=$(FUZZ_SECONDS) sh tests/fuzz/run.sh
+FUZZ_JOBS ?= 1
+FUZZER := $(BUILD)/libfuzzer
+.SECONDARY: $(call obj,$(FUZZ_SRC))
+fuzzers:
+	@$(MAKE) --no-print-directory BUILD=$(FUZZER) CC=clang SAN=fuzzer-no-link,address,undefined \
+	    $(patsubst tests/fuzz/%.c,$(FUZZER)/%,$(FUZZ_SRC))
+$(BUILD)/fuzz_%: $(BUILD)/obj/tests/fuzz/fuzz_%.o $(STATIC)
+	$(call say,LD,$@)clang++ -fsanitize=fuzzer,address,undefined -static-libstdc++ -static-libgcc -o $@ $^ -pthread $(LIBS)
+fuzz: fuzzers
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) FUZZ_JOBS=$(FUZZ_JOBS) sh tests/fuzz/run.sh $(FUZZER) $(FILTER)
+fuzz-bundle: fuzzers
+	@sh tests/fuzz/bundle.sh $(FUZZER) $(BUILD)/ravel-fuzz.tar.gz
 
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include/ravel \

@@ -26,8 +26,10 @@ typedef struct generate_options {
     double pull_timeout;
 } generate_options;
 
+/* clang-format off */
 #define ROW(name, kind, field, preset, min, max, choices, doc) \
     { name, RAVEL_OPTION_##kind, offsetof(generate_options, field), preset, min, max, choices, doc }
+/* clang-format on */
 
 static const ravel_option table[] = {
     ROW("model", STRING, model, NULL, 0, 0, "FOLDER", "a Hugging Face folder, or a checkpoint of ravel train"),

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 static const cli_command commands[] = {
@@ -80,7 +81,17 @@ static void on_cut_file(int number) {
     _exit(CLI_FAILED);
 }
 
+/* Links, rewards and data files need more descriptors than a shell allows by default (1,024); the hard limit stays. */
+static void raise_descriptors(void) {
+    const rlim_t enough = 65536;
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= enough) return;
+    limit.rlim_cur = limit.rlim_max < enough ? limit.rlim_max : enough;
+    (void)setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 int main(int argc, char **argv) {
+    raise_descriptors();
     struct sigaction cut = {.sa_handler = on_cut_file};
     (void)sigaction(SIGBUS, &cut, NULL);
     if (argc < 2) {

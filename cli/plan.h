@@ -13,6 +13,7 @@
 
 #include <ravel/lengths.h>
 #include <ravel/plan.h>
+#include <ravel/report.h>
 
 /* The command's own flags. */
 enum { PLAN_PRICES = 256 };
@@ -56,9 +57,6 @@ ravel_status plan_cost(const char *text, ravel_plan_options *options, char price
 
 /* --fit: the exit code. */
 int plan_fit(const plan_flags *flags);
-/* A file that --fit wrote; *found is 0 where it is another. */
-ravel_status plan_cost_file(const char *path, ravel_cost *cost, char *prices, size_t room, int *found,
-                            ravel_error *err);
 
 /* ---- results -------------------------------------------------------------------------------------------- */
 

@@ -223,34 +223,8 @@ ravel_status plan_claim_files(const plan_flags *f, ravel_error *err) {
 
 /* ---- cost ----------------------------------------------------------------------------------------------- */
 
-/* Something with a path in it, or a file that is there. */
-static int is_file(const char *text) {
-    struct stat info;
-    size_t length = strlen(text);
-    return strchr(text, '/') || (length > 5 && strcmp(text + length - 5, ".json") == 0) || stat(text, &info) == 0;
-}
-
-static ravel_status read_cost(const char *text, ravel_cost *cost, ravel_error *err) {
-    ravel_shape shape;
-    ravel_status status;
-    if (strcmp(text, "tokens") == 0 || (*text >= '0' && *text <= '9')) return ravel_cost_parse(text, cost, err);
-    if (is_file(text)) {
-        status = ravel_shape_read(text, &shape, err);
-    } else {
-        ravel_error inner = RAVEL_ERROR_INIT;
-        status = ravel_shape_named(text, &shape, &inner);
-        if (status)
-            ravel_error_set(err, status,
-                            "cost \"%.60s\" is not LIN:QUAD, tokens, a model's config.json or a known shape: %s", text,
-                            inner.message);
-    }
-    return status ? status : ravel_cost_from_shape(&shape, cost, err);
-}
-
 ravel_status plan_cost(const char *text, ravel_plan_options *options, char prices[PLAN_PRICES], ravel_error *err) {
-    int found = 0;
-    ravel_status status = plan_cost_file(text, &options->cost, prices, PLAN_PRICES, &found, err);
-    if (!status && !found) status = read_cost(text, &options->cost, err);
+    ravel_status status = ravel_cost_read(text, &options->cost, prices, PLAN_PRICES, err);
     if (!status && prices[0] && !options->cp_price) options->cp_price = prices;
     return status;
 }

@@ -31,7 +31,7 @@ enum { SETS = 3, ROWS = 32 };
 
 static int help(const cli_options *sets) {
     (void)fputs("usage: ravel refit --from FILE [--to FILE] [--ranks N] [options]\n"
-                                "       mpirun -n N ravel refit ...\n"
+                "       mpirun -n N ravel refit ...\n"
                 "       ravel refit --publish ADDRESS | --pull ADDRESS ...     (see --publish --help, --pull --help)\n"
                 "\n"
                 "Moves weights from sender ranks to receiver ranks through a few buffers, as a trainer hands a new\n"

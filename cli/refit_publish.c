@@ -18,27 +18,16 @@ typedef struct meet_flags {
 } meet_flags;
 
 #define AT(field) offsetof(meet_flags, field)
-#define WHAT                                                                                                          \
-    {"from",   RAVEL_OPTION_STRING,                                                                                   \
-     AT(from), NULL,                                                                                                  \
-     0,        0,                                                                                                     \
-     "FILE",   "checkpoint whose tensors these are: a .safetensors file, an index of shards, or a folder with them"}, \
-        {"shape",   RAVEL_OPTION_STRING,                                                                              \
-         AT(shape), "qwen3-0.6b",                                                                                     \
-         0,         0,                                                                                                \
-         "SHAPE",   "without --from: synthetic weights of this model; every byte of version v is v modulo 251"},      \
-        {"memory",                                                                                                    \
-         RAVEL_OPTION_I64,                                                                                            \
-         AT(memory),                                                                                                  \
-         "512M",                                                                                                      \
-         1048576.0,                                                                                                   \
-         0x1p50,                                                                                                      \
-         NULL,                                                                                                        \
-         "of one set of synthetic weights; a larger model gets a smaller vocabulary and fewer layers, at least one"}, \
-    {                                                                                                                 \
-        "dtype", RAVEL_OPTION_STRING, AT(dtype), NULL, 0, 0, "DTYPE",                                                 \
-            "dtype of the weights; without it the file's, or bf16"                                                    \
-    }
+/* clang-format off */
+#define WHAT                                                                                                              \
+    {"from", RAVEL_OPTION_STRING, AT(from), NULL, 0, 0, "FILE",                                                           \
+     "checkpoint whose tensors these are: a .safetensors file, an index of shards, or a folder with them"},               \
+    {"shape", RAVEL_OPTION_STRING, AT(shape), "qwen3-0.6b", 0, 0, "SHAPE",                                                \
+     "without --from: synthetic weights of this model; every byte of version v is v modulo 251"},                         \
+    {"memory", RAVEL_OPTION_I64, AT(memory), "512M", 1048576.0, 0x1p50, NULL,                                             \
+     "of one set of synthetic weights; a larger model gets a smaller vocabulary and fewer layers, at least one"},         \
+    {"dtype", RAVEL_OPTION_STRING, AT(dtype), NULL, 0, 0, "DTYPE", "dtype of the weights; without it the file's, or bf16"}
+/* clang-format on */
 
 static const ravel_option publish_table[] = {
     {"publish", RAVEL_OPTION_STRING, AT(publish), NULL, 0, 0, "ADDRESS",

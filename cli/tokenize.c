@@ -11,8 +11,10 @@ typedef struct tokenize_options {
     int64_t limit;
 } tokenize_options;
 
+/* clang-format off */
 #define ROW(name, kind, field, preset, min, max, choices, doc) \
     { name, RAVEL_OPTION_##kind, offsetof(tokenize_options, field), preset, min, max, choices, doc }
+/* clang-format on */
 
 static const ravel_option table[] = {
     ROW("text", STRING, text, NULL, 0, 0, "TEXT", "this text, instead of files"),

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Finds the optional parts by compiling and linking a program against each, and writes what it found as make variables.
 #     mk/probe.sh CC OUT
-# A part that is missing is named with the line that would install it; nothing here is fatal.
+# A part that is missing is named with the line that would install it; nothing here is fatal. A comment in OUT,
+# "# WHEN lacks PACKAGES", tells mk/deps.sh what to install before `make demo` or `make test`.
 set -u
 cc=$1 out=$2
 dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT
@@ -14,7 +15,11 @@ try() {
     $cc -o "$dir/probe" "$dir/probe.c" "$@" >"$dir/log" 2>&1
 }
 found() { printf 'HAVE_%s := 1\n' "$1" >>"$out.new"; printf '  %-10s found  %s\n' "$2" "$3"; }
-missing() { printf '  %-10s missing: %s (apt-get install %s)\n' "$1" "$2" "$3"; }
+missing() { # NAME WHAT-IS-LOST PACKAGES [WHEN...]: which goals install them
+    printf '  %-10s missing: %s (apt-get install %s)\n' "$1" "$2" "$3"
+    packages=$3; shift 3
+    for goal in "$@"; do echo "# $goal lacks $packages" >>"$out.new"; done
+}
 
 : >"$out.new"
 echo "optional parts:"
@@ -22,23 +27,25 @@ echo "optional parts:"
 if try openblas '#include <cblas.h>
 int main(void) { float x = 1; cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, 1, 1, 1, 1, &x, 1, &x, 1, 0, &x, 1); return 0; }' -lopenblas; then
     found OPENBLAS OpenBLAS "matrix products in the trainer where its own vector sets do not fit, and a yardstick"
-else missing OpenBLAS "the trainer multiplies matrices by its own kernels alone" libopenblas-dev; fi
+else missing OpenBLAS "the trainer multiplies matrices by its own kernels alone" libopenblas-dev demo test; fi
 
 if try pcre2 '#define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 int main(void) { return sizeof(pcre2_match_data *) == 0; }'; then
     found PCRE2 PCRE2 "regular expressions of tokenizers (loaded when the first is opened)"
-else missing PCRE2 "tokenizers with regular expressions are refused" libpcre2-dev; fi
+else missing PCRE2 "tokenizers with regular expressions are refused" libpcre2-dev demo test; fi
 
 mpi='#include <mpi.h>
 int main(int c, char **v) { MPI_Init(&c, &v); return MPI_Finalize(); }'
 for kind in openmpi mpich; do
+    packages=$([ $kind = mpich ] && echo libmpich-dev mpich || echo libopenmpi-dev openmpi-bin)
     flags=$(mpicc.$kind -show 2>/dev/null | cut -d' ' -f2-)
     # shellcheck disable=SC2086
     if [ -n "$flags" ] && try $kind "$mpi" $flags; then
         found "$(echo $kind | tr a-z A-Z)" $kind "ranks in many processes (mpirun.$kind)"
         printf '%s_FLAGS := %s\n' "$(echo $kind | tr a-z A-Z)" "$flags" >>"$out.new"
-    else missing $kind "no ranks over it" "$([ $kind = mpich ] && echo libmpich-dev mpich || echo libopenmpi-dev openmpi-bin)"; fi
+        command -v mpirun.$kind >/dev/null 2>&1 || echo "# test lacks $packages" >>"$out.new"
+    else missing $kind "no ranks over it" "$packages" test; fi
 done
 
 # CUDA: nvcc compiles a kernel and links the static runtime; its libraries follow from where it is.

@@ -1,9 +1,11 @@
-# Sourced by tests whose ranks meet at a port that all of them must know before the first one listens. Where one process can
-# listen at port 0 and tell the others, do that instead.
+# Sourced by tests that start ranks. They meet at a port that all of them must know before the first one listens; if one process
+# can listen at port 0 and tell the others, do that instead.
 #
 #   free_port    sets $port: neither it nor the next one (where torchrun's ranks meet) is in use, and no other call in this
 #                shell returned it. The choice is random, so that tests side by side choose differently; it lies below the
 #                kernel's usual range for outgoing connections.
+#   child_of PID prints the ids of its children (`ps --ppid` needs a package that small systems lack).
+child_of() { grep -ls "^PPid:[[:space:]]*$1\$" /proc/[0-9]*/status | tr -cd '0-9\n'; }
 ports_given=" "
 free_port() {
     while :; do

@@ -102,12 +102,9 @@ typedef struct ravel_error {
     char message[RAVEL_ERROR_MESSAGE_BYTES]; /* a sentence, NUL-terminated, cut with "..." where too long */
 } ravel_error;
 
-#define RAVEL_ERROR_INIT \
-    {                    \
-        0, {             \
-            0            \
-        }                \
-    }
+/* clang-format off */
+#define RAVEL_ERROR_INIT {0, {0}}
+/* clang-format on */
 
 /* Makes the record empty again. */
 RAVEL_API void ravel_error_clear(ravel_error *err);

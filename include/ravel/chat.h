@@ -104,8 +104,9 @@ typedef struct ravel_row {
 RAVEL_API ravel_status ravel_rows_create(const ravel_rows_options *options, ravel_rows **rows, ravel_error *err);
 RAVEL_API void ravel_rows_free(ravel_rows *rows);
 
-/* One JSON object to tokens. E_DATA says what is wrong with the row; E_UNSUPPORTED where it is for the bridge (tools,
- * images, roles other than the three). */
+/* One JSON object to tokens. "input_ids" are taken as they are: whether a model has them is for the caller to check.
+ * E_DATA says what is wrong with the row; E_UNSUPPORTED where it is for the bridge (tools, images, roles other than the
+ * three). */
 RAVEL_API ravel_status ravel_rows_encode(ravel_rows *rows, const ravel_json *doc, const ravel_json_node *object,
                                          const ravel_row **row, ravel_error *err);
 

@@ -79,11 +79,14 @@ typedef enum ravel_metric_show {
 } ravel_metric_show;
 #define RAVEL_METRIC_SHOW_CHOICES "all|rl"
 
-/* P(X, ID, name, sentence): the phases. What no phase covers is time/other_sec. */
+/* P(X, ID, name, sentence): the phases. They are a partition of the time between two rows of metrics: their self times,
+ * and time/other_sec, which no phase covers, add up to time/wall_sec. Checkpoints and evaluation are no part of the
+ * update: time/update_sec, and with it every throughput, is the same with and without them. */
 #define RAVEL_PHASE_LIST(P, X)                                                     \
     P(X, ROLLOUT, "rollout", "generating responses")                               \
     P(X, REWARD, "reward", "scoring responses")                                    \
     P(X, ADVANTAGE, "advantage", "working out advantages and old log-probs")       \
+    P(X, REFERENCE, "reference", "log-probs of the reference model")               \
     P(X, FEED, "feed", "waiting for packed batches: the exposed part of the feed") \
     P(X, FORWARD, "forward", "the forward pass")                                   \
     P(X, BACKWARD, "backward", "the backward pass")                                \
@@ -101,15 +104,15 @@ typedef enum ravel_phase {
 } ravel_phase;
 
 /* The rows that every phase has. */
-#define RAVEL_METRIC_PHASE_ROWS(X, id, name, sentence)                                                              \
-    X(TIME_##id##_MEAN, "time/" name "_mean_sec", TIMER, "s", DERIVED, ALL,                                         \
-      "time of the update in " sentence ", nested phases included; mean over ranks")                                \
-    X(TIME_##id##_MAX, "time/" name "_max_sec", TIMER, "s", DERIVED, ALL, "the same of the slowest rank")           \
-    X(TIME_##id##_SLOWEST, "time/" name "_slowest_rank", GAUGE, "rank", DERIVED, ALL,                               \
-      "which rank that was; the lowest where several tie")                                                          \
-    X(TIME_##id##_SELF, "time/" name "_self_sec", TIMER, "s", DERIVED, ALL,                                         \
-      "time/" name "_mean_sec without the phases nested in it: self times and time/other_sec add up to the update") \
-    X(TIME_##id##_TOTAL, "time_total/" name "_sec", TIMER, "s", DERIVED, ALL,                                       \
+#define RAVEL_METRIC_PHASE_ROWS(X, id, name, sentence)                                                                 \
+    X(TIME_##id##_MEAN, "time/" name "_mean_sec", TIMER, "s", DERIVED, ALL,                                            \
+      "time of the update in " sentence ", nested phases included; mean over ranks")                                   \
+    X(TIME_##id##_MAX, "time/" name "_max_sec", TIMER, "s", DERIVED, ALL, "the same of the slowest rank")              \
+    X(TIME_##id##_SLOWEST, "time/" name "_slowest_rank", GAUGE, "rank", DERIVED, ALL,                                  \
+      "which rank that was; the lowest where several tie")                                                             \
+    X(TIME_##id##_SELF, "time/" name "_self_sec", TIMER, "s", DERIVED, ALL,                                            \
+      "time/" name "_mean_sec without the phases nested in it: self times and time/other_sec add up to time/wall_sec") \
+    X(TIME_##id##_TOTAL, "time_total/" name "_sec", TIMER, "s", DERIVED, ALL,                                          \
       "time/" name "_mean_sec summed over the updates of the run")
 
 /* X(ID, name, kind, unit, rule, show, sentence). No name is the path prefix of another. */
@@ -176,9 +179,12 @@ typedef enum ravel_phase {
     X(RUN_ELAPSED_SEC, "run/elapsed_sec", TIMER, "s", DERIVED, ALL, "sum of time/update_sec so far")                   \
     X(RUN_TOKENS_PER_SEC, "run/tokens_per_sec", GAUGE, "tokens/s", DERIVED, ALL,                                       \
       "run/consumed_tokens / run/elapsed_sec")                                                                         \
-    X(TIME_UPDATE, "time/update_sec", TIMER, "s", MAX, ALL, "wall time of the update on the slowest rank")             \
+    X(TIME_UPDATE, "time/update_sec", TIMER, "s", MAX, ALL,                                                            \
+      "wall time of the update on the slowest rank, without checkpoints and evaluation")                               \
+    X(TIME_WALL, "time/wall_sec", TIMER, "s", MAX, ALL,                                                                \
+      "wall time since the row before on the slowest rank, with everything that was done")                             \
     X(TIME_OTHER, "time/other_sec", TIMER, "s", DERIVED, ALL,                                                          \
-      "time of the update that no phase covers, mean over ranks; waiting for the slowest rank is part of it")          \
+      "time/wall_sec that no phase covers, mean over ranks; waiting for the slowest rank is part of it")               \
     RAVEL_PHASE_LIST(RAVEL_METRIC_PHASE_ROWS, X)                                                                       \
     X(MEMORY_RSS, "memory/rss_bytes", COUNTER, "bytes", MAX, ALL,                                                      \
       "resident memory of the largest rank's process, now")                                                            \
@@ -321,8 +327,8 @@ RAVEL_API void ravel_metrics_free(ravel_metrics *metrics);
 
 /* ---- counting, on each rank ----------------------------------------------------------------------------- */
 
-/* Starts the update's clock. Without it the clock starts where the last update ended. What is timed in between
- * (eval, checkpoint) belongs to the next update's phases, but not to its wall time. */
+/* Starts the update's clock. Without it the clock starts where the last update ended. What is timed in between belongs to
+ * the next update's phases and to its time/wall_sec, but not to its time/update_sec. */
 RAVEL_API void ravel_metrics_begin(ravel_metrics *metrics);
 
 /* A batch: a bin, or all bins of an update at once; call as often as there are. Sizes are of this rank. */

@@ -195,6 +195,18 @@ RAVEL_API ravel_status ravel_cost_parse(const char *text, ravel_cost *cost, rave
  * attention is quadratic. */
 RAVEL_API ravel_status ravel_cost_from_shape(const ravel_shape *shape, ravel_cost *cost, ravel_error *err);
 
+/* The same for other work than forward and backward, in per cent of a forward pass. {300, 300, 300} is
+ * ravel_cost_from_shape. Frozen layers (adapters) take 200: their weights have no gradient. Recomputing the layers adds 100
+ * to layers and attention, a reference model 100 to all three; flash attention's backward takes 250, so 350 with forward;
+ * where only answers are scored, the head has their share of the tokens. */
+typedef struct ravel_passes {
+    int32_t layers;    /* products of the layers */
+    int32_t head;      /* and of the LM head */
+    int32_t attention; /* scores and weighted values */
+} ravel_passes;
+RAVEL_API ravel_status ravel_cost_from_passes(const ravel_shape *shape, const ravel_passes *passes, ravel_cost *cost,
+                                              ravel_error *err);
+
 /* ---- costs from measurement ----------------------------------------------------------------------------- */
 
 /* One measured micro-batch, or the sum of several. */

@@ -53,6 +53,11 @@
  * maps them and reads them where they lie, cast, scattered and verified by one kernel. For any other one they come through
  * page-locked memory, over the link. A source with iterate, and casts that no kernel makes, go through host memory.
  *
+ * Token: both ends of every link prove that they know the same secret. Without one, a publisher at an address of this machine
+ * serves processes of its own user only: over Unix sockets the system says who connects; on loopback both ends use a token that
+ * the first of them writes to ravel/token in the user's cache folder (XDG_CACHE_HOME, ~/.cache). Other addresses need a token,
+ * or options.open. The word "none" on both sides: every process that reaches the address may connect.
+ *
  * Threads: a publisher and a puller belong to one thread at a time. ravel_puller_pin, _unpin and _data may be called from
  * any thread. sink.load is called from threads of the puller, one call at a time.
  */
@@ -77,7 +82,7 @@ typedef struct ravel_publish_options {
     int64_t block_bytes; /* of a hashed block, a multiple of 8 from 4k; the same on every trainer rank */
     int32_t dtype;       /* floats wider than this are kept as this (RAVEL_BF16, ...); -1: as they are */
     int32_t open;        /* 1: listen beyond this machine without a token */
-    const char *token;   /* shared secret that generators must know; NULL: RAVEL_TOKEN of the environment, else none */
+    const char *token;   /* shared secret that generators must know; NULL: RAVEL_TOKEN, RAVEL_TOKEN_FILE; see below */
     const char *allow;   /* networks that may connect, like 10.0.0.0/8,fd00::/8; NULL: any */
     const char *host;  /* name under which generators reach this rank; NULL: the address's, else this machine's name */
     int32_t max_links; /* connections per serving thread */
@@ -149,7 +154,7 @@ typedef struct ravel_pull_options {
     int32_t audit;        /* hash every tensor when it is complete, for ravel_puller_audit */
     int32_t reserved;     /* 0 */
     double timeout;       /* seconds without progress after which a stage fails; also for the first connection */
-    const char *token;    /* as the trainers'; NULL: RAVEL_TOKEN of the environment, else none */
+    const char *token;    /* as the trainers'; NULL: RAVEL_TOKEN, RAVEL_TOKEN_FILE; see below */
     const ravel_allocator *allocator; /* NULL: malloc; it must outlive the puller */
     const ravel_logger *logger;       /* NULL: silent; gets every difference, one per line */
 } ravel_pull_options;

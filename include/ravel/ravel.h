@@ -5,7 +5,7 @@
  *     device                              where memory is: host, pinned, CUDA; streams, events, sharing
  *     slab                                tensors in one packed buffer, cast and hashed on the way
  *     plan, report                        lengths in, plan out; a plan as JSON, CSV, page or picture
- *     batch, weights, policy              packed arrays, exact loss weights, advantages and policy losses
+ *     batch, tree_batch, weights, policy  packed arrays, shared prefixes once, exact loss weights, policy losses
  *     comm, mesh                          ranks
  *     order, source, exchange, meta, feed from a data set to packed micro-batches on every rank
  *     refit, publish                      weights from trainers to generators
@@ -46,6 +46,7 @@
 #include <ravel/source.h>
 #include <ravel/tokenizer.h>
 #include <ravel/tree.h>
+#include <ravel/tree_batch.h>
 #include <ravel/weights.h>
 
 #endif

@@ -5,6 +5,7 @@
  *   ravel_plan_html   one page that needs no network: every micro-step's bins as bars, padding and idle time shaded,
  *                     details under the pointer, light and dark
  *   ravel_plan_svg    a small still picture of the whole plan, for notebooks
+ *   ravel_cost_read   what --cost takes
  *
  * All of them take the input and the options that the plan was made from, and hand out text in pieces to `write`; they
  * allocate nothing that grows with the plan and can be called from any thread.
@@ -40,6 +41,11 @@ RAVEL_API ravel_status ravel_plan_html(const ravel_plan_input *input, const rave
                                        ravel_error *err);
 RAVEL_API ravel_status ravel_plan_svg(const ravel_plan_input *input, const ravel_plan_options *options,
                                       const ravel_plan *plan, ravel_write write, void *user, ravel_error *err);
+
+/* A cost model by a word: "tokens", LINEAR:QUADRATIC[:OVERHEAD], a model's config.json (or its folder) or a published shape's
+ * name, or a file that `ravel plan --fit --json` wrote. The width prices of such a file go to prices[room], which is "" for
+ * the others; room may be 0. */
+RAVEL_API ravel_status ravel_cost_read(const char *text, ravel_cost *cost, char *prices, size_t room, ravel_error *err);
 
 /* The members of "options" and of "stats" of the JSON, as objects of their own: for reports on several plans. */
 RAVEL_API ravel_status ravel_plan_options_json(const ravel_plan_options *options, ravel_write write, void *user,

@@ -196,111 +196,117 @@ RAVEL_METRIC_RUN_CONSUMED_LOSS_TOKENS = 38
 RAVEL_METRIC_RUN_ELAPSED_SEC = 39
 RAVEL_METRIC_RUN_TOKENS_PER_SEC = 40
 RAVEL_METRIC_TIME_UPDATE = 41
-RAVEL_METRIC_TIME_OTHER = 42
-RAVEL_METRIC_TIME_ROLLOUT_MEAN = 43
-RAVEL_METRIC_TIME_ROLLOUT_MAX = 44
-RAVEL_METRIC_TIME_ROLLOUT_SLOWEST = 45
-RAVEL_METRIC_TIME_ROLLOUT_SELF = 46
-RAVEL_METRIC_TIME_ROLLOUT_TOTAL = 47
-RAVEL_METRIC_TIME_REWARD_MEAN = 48
-RAVEL_METRIC_TIME_REWARD_MAX = 49
-RAVEL_METRIC_TIME_REWARD_SLOWEST = 50
-RAVEL_METRIC_TIME_REWARD_SELF = 51
-RAVEL_METRIC_TIME_REWARD_TOTAL = 52
-RAVEL_METRIC_TIME_ADVANTAGE_MEAN = 53
-RAVEL_METRIC_TIME_ADVANTAGE_MAX = 54
-RAVEL_METRIC_TIME_ADVANTAGE_SLOWEST = 55
-RAVEL_METRIC_TIME_ADVANTAGE_SELF = 56
-RAVEL_METRIC_TIME_ADVANTAGE_TOTAL = 57
-RAVEL_METRIC_TIME_FEED_MEAN = 58
-RAVEL_METRIC_TIME_FEED_MAX = 59
-RAVEL_METRIC_TIME_FEED_SLOWEST = 60
-RAVEL_METRIC_TIME_FEED_SELF = 61
-RAVEL_METRIC_TIME_FEED_TOTAL = 62
-RAVEL_METRIC_TIME_FORWARD_MEAN = 63
-RAVEL_METRIC_TIME_FORWARD_MAX = 64
-RAVEL_METRIC_TIME_FORWARD_SLOWEST = 65
-RAVEL_METRIC_TIME_FORWARD_SELF = 66
-RAVEL_METRIC_TIME_FORWARD_TOTAL = 67
-RAVEL_METRIC_TIME_BACKWARD_MEAN = 68
-RAVEL_METRIC_TIME_BACKWARD_MAX = 69
-RAVEL_METRIC_TIME_BACKWARD_SLOWEST = 70
-RAVEL_METRIC_TIME_BACKWARD_SELF = 71
-RAVEL_METRIC_TIME_BACKWARD_TOTAL = 72
-RAVEL_METRIC_TIME_ALL_REDUCE_MEAN = 73
-RAVEL_METRIC_TIME_ALL_REDUCE_MAX = 74
-RAVEL_METRIC_TIME_ALL_REDUCE_SLOWEST = 75
-RAVEL_METRIC_TIME_ALL_REDUCE_SELF = 76
-RAVEL_METRIC_TIME_ALL_REDUCE_TOTAL = 77
-RAVEL_METRIC_TIME_OPTIMIZER_MEAN = 78
-RAVEL_METRIC_TIME_OPTIMIZER_MAX = 79
-RAVEL_METRIC_TIME_OPTIMIZER_SLOWEST = 80
-RAVEL_METRIC_TIME_OPTIMIZER_SELF = 81
-RAVEL_METRIC_TIME_OPTIMIZER_TOTAL = 82
-RAVEL_METRIC_TIME_REFIT_MEAN = 83
-RAVEL_METRIC_TIME_REFIT_MAX = 84
-RAVEL_METRIC_TIME_REFIT_SLOWEST = 85
-RAVEL_METRIC_TIME_REFIT_SELF = 86
-RAVEL_METRIC_TIME_REFIT_TOTAL = 87
-RAVEL_METRIC_TIME_CHECKPOINT_MEAN = 88
-RAVEL_METRIC_TIME_CHECKPOINT_MAX = 89
-RAVEL_METRIC_TIME_CHECKPOINT_SLOWEST = 90
-RAVEL_METRIC_TIME_CHECKPOINT_SELF = 91
-RAVEL_METRIC_TIME_CHECKPOINT_TOTAL = 92
-RAVEL_METRIC_TIME_EVAL_MEAN = 93
-RAVEL_METRIC_TIME_EVAL_MAX = 94
-RAVEL_METRIC_TIME_EVAL_SLOWEST = 95
-RAVEL_METRIC_TIME_EVAL_SELF = 96
-RAVEL_METRIC_TIME_EVAL_TOTAL = 97
-RAVEL_METRIC_MEMORY_RSS = 98
-RAVEL_METRIC_MEMORY_RSS_PEAK = 99
-RAVEL_METRIC_MEMORY_DEVICE = 100
-RAVEL_METRIC_MEMORY_DEVICE_PEAK = 101
-RAVEL_METRIC_TRAIN_LOSS = 102
-RAVEL_METRIC_TRAIN_TOKEN_NLL = 103
-RAVEL_METRIC_TRAIN_GRAD_NORM = 104
-RAVEL_METRIC_TRAIN_LEARNING_RATE = 105
-RAVEL_METRIC_TRAIN_SKIPPED = 106
-RAVEL_METRIC_EVAL_LOSS = 107
-RAVEL_METRIC_REFIT_BYTES_NEEDED = 108
-RAVEL_METRIC_REFIT_BYTES_MOVED = 109
-RAVEL_METRIC_REFIT_TOTAL = 110
-RAVEL_METRIC_REFIT_ITERATE = 111
-RAVEL_METRIC_REFIT_PACK = 112
-RAVEL_METRIC_REFIT_SEND = 113
-RAVEL_METRIC_REFIT_RECEIVE = 114
-RAVEL_METRIC_REFIT_LOAD = 115
-RAVEL_METRIC_REFIT_COMMIT = 116
-RAVEL_METRIC_REFIT_OVERLAP = 117
-RAVEL_METRIC_REFIT_RATE = 118
-RAVEL_METRIC_REFIT_PUBLISH = 119
-RAVEL_METRIC_REFIT_PREPARE = 120
-RAVEL_METRIC_REFIT_PAUSE = 121
-RAVEL_METRIC_REFIT_VERSION_LAG = 122
-RAVEL_METRIC_REFIT_GENERATORS = 123
-RAVEL_METRIC_REFIT_GENERATOR_TOKENS = 124
-RAVEL_METRIC_REWARD_MEAN = 125
-RAVEL_METRIC_REWARD_STD = 126
-RAVEL_METRIC_REWARD_MIN = 127
-RAVEL_METRIC_REWARD_MAX = 128
-RAVEL_METRIC_REWARD_ZERO_VARIANCE = 129
-RAVEL_METRIC_RESPONSE_LENGTH_MEAN = 130
-RAVEL_METRIC_RESPONSE_LENGTH_MIN = 131
-RAVEL_METRIC_RESPONSE_LENGTH_MAX = 132
-RAVEL_METRIC_RESPONSE_TRUNCATED = 133
-RAVEL_METRIC_ROLLOUT_TOKENS = 134
-RAVEL_METRIC_ROLLOUT_TOKENS_PER_SEC = 135
-RAVEL_METRIC_ROLLOUT_STALENESS = 136
-RAVEL_METRIC_POLICY_RATIO_MEAN = 137
-RAVEL_METRIC_POLICY_RATIO_MAX = 138
-RAVEL_METRIC_POLICY_APPROX_KL = 139
-RAVEL_METRIC_POLICY_KL_REF = 140
-RAVEL_METRIC_POLICY_ENTROPY = 141
-RAVEL_METRIC_POLICY_CLIP_SHARE = 142
-RAVEL_METRIC_POLICY_GAP_MEAN = 143
-RAVEL_METRIC_POLICY_GAP_MAX = 144
-RAVEL_METRIC_TOKEN_MULT_PROB_ERROR = 145
-RAVEL_METRICS = 146
+RAVEL_METRIC_TIME_WALL = 42
+RAVEL_METRIC_TIME_OTHER = 43
+RAVEL_METRIC_TIME_ROLLOUT_MEAN = 44
+RAVEL_METRIC_TIME_ROLLOUT_MAX = 45
+RAVEL_METRIC_TIME_ROLLOUT_SLOWEST = 46
+RAVEL_METRIC_TIME_ROLLOUT_SELF = 47
+RAVEL_METRIC_TIME_ROLLOUT_TOTAL = 48
+RAVEL_METRIC_TIME_REWARD_MEAN = 49
+RAVEL_METRIC_TIME_REWARD_MAX = 50
+RAVEL_METRIC_TIME_REWARD_SLOWEST = 51
+RAVEL_METRIC_TIME_REWARD_SELF = 52
+RAVEL_METRIC_TIME_REWARD_TOTAL = 53
+RAVEL_METRIC_TIME_ADVANTAGE_MEAN = 54
+RAVEL_METRIC_TIME_ADVANTAGE_MAX = 55
+RAVEL_METRIC_TIME_ADVANTAGE_SLOWEST = 56
+RAVEL_METRIC_TIME_ADVANTAGE_SELF = 57
+RAVEL_METRIC_TIME_ADVANTAGE_TOTAL = 58
+RAVEL_METRIC_TIME_REFERENCE_MEAN = 59
+RAVEL_METRIC_TIME_REFERENCE_MAX = 60
+RAVEL_METRIC_TIME_REFERENCE_SLOWEST = 61
+RAVEL_METRIC_TIME_REFERENCE_SELF = 62
+RAVEL_METRIC_TIME_REFERENCE_TOTAL = 63
+RAVEL_METRIC_TIME_FEED_MEAN = 64
+RAVEL_METRIC_TIME_FEED_MAX = 65
+RAVEL_METRIC_TIME_FEED_SLOWEST = 66
+RAVEL_METRIC_TIME_FEED_SELF = 67
+RAVEL_METRIC_TIME_FEED_TOTAL = 68
+RAVEL_METRIC_TIME_FORWARD_MEAN = 69
+RAVEL_METRIC_TIME_FORWARD_MAX = 70
+RAVEL_METRIC_TIME_FORWARD_SLOWEST = 71
+RAVEL_METRIC_TIME_FORWARD_SELF = 72
+RAVEL_METRIC_TIME_FORWARD_TOTAL = 73
+RAVEL_METRIC_TIME_BACKWARD_MEAN = 74
+RAVEL_METRIC_TIME_BACKWARD_MAX = 75
+RAVEL_METRIC_TIME_BACKWARD_SLOWEST = 76
+RAVEL_METRIC_TIME_BACKWARD_SELF = 77
+RAVEL_METRIC_TIME_BACKWARD_TOTAL = 78
+RAVEL_METRIC_TIME_ALL_REDUCE_MEAN = 79
+RAVEL_METRIC_TIME_ALL_REDUCE_MAX = 80
+RAVEL_METRIC_TIME_ALL_REDUCE_SLOWEST = 81
+RAVEL_METRIC_TIME_ALL_REDUCE_SELF = 82
+RAVEL_METRIC_TIME_ALL_REDUCE_TOTAL = 83
+RAVEL_METRIC_TIME_OPTIMIZER_MEAN = 84
+RAVEL_METRIC_TIME_OPTIMIZER_MAX = 85
+RAVEL_METRIC_TIME_OPTIMIZER_SLOWEST = 86
+RAVEL_METRIC_TIME_OPTIMIZER_SELF = 87
+RAVEL_METRIC_TIME_OPTIMIZER_TOTAL = 88
+RAVEL_METRIC_TIME_REFIT_MEAN = 89
+RAVEL_METRIC_TIME_REFIT_MAX = 90
+RAVEL_METRIC_TIME_REFIT_SLOWEST = 91
+RAVEL_METRIC_TIME_REFIT_SELF = 92
+RAVEL_METRIC_TIME_REFIT_TOTAL = 93
+RAVEL_METRIC_TIME_CHECKPOINT_MEAN = 94
+RAVEL_METRIC_TIME_CHECKPOINT_MAX = 95
+RAVEL_METRIC_TIME_CHECKPOINT_SLOWEST = 96
+RAVEL_METRIC_TIME_CHECKPOINT_SELF = 97
+RAVEL_METRIC_TIME_CHECKPOINT_TOTAL = 98
+RAVEL_METRIC_TIME_EVAL_MEAN = 99
+RAVEL_METRIC_TIME_EVAL_MAX = 100
+RAVEL_METRIC_TIME_EVAL_SLOWEST = 101
+RAVEL_METRIC_TIME_EVAL_SELF = 102
+RAVEL_METRIC_TIME_EVAL_TOTAL = 103
+RAVEL_METRIC_MEMORY_RSS = 104
+RAVEL_METRIC_MEMORY_RSS_PEAK = 105
+RAVEL_METRIC_MEMORY_DEVICE = 106
+RAVEL_METRIC_MEMORY_DEVICE_PEAK = 107
+RAVEL_METRIC_TRAIN_LOSS = 108
+RAVEL_METRIC_TRAIN_TOKEN_NLL = 109
+RAVEL_METRIC_TRAIN_GRAD_NORM = 110
+RAVEL_METRIC_TRAIN_LEARNING_RATE = 111
+RAVEL_METRIC_TRAIN_SKIPPED = 112
+RAVEL_METRIC_EVAL_LOSS = 113
+RAVEL_METRIC_REFIT_BYTES_NEEDED = 114
+RAVEL_METRIC_REFIT_BYTES_MOVED = 115
+RAVEL_METRIC_REFIT_TOTAL = 116
+RAVEL_METRIC_REFIT_ITERATE = 117
+RAVEL_METRIC_REFIT_PACK = 118
+RAVEL_METRIC_REFIT_SEND = 119
+RAVEL_METRIC_REFIT_RECEIVE = 120
+RAVEL_METRIC_REFIT_LOAD = 121
+RAVEL_METRIC_REFIT_COMMIT = 122
+RAVEL_METRIC_REFIT_OVERLAP = 123
+RAVEL_METRIC_REFIT_RATE = 124
+RAVEL_METRIC_REFIT_PUBLISH = 125
+RAVEL_METRIC_REFIT_PREPARE = 126
+RAVEL_METRIC_REFIT_PAUSE = 127
+RAVEL_METRIC_REFIT_VERSION_LAG = 128
+RAVEL_METRIC_REFIT_GENERATORS = 129
+RAVEL_METRIC_REFIT_GENERATOR_TOKENS = 130
+RAVEL_METRIC_REWARD_MEAN = 131
+RAVEL_METRIC_REWARD_STD = 132
+RAVEL_METRIC_REWARD_MIN = 133
+RAVEL_METRIC_REWARD_MAX = 134
+RAVEL_METRIC_REWARD_ZERO_VARIANCE = 135
+RAVEL_METRIC_RESPONSE_LENGTH_MEAN = 136
+RAVEL_METRIC_RESPONSE_LENGTH_MIN = 137
+RAVEL_METRIC_RESPONSE_LENGTH_MAX = 138
+RAVEL_METRIC_RESPONSE_TRUNCATED = 139
+RAVEL_METRIC_ROLLOUT_TOKENS = 140
+RAVEL_METRIC_ROLLOUT_TOKENS_PER_SEC = 141
+RAVEL_METRIC_ROLLOUT_STALENESS = 142
+RAVEL_METRIC_POLICY_RATIO_MEAN = 143
+RAVEL_METRIC_POLICY_RATIO_MAX = 144
+RAVEL_METRIC_POLICY_APPROX_KL = 145
+RAVEL_METRIC_POLICY_KL_REF = 146
+RAVEL_METRIC_POLICY_ENTROPY = 147
+RAVEL_METRIC_POLICY_CLIP_SHARE = 148
+RAVEL_METRIC_POLICY_GAP_MEAN = 149
+RAVEL_METRIC_POLICY_GAP_MAX = 150
+RAVEL_METRIC_TOKEN_MULT_PROB_ERROR = 151
+RAVEL_METRICS = 152
 
 # ravel_metric_kind
 RAVEL_KIND_COUNTER = 0
@@ -370,15 +376,16 @@ RAVEL_PAD_2D = 2
 RAVEL_PHASE_ROLLOUT = 0
 RAVEL_PHASE_REWARD = 1
 RAVEL_PHASE_ADVANTAGE = 2
-RAVEL_PHASE_FEED = 3
-RAVEL_PHASE_FORWARD = 4
-RAVEL_PHASE_BACKWARD = 5
-RAVEL_PHASE_ALL_REDUCE = 6
-RAVEL_PHASE_OPTIMIZER = 7
-RAVEL_PHASE_REFIT = 8
-RAVEL_PHASE_CHECKPOINT = 9
-RAVEL_PHASE_EVAL = 10
-RAVEL_PHASES = 11
+RAVEL_PHASE_REFERENCE = 3
+RAVEL_PHASE_FEED = 4
+RAVEL_PHASE_FORWARD = 5
+RAVEL_PHASE_BACKWARD = 6
+RAVEL_PHASE_ALL_REDUCE = 7
+RAVEL_PHASE_OPTIMIZER = 8
+RAVEL_PHASE_REFIT = 9
+RAVEL_PHASE_CHECKPOINT = 10
+RAVEL_PHASE_EVAL = 11
+RAVEL_PHASES = 12
 
 # ravel_pull_state
 RAVEL_PULL_IDLE = 0
@@ -483,6 +490,9 @@ RAVEL_TRAIN_ON_ASSISTANT = 0
 RAVEL_TRAIN_ON_LAST = 1
 RAVEL_TRAIN_ON_ALL = 2
 
+# ravel_tree_constants
+RAVEL_TREE_CHUNKS = 8
+
 
 class ravel_error(C.Structure):
     pass
@@ -581,6 +591,10 @@ class ravel_cost(C.Structure):
 
 
 class ravel_plan_options(C.Structure):
+    pass
+
+
+class ravel_passes(C.Structure):
     pass
 
 
@@ -845,6 +859,18 @@ class ravel_fp8_matrix(C.Structure):
 
 
 class ravel_tree_input(C.Structure):
+    pass
+
+
+class ravel_tree_bin(C.Structure):
+    pass
+
+
+class ravel_tree_batch(C.Structure):
+    pass
+
+
+class ravel_tree_piece(C.Structure):
     pass
 
 
@@ -1118,6 +1144,11 @@ ravel_plan_options._fields_ = [
     ("cp_tp", C.c_int32),
     ("cp_empty", C.c_int32),
     ("reserved", C.c_int32),
+]
+ravel_passes._fields_ = [
+    ("layers", C.c_int32),
+    ("head", C.c_int32),
+    ("attention", C.c_int32),
 ]
 ravel_cost_sample._fields_ = [
     ("tokens", C.c_double),
@@ -1875,6 +1906,52 @@ ravel_tree_input._fields_ = [
     ("token_keys", C.c_void_p),
     ("allocator", C.POINTER(ravel_allocator)),
 ]
+ravel_tree_bin._fields_ = [
+    ("cu_seqlens", C.c_void_p),
+    ("shared", C.c_void_p),
+    ("count", C.c_int64),
+]
+ravel_tree_batch._fields_ = [
+    ("size", C.c_size_t),
+    ("samples", C.c_int64),
+    ("unique", C.c_int64),
+    ("tokens", C.c_int64),
+    ("path_tokens", C.c_int64),
+    ("runs", C.c_int64),
+    ("keys", C.c_int64),
+    ("longest", C.c_int64),
+    ("longest_own", C.c_int64),
+    ("nodes_most", C.c_int64),
+    ("nodes", C.c_int64),
+    ("levels", C.c_int64),
+    ("starts", C.c_void_p),
+    ("positions", C.c_void_p),
+    ("path", C.c_void_p),
+    ("limits", C.c_void_p),
+    ("parents", C.c_void_p),
+    ("cu_seqlens_q", C.c_void_p),
+    ("cu_seqlens_k", C.c_void_p),
+    ("gather", C.c_void_p),
+    ("node_of", C.c_void_p),
+    ("node_first", C.c_void_p),
+    ("node_last", C.c_void_p),
+    ("node_end", C.c_void_p),
+    ("node_parent", C.c_void_p),
+    ("node_level", C.c_void_p),
+    ("level_nodes", C.c_void_p),
+    ("level_offsets", C.c_void_p),
+]
+ravel_tree_piece._fields_ = [
+    ("size", C.c_size_t),
+    ("tokens", C.c_int64),
+    ("runs", C.c_int64),
+    ("keys", C.c_int64),
+    ("places", C.c_void_p),
+    ("query_starts", C.c_void_p),
+    ("cu_seqlens_q", C.c_void_p),
+    ("cu_seqlens_k", C.c_void_p),
+    ("gather", C.c_void_p),
+]
 
 FUNCTIONS = {
     "ravel_advantages": (C.c_int, [C.c_int32, C.c_void_p, C.c_void_p, C.c_int64, C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
@@ -1941,8 +2018,10 @@ FUNCTIONS = {
     "ravel_compare": (C.c_int, [C.c_void_p, C.c_uint64, C.POINTER(ravel_error)]),
     "ravel_cost_fit_make": (C.c_int, [C.POINTER(ravel_cost_sample), C.c_int64, C.POINTER(ravel_cost_fit), C.POINTER(ravel_error)]),
     "ravel_cost_fit_seconds": (C.c_double, [C.POINTER(ravel_cost_fit), C.POINTER(ravel_cost_sample)]),
+    "ravel_cost_from_passes": (C.c_int, [C.POINTER(ravel_shape), C.POINTER(ravel_passes), C.POINTER(ravel_cost), C.POINTER(ravel_error)]),
     "ravel_cost_from_shape": (C.c_int, [C.POINTER(ravel_shape), C.POINTER(ravel_cost), C.POINTER(ravel_error)]),
     "ravel_cost_parse": (C.c_int, [C.c_char_p, C.POINTER(ravel_cost), C.POINTER(ravel_error)]),
+    "ravel_cost_read": (C.c_int, [C.c_char_p, C.POINTER(ravel_cost), C.c_char_p, C.c_size_t, C.POINTER(ravel_error)]),
     "ravel_counts_add": (C.c_int, [C.POINTER(ravel_ragged), C.POINTER(ravel_bin), C.POINTER(ravel_field), C.c_void_p, C.POINTER(ravel_counts), C.POINTER(ravel_error)]),
     "ravel_counts_sample": (C.c_int, [C.POINTER(ravel_ragged), C.c_int64, C.POINTER(ravel_field), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_counts_sum": (C.c_int, [C.POINTER(ravel_counts), C.POINTER(ravel_sum_hook), C.POINTER(ravel_error)]),
@@ -2333,9 +2412,18 @@ FUNCTIONS = {
     "ravel_tokenizer_pad": (C.c_int32, [C.c_void_p]),
     "ravel_tokenizer_parse": (C.c_int, [C.c_char_p, C.c_size_t, C.c_char_p, C.c_size_t, C.POINTER(ravel_allocator), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_tokenizer_size": (C.c_int32, [C.c_void_p]),
+    "ravel_tree_bytes": (C.c_size_t, [C.POINTER(ravel_tree_batch)]),
     "ravel_tree_check": (C.c_int, [C.c_int64, C.c_void_p, C.c_void_p, C.c_void_p, C.POINTER(ravel_allocator), C.POINTER(ravel_error)]),
+    "ravel_tree_deal": (C.c_int, [C.POINTER(ravel_tree_batch), C.c_int32, C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_tree_from_groups": (C.c_int, [C.c_int64, C.c_void_p, C.c_void_p, C.c_void_p, C.POINTER(ravel_allocator), C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_tree_measure": (C.c_int, [C.POINTER(ravel_tree_bin), C.c_int64, C.POINTER(ravel_tree_batch), C.POINTER(ravel_error)]),
     "ravel_tree_order": (C.c_int, [C.POINTER(ravel_tree_input), C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_tree_pack": (C.c_int, [C.POINTER(ravel_tree_bin), C.POINTER(ravel_tree_batch), C.POINTER(ravel_error)]),
+    "ravel_tree_pack_field": (C.c_int, [C.POINTER(ravel_tree_bin), C.POINTER(ravel_tree_batch), C.c_void_p, C.c_size_t, C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_tree_piece_measure": (C.c_int, [C.POINTER(ravel_tree_bin), C.POINTER(ravel_tree_batch), C.c_void_p, C.c_int32, C.c_int32, C.POINTER(ravel_tree_piece), C.POINTER(ravel_error)]),
+    "ravel_tree_piece_pack": (C.c_int, [C.POINTER(ravel_tree_bin), C.POINTER(ravel_tree_batch), C.c_void_p, C.c_int32, C.c_int32, C.POINTER(ravel_tree_piece), C.POINTER(ravel_error)]),
+    "ravel_tree_place": (None, [C.c_void_p, C.POINTER(ravel_tree_batch)]),
+    "ravel_tree_unpack": (C.c_int, [C.POINTER(ravel_tree_bin), C.POINTER(ravel_tree_batch), C.c_int32, C.c_void_p, C.c_size_t, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_version": (C.c_char_p, []),
     "ravel_weights_check": (C.c_int, [C.POINTER(ravel_ragged), C.POINTER(ravel_bin), C.POINTER(ravel_field), C.c_void_p, C.POINTER(ravel_counts), C.POINTER(ravel_weights_options), C.c_int32, C.c_void_p, C.POINTER(ravel_sum_hook), C.POINTER(ravel_error)]),
     "ravel_weights_fill": (C.c_int, [C.POINTER(ravel_ragged), C.POINTER(ravel_bin), C.POINTER(ravel_field), C.c_void_p, C.POINTER(ravel_counts), C.POINTER(ravel_weights_options), C.c_int32, C.c_void_p, C.POINTER(ravel_error)]),
@@ -2373,6 +2461,7 @@ STRUCTS = [
     ravel_shape,
     ravel_cost,
     ravel_plan_options,
+    ravel_passes,
     ravel_cost_sample,
     ravel_cost_fit,
     ravel_plan_input,
@@ -2439,4 +2528,7 @@ STRUCTS = [
     ravel_slab_tensor,
     ravel_fp8_matrix,
     ravel_tree_input,
+    ravel_tree_bin,
+    ravel_tree_batch,
+    ravel_tree_piece,
 ]

@@ -232,8 +232,12 @@ def _field_arrays(store: Ragged, rows: Any, per_sample: int, memory: Any) -> tup
 
 
 def pack(store: Ragged, samples: ArrayLike, *, positions: bool = True, segments: bool = False, padding: bool = False,
-         loss_mask: bool = False, out: Batch | None = None, pin: bool = False, stream: Any = None, **options: Any) -> Batch:
+         loss_mask: bool = False, out: Batch | None = None, pin: bool = False, stream: Any = None, tree: bool = False,
+         **options: Any) -> Batch:
     """Packs a bin's samples (indices, as a plan gives them; none: a filler) into THD arrays.
+
+    ``tree`` gives a :class:`ravel.TreeBatch` instead: tokens that samples share with the one before them are there once. Its
+    options are ``align`` (of the bin's tokens, once) and ``shared`` (per sample of the bin; by default the tokens are compared).
 
     ``out`` is an earlier batch whose memory is used again where it is large enough: what that batch holds is overwritten.
     ``pin`` makes the arrays in page-locked memory, so that ``batch.torch("cuda")`` copies while the host goes on; where you queue
@@ -241,6 +245,12 @@ def pack(store: Ragged, samples: ArrayLike, *, positions: bool = True, segments:
     ``stream`` (a number as DLPack has it, or a stream of torch or CuPy; None: torch's current one, else the default stream).
     Options: align, total_multiple, fixed_tokens, max_samples, max_seqlen, cp, cp_rank, cp_kind.
     """
+    if tree:
+        from ._tree_batch import pack_tree
+
+        if segments or padding or loss_mask or out is not None or pin or stream is not None:
+            raise ValueError("tree=True takes align and shared; other options are of the flat layout")
+        return pack_tree(store, samples, **options)
     chosen = _THD.make(**options)
     memory = _memory(store, out, pin, stream)
     bin_, index = _bin(samples)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import ravel
-from ravel.adapters import areal, huggingface, megatron, nemo_rl, nemo_rl_dynamic, slime, trl_rollouts, verl
+from ravel.adapters import areal, huggingface, megatron, nemo_rl, nemo_rl_dynamic, slime, trl, trl_rollouts, verl
 from ravel.adapters import _switch
 
 LENGTHS = st.lists(st.integers(1, 100), min_size=1, max_size=60)
@@ -193,6 +193,46 @@ def test_megatron_install_finds_the_key(key):
     assert module.scheduler_map["other"] is Theirs and set(module.scheduler_map) == {key, "other"}
 
 
+class TheirsThatRuns(Theirs):
+    def run(self, data_iterator, num_microbatches, dp_group, tp_group, pp_group, dp_cp_group, dev, config):
+        return self.get_groups_and_subsamples(list(enumerate(data_iterator)))
+
+
+def test_megatron_balances_the_cost_of_the_model_unless_told_otherwise():
+    lengths = np.minimum(np.random.default_rng(1).lognormal(7.6, 1.1, 256).astype(int) + 1, 16384).tolist()
+    config = types.SimpleNamespace(hidden_size=1024, num_layers=28, num_attention_heads=16, num_query_groups=8, kv_channels=128,
+                                   ffn_hidden_size=3072, gated_linear_unit=True)
+
+    def idle(**options):
+        module = types.SimpleNamespace(scheduler_map={"dp_balanced": TheirsThatRuns})
+        megatron.install(module, **options)
+        made = module.scheduler_map["dp_balanced"](16384, 1, 8, None)
+        steps = made.run(lengths, 4, None, None, None, None, "cpu", config)  # as wrap_data_iterator calls it
+        linear, quadratic, overhead = megatron.model_cost(config)
+        work = [[overhead + sum(linear * lengths[i] + quadratic * lengths[i] ** 2 for i in rank) for rank in step] for step in steps]
+        return 1 - sum(map(sum, work)) / (8 * sum(map(max, work))), made.cost
+
+    own, cost = idle()
+    tokens, _ = idle(cost="tokens")
+    assert cost == megatron.model_cost(config) and own < 0.06 < tokens, (own, tokens)
+    shape = ravel.shape(hidden=1024, layers=28, heads=16, kv_heads=8, head_dim=128, ffn=3072, gated=1, vocab=1)
+    assert cost == shape.cost and megatron.model_cost(types.SimpleNamespace()) == megatron.WORKLOAD
+
+
+def test_megatron_costs_of_experts_and_of_latent_attention(monkeypatch):
+    config = types.SimpleNamespace(hidden_size=2048, num_layers=48, num_attention_heads=32, num_query_groups=4, kv_channels=128,
+                                   ffn_hidden_size=6144, gated_linear_unit=True, num_moe_experts=128, moe_router_topk=8,
+                                   moe_ffn_hidden_size=768, moe_layer_freq=[1] * 48)
+    arguments = types.SimpleNamespace(_GLOBAL_ARGS=types.SimpleNamespace(padded_vocab_size=151936))
+    monkeypatch.setitem(sys.modules, "megatron.training.global_vars", arguments)
+    assert megatron.model_cost(config) == ravel.shape("qwen3-30b-a3b").cost
+    config.multi_latent_attention, config.moe_layer_freq = True, [0] + [1] * 47
+    config.qk_head_dim, config.qk_pos_emb_head_dim, config.v_head_dim, config.q_lora_rank, config.kv_lora_rank = 128, 64, 128, 0, 512
+    fields = {**ravel.shape("qwen3-30b-a3b").to_dict(), "kv_heads": 32, "head_dim": 192, "rope_dim": 64, "v_dim": 128, "kv_rank": 512,
+              "dense_layers": 1}
+    assert megatron.model_cost(config) == ravel.shape(**fields).cost
+
+
 def test_megatron_install_is_loud():
     with pytest.raises(KeyError, match="has no 'dp_balanced'; it has new_name"):
         megatron.install(types.SimpleNamespace(scheduler_map={"new_name": Theirs}))
@@ -291,7 +331,7 @@ def test_nemo_packers_are_theirs_where_nemo_is_loaded(monkeypatch):
         @abc.abstractmethod
         def _pack_implementation(self, sequence_lengths): ...
 
-    monkeypatch.setitem(sys.modules, "nemo_rl.data.packing.algorithms", types.SimpleNamespace(SequencePacker=SequencePacker))
+    monkeypatch.setitem(sys.modules, "nemo_rl.data.packing", types.SimpleNamespace(SequencePacker=SequencePacker))
     assert isinstance(nemo_rl.get_packer("first_fit_decreasing", 100), SequencePacker)
 
 
@@ -303,6 +343,8 @@ def test_nemo_install_may_fix_the_algorithm(monkeypatch):
     assert packer.algorithm == "ravel" and len(packer.pack(sequence_lengths=[3, 4, 5])) == 2
     with pytest.raises(ValueError, match="algorithm is 'new'"):
         nemo_rl.install(home, algorithm="new")
+    with pytest.raises(ValueError, match="algorithm is 'knapsac'"):  # a name that the configuration has wrong
+        home.get_packer(algorithm="knapsac", bin_capacity=10)
 
 
 def ascending_next_fit(widths, most):
@@ -370,22 +412,62 @@ def test_nemo_dynamic_batching_behind_their_method():
 # ---- TRL's rollouts, Hugging Face ------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.lists(st.integers(1, 8), min_size=1, max_size=80), st.integers(1, 3), st.integers(1, 3))
-def test_token_budget_batcher(lengths, ranks, lookahead):
-    samples = [{"input_ids": [i] * n} for i, n in enumerate(lengths)]
-    batcher = trl_rollouts.TokenBudgetBatcher(samples, num_processes=ranks, token_budget=8, lookahead=lookahead)
+class Tree:
+    """A row as TRL 1.16.0 has them, for samples of one group: what they share is written once."""
+
+    def __init__(self):
+        self.samples, self.groups, self.trained, self.nodes = [], set(), 0, {}
+
+    def _new(self, sample):
+        ids = list(sample["input_ids"])
+        return [p for p in (tuple(ids[:i + 1]) + ((ids + [None])[i + 1],) for i in range(len(ids))) if p not in self.nodes]
+
+    def fits(self, sample, budget):
+        return len(self.nodes) + len(self._new(sample)) <= budget and self.trained + sum(sample["completion_mask"]) <= budget
+
+    def add(self, sample):
+        self.nodes.update(dict.fromkeys(self._new(sample)))
+        self.samples.append(sample)
+        self.groups.add(sample["group_id"])
+        self.trained += sum(sample["completion_mask"])
+
+    tokens = property(lambda self: list(self.nodes))
+    load = property(lambda self: sum(len(path) - 1 for path in self.nodes))
+
+
+def rollouts(lengths, group, prompt):
+    """Samples whose groups share a prompt of their own."""
+    return [{"input_ids": [1000 + i // group] * prompt + [i] * n, "completion_mask": [0] * prompt + [1] * n, "group_id": i // group,
+             "number": i} for i, n in enumerate(lengths)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 8), min_size=1, max_size=60), st.integers(1, 3), st.integers(1, 3), st.integers(1, 8),
+       st.integers(0, 6))
+def test_token_budget_batcher(lengths, ranks, lookahead, group, prompt):
+    samples = rollouts(lengths, group, prompt)
+    batcher = trl_rollouts.TokenBudgetBatcher(samples, ranks, 14, {}, lookahead=lookahead, row=Tree)  # as AsyncGRPOTrainer calls it
     seen = []
     for rows in batcher:
-        assert len(rows) == ranks and all(row and sum(len(s["input_ids"]) for s in row) <= 8 for row in rows)
-        seen += [s["input_ids"][0] for row in rows for s in row]
-    assert len(seen) == len(set(seen)) and len(lengths) - len(seen) <= 8 * ranks
+        assert len(rows) == ranks
+        assert all(row.samples and len(row.tokens) <= 14 and row.trained <= 14 for row in rows)
+        seen += [sample["number"] for row in rows for sample in row.samples]
+    assert len(seen) == len(set(seen)) and len(lengths) - len(seen) < ranks  # only too few for a row each are left out
+
+
+def test_token_budget_batcher_forwards_a_shared_prompt_once():
+    samples = rollouts([2] * 32, 8, 12)  # 448 tokens, of which 8 * 2 + 12 of a group are its own
+    rows = [row for rows in trl_rollouts.TokenBudgetBatcher(samples, 2, 44, row=Tree) for row in rows]
+    assert [len(row.groups) for row in rows] == [1] * 4 and all(len(row.samples) == 8 for row in rows)
+    halves = list(trl_rollouts.TokenBudgetBatcher(samples[:8], 2, 44, row=Tree))
+    assert [len(row.samples) for row in halves[0]] == [4, 4]  # one group on two ranks: no rank has nothing
 
 
 def test_token_budget_batcher_leaves_out_what_is_too_long(caplog):
-    samples = [{"input_ids": [0] * n} for n in [12] + [3] * 60]
-    batches = list(trl_rollouts.TokenBudgetBatcher(samples, 2, 8))
-    assert "12 tokens" in caplog.text and sum(len(row) for rows in batches for row in rows) == 60
+    metrics = {"batch/dropped_oversize_total": []}
+    batches = list(trl_rollouts.TokenBudgetBatcher(rollouts([12] + [3] * 60, 1, 0), 2, 8, metrics, row=Tree))
+    assert "12 tokens" in caplog.text and sum(len(row.samples) for rows in batches for row in rows) == 60
+    assert metrics == {"batch/dropped_oversize_total": [1.0]}
 
 
 def test_collator_takes_positions_for_boundaries_and_refuses_what_says_nothing():
@@ -416,6 +498,23 @@ def test_collator_pads_to_a_multiple():
 
 
 # ---- TRL on Arrow ----------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=60), st.sampled_from([5, 9, 16, 40]))
+def test_trl_bfd_rows_are_trls_where_lengths_tie(lengths, seq_length):
+    """TRL takes the row that has waited longest among rows with the same room."""
+    lengths, rows, waiting = [min(n, seq_length) for n in lengths], [], {}
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        room = min((r for r, queue in waiting.items() if queue and r >= lengths[i]), default=None)
+        row = waiting[room].pop(0) if room else []
+        rows += [] if room else [row]
+        row.append(i)
+        waiting.setdefault((room or seq_length) - lengths[i], []).append(row)
+        waiting.pop(0, None)
+    got = trl.pack_examples({"n": [[i] * n for i, n in enumerate(lengths)]}, seq_length)
+    assert got["n"] == [[i for i in row for _ in range(lengths[i])] for row in rows]
+    assert got["seq_lengths"] == [[lengths[i] for i in row] for row in rows]
 
 
 def test_trl_tables():

@@ -1,15 +1,17 @@
 """The peers' call shapes: what they document, and the hard cap."""
 
+import concurrent.futures
 import dataclasses
 import os
 import subprocess
 import sys
+import threading
 import types
 
 import numpy as np
 import pytest
 import ravel
-from hypothesis import given, settings, strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from ravel.adapters import huggingface, megatron, nemo_rl, trl, verl
 
@@ -67,10 +69,13 @@ def test_verl_workloads_of_a_large_batch_are_dealt_evenly():
 @settings(max_examples=80, deadline=None)
 @given(LENGTHS, st.integers(1, 4), st.integers(0, 5), st.booleans(), st.sampled_from(["packed", "padded"]))
 def test_verl_micro_batches_keep_the_budget(lengths, multiple, least, balance, layout):
-    parts = verl.get_micro_batch_indices(lengths, 128, num_batches_divided_by=multiple, min_num_micro_batch=least,
-                                         use_dynamic_bsz_balance=balance, layout=layout)
-    assert len(parts) % multiple == 0 and len(parts) >= least
-    assert len(parts) > len(lengths) or all(parts)  # none is empty unless there are too few sequences
+    try:
+        parts = verl.get_micro_batch_indices(lengths, 128, num_batches_divided_by=multiple, min_num_micro_batch=least,
+                                             use_dynamic_bsz_balance=balance, layout=layout)
+    except ValueError as refused:
+        assert "none may be empty" in str(refused) and len(lengths) < verl.roundup_divisible(max(least, len(lengths)), multiple)
+        return
+    assert len(parts) % multiple == 0 and len(parts) >= least and all(parts)
     for part in parts:
         own = [lengths[i] for i in part] or [0]
         assert (sum(own) if layout == "packed" else len(own) * max(own)) <= 128
@@ -147,41 +152,88 @@ def test_verl_nested_rows():
     assert verl.restore_dynamic_batch(flat, indices).tolist() == [0, 1, 2, 3, 4]
 
 
-def test_verl_ranks_agree_through_torch_distributed(monkeypatch):
-    """Two ranks with unlike batches get as many micro-batches; a rank that cannot plan fails the other one too."""
-    said, places = {}, []
+class Ranks:
+    """torch and torch.distributed, as far as an all_reduce of ranks that are threads needs them."""
 
-    class Value(list):
-        def item(self):
-            return self[0]
+    def __init__(self, monkeypatch, count, backend="gloo"):
+        self.meet, self.given = threading.Barrier(count, timeout=60), {}
+        self.backend, self.places = backend, []
+        dist = types.SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True, all_reduce=self.all_reduce,
+                                     get_backend=lambda group: self.backend, ReduceOp=types.SimpleNamespace(MAX=max))
+        torch = types.SimpleNamespace(tensor=self.tensor, int64="int64", distributed=dist)
+        torch.accelerator = types.SimpleNamespace(current_accelerator=lambda: "npu")
+        self.torch = torch
+        monkeypatch.setitem(sys.modules, "torch", torch)
+        monkeypatch.setitem(sys.modules, "torch.distributed", dist)
 
-    def all_reduce(value, op, group):
-        said.setdefault(group, []).append(value[0])
-        value[0] = max(value[0], peers[group])
+    def tensor(self, values, dtype, device):
+        self.places.append(device)
+        return np.array(values, dtype)
 
-    dist = types.SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True, get_backend=lambda g: backend,
-                                 ReduceOp=types.SimpleNamespace(MAX="max"), all_reduce=all_reduce)
-    torch = types.SimpleNamespace(
-        tensor=lambda v, dtype, device: places.append(device) or Value(v), int64="int64", distributed=dist,
-        accelerator=types.SimpleNamespace(current_accelerator=lambda: "npu"))
-    monkeypatch.setitem(sys.modules, "torch", torch)
-    monkeypatch.setitem(sys.modules, "torch.distributed", dist)
-    backend, peers = "gloo", {"a": 5, "b": 1 << 40}
-    parts = verl.get_micro_batch_indices([10] * 8, 40, "a")
-    assert len(parts) == 5 and said["a"] == [2]
-    with pytest.raises(RuntimeError, match="another rank"):
-        verl.get_micro_batch_indices([10] * 8, 40, "b")
-    with pytest.raises(ravel.OversizeError):
-        verl.get_micro_batch_indices([10, 50], 40, "a")
-    assert said["a"][-1] == 1 << 40
-    assert len(verl.get_micro_batch_indices([10] * 8, 40, "a", same_micro_num_in_dp=False)) == 2
-    for backend, place in (("gloo", "cpu"), ("nccl", "npu"), ("cpu:gloo,cuda:nccl", "cpu"), ("hccl", "npu")):
+    def all_reduce(self, value, op, group):
+        self.given[threading.get_ident()] = value.copy()
+        self.meet.wait()
+        value[:] = np.max(list(self.given.values()), axis=0)
+        self.meet.wait()
+
+    def run(self, *calls):
+        """What each rank's call returned or raised."""
+        def outcome(call):
+            try:
+                return call()
+            except Exception as raised:
+                return raised
+
+        self.given.clear()
+        with concurrent.futures.ThreadPoolExecutor(len(calls)) as pool:
+            return list(pool.map(outcome, calls))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(LENGTHS, LENGTHS, st.integers(1, 3), st.integers(0, 12), st.integers(1, 4), st.sampled_from([60, 128, 400]))
+def test_verl_ranks_fail_together_or_not_at_all(monkeypatch, one, two, group, least, multiple, budget):
+    """As many micro-batches on both ranks, none empty, or a ValueError on both; a rank that stops alone leaves the other in its
+    next collective."""
+    ranks = Ranks(monkeypatch, 2)
+    batches = [one[:max(1, len(one) // group) * group], two[:max(1, len(two) // group) * group]]
+    got = ranks.run(*[lambda b=b: verl.rearrange_micro_batches(padded_batch(b, 100), budget, "dp", multiple, True, least, True, group)[1]
+                      for b in batches])
+    if any(isinstance(g, Exception) for g in got):
+        assert all(isinstance(g, ValueError) for g in got)
+        assert len({isinstance(g, ravel.OversizeError) for g in got}) == 1
+        return
+    assert len(got[0]) == len(got[1]) >= least and len(got[0]) % multiple == 0
+    for parts, lengths in zip(got, batches):
+        assert all(parts) and sorted(sum(parts, [])) == list(range(len(lengths)))
+        assert all(sum(lengths[i] for i in part) <= budget for part in parts)
+
+
+def test_verl_what_one_rank_cannot_do_is_an_error_on_all(monkeypatch):
+    ranks = Ranks(monkeypatch, 2)
+
+    def both(one, two, budget, **keywords):
+        return ranks.run(*[lambda b=b: verl.rearrange_micro_batches(padded_batch(b, 60), budget, "dp", **keywords) for b in (one, two)])
+
+    few = both([1, 1], [1] * 9, 60, min_num_micro_batch=3)
+    assert all(isinstance(error, ValueError) and "3 micro-batches are needed and a rank has 2 rows" in str(error) for error in few)
+    here, there = both([10, 50], [10], 40)
+    assert str(here).startswith("row 1 has 50 tokens") and str(there).startswith("a row or group of another rank has 50 tokens")
+    assert all(isinstance(error, ravel.OversizeError) for error in (here, there))
+    here, there = both([1, 1, 1], [1, 1], 40, force_group_size=2)
+    assert "3 rows are no multiple" in str(here) and "another rank" in str(there) and isinstance(there, AssertionError)
+    alone = ranks.run(*[lambda b=b: verl.get_micro_batch_indices(b, 40, "dp", same_micro_num_in_dp=False) for b in ([10] * 8, [50])])
+    assert len(alone[0]) == 2 and isinstance(alone[1], ravel.OversizeError)
+
+
+def test_verl_counts_are_where_the_group_can_reduce_them(monkeypatch):
+    ranks = Ranks(monkeypatch, 1)
+    for ranks.backend, place in (("gloo", "cpu"), ("nccl", "npu"), ("cpu:gloo,cuda:nccl", "cpu"), ("hccl", "npu")):
         verl.get_micro_batch_indices([10], 40, "a")
-        assert places[-1] == place
-    del torch.accelerator
-    backend = "nccl"
+        assert ranks.places[-1] == place
+    del ranks.torch.accelerator
+    ranks.backend = "nccl"
     verl.get_micro_batch_indices([10], 40, "a")
-    assert places[-1] == "cuda"
+    assert ranks.places[-1] == "cuda"
 
 
 def test_verl_ranks_agree_over_gloo(tmp_path):
@@ -195,7 +247,7 @@ def test_verl_ranks_agree_over_gloo(tmp_path):
             "assert len(parts) == 6 and all(parts), parts\n"
             "try:\n"
             "    verl.get_micro_batch_indices([[10], [50]][rank], 40, dist.group.WORLD)\n"
-            "except (RuntimeError, ValueError) as error:\n"
+            "except ValueError as error:\n"
             "    assert ('another rank' in str(error)) == (rank == 0), error\n"
             "    print('fine')\n")
     ranks = [subprocess.Popen([sys.executable, "-c", code, str(r), str(tmp_path / "meet")], text=True,
@@ -205,6 +257,48 @@ def test_verl_ranks_agree_over_gloo(tmp_path):
 
 
 # ---- NeMo-RL ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algorithm", sorted(nemo_rl.ALGORITHMS))
+def test_nemo_bins_have_a_limit_of_sequences_too(algorithm):
+    lengths = np.random.default_rng(4).integers(0, 40, 90).tolist()  # pull request 3345 passes None without a limit
+    assert nemo_rl.get_packer(algorithm, 100, max_sequences_per_bin=None).pack(lengths) == nemo_rl.get_packer(algorithm, 100).pack(lengths)
+    for most in (1, 3):
+        bins = nemo_rl.get_packer(algorithm, 100, max_sequences_per_bin=most, bin_count_multiple=2, min_bin_count=2).pack(lengths)
+        assert sorted(i for b in bins for i in b) == list(range(90)) and len(bins) % 2 == 0
+        assert all(1 <= len(b) <= most and sum(lengths[i] for i in b) <= 100 for b in bins)
+    with pytest.raises(ValueError, match="max_sequences_per_bin"):
+        nemo_rl.get_packer(algorithm, 100, max_sequences_per_bin=0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(1, 100), min_size=1, max_size=50), st.integers(0, 5))
+def test_nemo_knapsacks_are_those_of_pull_request_4105(lengths, delta):
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    left, greedy = list(order), []
+    while left:  # fill one bin with the largest that still fits, then the next
+        greedy.append([])
+        for i in list(left):
+            if sum(lengths[j] for j in greedy[-1]) + lengths[i] <= 100:
+                greedy[-1].append(i)
+                left.remove(i)
+    assert nemo_rl.get_packer("greedy_knapsack", 100).pack(lengths) == greedy
+    even = [[] for _ in range(-(-sum(lengths) // 100) + delta)]
+    for i in order:
+        least = min(even, key=lambda part: sum(lengths[j] for j in part), default=[])
+        if not even or sum(lengths[j] for j in least) + lengths[i] > 100:
+            even.append(least := [])
+        least.append(i)
+    assert nemo_rl.get_packer("balanced_greedy_knapsack", 100, balanced_knapsack_delta=delta).pack(lengths) == [b for b in even if b]
+
+
+def test_nemo_knapsacks_on_the_examples_of_pull_request_4105():
+    assert nemo_rl.get_packer("greedy_knapsack", 10).pack([6, 5, 4, 3, 2]) == [[0, 2], [1, 3, 4]]
+    assert nemo_rl.get_packer("balanced_greedy_knapsack", 8, balanced_knapsack_delta=0).pack([4] * 4) == [[0, 2], [1, 3]]
+    for name in ("greedy_knapsack", "balanced_greedy_knapsack"):
+        assert nemo_rl.get_packer(name, 10, max_sequences_per_bin=1).pack([4, 3, 2]) == [[0], [1], [2]]
+    with pytest.raises(ValueError, match="balanced_knapsack_delta"):
+        nemo_rl.get_packer("balanced_greedy_knapsack", 10, balanced_knapsack_delta=-1)
 
 
 @pytest.mark.parametrize("algorithm", sorted(nemo_rl.ALGORITHMS))

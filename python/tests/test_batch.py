@@ -145,3 +145,50 @@ def test_safetensors_round_trip(tmp_path):
     path.write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
     with pytest.raises(ravel.DataError, match="LFS"):
         ravel.read_safetensors(path)
+
+
+def tree_of(rows):
+    """A store of sorted rows, a longer one before its own prefixes, and what brute force says each shares with the one before."""
+    rows = sorted(rows, key=lambda row: [*row, 99])
+    ids = np.concatenate([np.array(row, np.int32) for row in rows])
+    weights = np.arange(len(ids), dtype=np.float32)
+    store = ravel.Ragged([len(row) for row in rows], tokens=ravel.Field("tokens", ids, pad=-1),
+                         weights=ravel.Field("weights", weights, "next"))
+    shared = [0] + [next((k for k, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
+                    for a, b in zip(rows, rows[1:])]
+    return rows, store, shared
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=12), min_size=1, max_size=12))
+def test_tree_holds_every_token_once(rows):
+    rows, store, shared = tree_of(rows)
+    batch = ravel.pack(store, range(len(rows)), tree=True, align=16)
+    assert batch.shared.tolist() == shared and batch.slot_tokens % 16 == 0
+    assert batch.unique_tokens == len({tuple(row[:k]) for row in rows for k in range(1, len(row) + 1)})
+    assert batch.tokens_saved == sum(map(len, rows)) - batch.unique_tokens
+    assert batch.tokens[batch.unique_tokens:].tolist() == [-1] * (batch.slot_tokens - batch.unique_tokens)
+    for i, row in enumerate(rows):
+        path = batch.path[batch.cu_seqlens[i]:batch.cu_seqlens[i + 1]]
+        assert batch.tokens[path].tolist() == row and batch.parents[path].tolist() == [-1, *path[:-1].tolist()]
+    assert batch.unpack(batch.tokens).tolist() == sum(rows, [])
+    assert batch.unpack(batch.tokens, "step").tolist() == sum((row[1:] for row in rows), [])
+    assert np.array_equal(batch.weights, ravel.pack(store, range(len(rows))).weights)
+    places = [batch.piece(batch.deal(2)[0], rank)["places"] for rank in range(2)]
+    assert sorted(np.concatenate(places).tolist()) == list(range(batch.slot_tokens))
+    ranges, seen = batch.ranges(), np.zeros((batch.slot_tokens, batch.slot_tokens), bool)
+    for (a, b), (c, d), causal in zip(ranges["q_ranges"], ranges["k_ranges"], ranges["attn_type_map"]):
+        seen[a:b, c:d] |= np.tri(b - a, dtype=bool) if causal else True
+    q, k = np.arange(batch.slot_tokens)[:, None], np.arange(batch.slot_tokens)[None]
+    real = (q < batch.unique_tokens) & (k < batch.unique_tokens)
+    assert np.array_equal(seen, real & (k <= q) & (q < batch.limits[None]))
+
+
+def test_tree_says_what_is_wrong():
+    _, store, _ = tree_of([[1, 2], [1, 3]])
+    with pytest.raises(ravel.ArgumentError, match="shares 3 tokens"):
+        ravel.pack(store, [0, 1], tree=True, shared=[0, 3])
+    with pytest.raises(ValueError, match="flat layout"):
+        ravel.pack(store, [0, 1], tree=True, padding=True)
+    with pytest.raises(ravel.ArgumentError, match="multiple of 16"):
+        ravel.pack(store, [0, 1], tree=True).deal(2)

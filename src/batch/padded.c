@@ -12,8 +12,10 @@
 #include <stddef.h>
 #include <string.h>
 
+/* clang-format off */
 #define ROW(field, name, type, preset, min, max, choices, doc) \
     { name, RAVEL_OPTION_##type, (int32_t)offsetof(ravel_padded_options, field), preset, min, max, choices, doc }
+/* clang-format on */
 
 ravel_option_table ravel_padded_option_table(void) {
     static const ravel_option table[] = {

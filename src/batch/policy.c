@@ -8,8 +8,10 @@
 #include <math.h>
 #include <stddef.h>
 
+/* clang-format off */
 #define ROW(field, name, type, preset, min, max, choices, doc) \
     { name, RAVEL_OPTION_##type, (int32_t)offsetof(ravel_policy_options, field), preset, min, max, choices, doc }
+/* clang-format on */
 
 ravel_option_table ravel_policy_option_table(void) {
     static const ravel_option table[] = {

@@ -26,8 +26,10 @@ __extension__ typedef unsigned __int128 wide;
 enum { FRACTION_BITS = 40 };
 static const double weight_most = 4096;
 
+/* clang-format off */
 #define ROW(field, name, type, preset, min, max, choices, doc) \
     { name, RAVEL_OPTION_##type, (int32_t)offsetof(ravel_weights_options, field), preset, min, max, choices, doc }
+/* clang-format on */
 
 ravel_option_table ravel_weights_option_table(void) {
     static const ravel_option table[] = {

@@ -398,6 +398,7 @@ static int64_t callbacks_serial(ravel_comm *comm) {
 static ravel_status callbacks_subset(ravel_comm *comm, ravel_comm *child, const int32_t *members, int64_t serial,
                                      int32_t colour, ravel_error *err);
 
+/* clang-format off */
 #define TABLE(kinds)                                                                                                \
     {                                                                                                               \
         .name = "callbacks", .request_bytes = sizeof(callbacks_request), .reduces = (kinds), .moves_in_wait = 1,    \
@@ -405,6 +406,7 @@ static ravel_status callbacks_subset(ravel_comm *comm, ravel_comm *child, const 
         .subset = callbacks_subset, .serial = callbacks_serial, .abort = callbacks_abort, .alive = callbacks_alive, \
         .close = callbacks_close                                                                                    \
     }
+/* clang-format on */
 static const ravel__backend plain_backend = TABLE(0), reducing_backend = TABLE(1u << RAVEL__ALLREDUCE);
 
 /* ---- making them ---------------------------------------------------------------------------------------- */

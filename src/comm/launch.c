@@ -149,39 +149,3 @@ ravel_status ravel__launch_find(const ravel_comm_options *o, ravel__launch *l, r
     RAVEL_ASSERT(l->rank >= -1);
     return RAVEL_OK;
 }
-
-/* ---- the token ------------------------------------------------------------------------------------------ */
-
-static ravel_status read_token(const char *path, char *token, ravel_error *err) {
-    FILE *f = fopen(path, "r");
-    if (!f) return ravel_error_set(err, RAVEL_E_IO, "the token file \"%.200s\" cannot be read", path);
-    size_t got = fread(token, 1, RAVEL__TOKEN_MOST, f);
-    (void)fclose(f);
-    if (got >= RAVEL__TOKEN_MOST)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "the token in \"%.200s\" has more than %d bytes", path,
-                               RAVEL__TOKEN_MOST - 1);
-    token[got] = '\0';
-    token[strcspn(token, "\r\n")] = '\0';
-    if (!token[0]) return ravel_error_set(err, RAVEL_E_ARGUMENT, "the token file \"%.200s\" is empty", path);
-    return RAVEL_OK;
-}
-
-ravel_status ravel__launch_token(const ravel_comm_options *o, char token[RAVEL__TOKEN_MOST], int32_t *open,
-                                 ravel_error *err) {
-    const char *word = word_of("RAVEL_TOKEN"), *file = word_of("RAVEL_TOKEN_FILE");
-    ravel_status status = RAVEL_OK;
-    token[0] = '\0';
-    if (o->token_file && *o->token_file)
-        status = read_token(o->token_file, token, err);
-    else if (word && strlen(word) >= RAVEL__TOKEN_MOST)
-        status = ravel_error_set(err, RAVEL_E_ARGUMENT, "the environment's RAVEL_TOKEN has more than %d bytes",
-                                 RAVEL__TOKEN_MOST - 1);
-    else if (word)
-        (void)snprintf(token, RAVEL__TOKEN_MOST, "%s", word);
-    else if (file)
-        status = read_token(file, token, err);
-    *open = strcmp(token, "none") == 0;
-    RAVEL_ASSERT(memchr(token, '\0', RAVEL__TOKEN_MOST));
-    if (*open) token[0] = '\0';
-    return status;
-}

@@ -4,7 +4,7 @@
 
 #include <ravel/comm.h>
 
-enum { RAVEL__LAUNCH_TEXT = 320, RAVEL__TOKEN_MOST = 1024 };
+enum { RAVEL__LAUNCH_TEXT = 320 };
 
 /* Where the ranks of a TCP world meet, and which one this is. */
 typedef struct ravel__launch {
@@ -17,10 +17,6 @@ typedef struct ravel__launch {
 const char *ravel__launch_kind(const ravel_comm_options *options);
 /* From the options, else from the launcher's environment. E_ARGUMENT says what is missing. */
 ravel_status ravel__launch_find(const ravel_comm_options *options, ravel__launch *launch, ravel_error *err);
-/* The shared token: options.token_file, RAVEL_TOKEN, RAVEL_TOKEN_FILE; "" where there is none. *open: the token is the
- * word "none": every peer may connect. */
-ravel_status ravel__launch_token(const ravel_comm_options *options, char token[RAVEL__TOKEN_MOST], int32_t *open,
-                                 ravel_error *err);
 /* Whether an MPI launcher's mark is in the environment. */
 int ravel__launch_has_mpi(void);
 

@@ -22,6 +22,7 @@ enum { EVENTS = 64, TICK_NS = 250000000 };
 void ravel__hub_options_default(ravel__hub_options *o) {
     memset(o, 0, sizeof *o);
     o->max_links = 65536;
+    o->max_strangers = 64;
     o->max_body = (int64_t)1 << 40;
     o->handshake = 10;
     o->heartbeat = 2;
@@ -63,7 +64,6 @@ ravel__link *ravel__link_new(ravel__hub *hub, int connects) {
     link->fd = -1;
     ravel__rings_init(link);
     link->connects = connects;
-    hub->accepted += !connects;
     link->next = hub->links;
     if (link->next) link->next->prev = link;
     hub->links = link;
@@ -78,8 +78,8 @@ void ravel__link_drop(ravel__link *link) {
     ravel__link_close_fd(link);
     if (hub->hot == link) hub->hot = NULL;
     link->state = LINK_CLOSED;
-    hub->accepted -= !link->connects;
-    RAVEL_ASSERT(hub->accepted >= 0);
+    hub->up -= !link->connects && link->was_up;
+    RAVEL_ASSERT(hub->up >= 0);
     if (link->prev)
         link->prev->next = link->next;
     else
@@ -131,7 +131,7 @@ void ravel__link_close(ravel__link *link, const char *why) {
 
 int ravel__link_watch(ravel__link *link, int adds, int out) {
     RAVEL_ASSERT(link->fd >= 0 && link->state != LINK_CLOSED);
-    struct epoll_event event = {.events = EPOLLIN | (out ? EPOLLOUT : 0u), .data.ptr = link};
+    struct epoll_event event = {.events = (link->paused ? 0u : EPOLLIN) | (out ? EPOLLOUT : 0u), .data.ptr = link};
     link->wants_out = out;
     return epoll_ctl(link->hub->epoll, adds ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, link->fd, &event);
 }
@@ -161,7 +161,9 @@ static ravel_status prepare(ravel__hub *hub, ravel_error *err) {
     hub->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (hub->epoll < 0 || hub->wake < 0 || epoll_ctl(hub->epoll, EPOLL_CTL_ADD, hub->wake, &event) < 0)
         return ravel_error_set(err, RAVEL_E_IO, "cannot make what a hub polls: %s", strerror(errno));
-    hub->token = ravel__link_copy_text(o->allocator, o->token ? o->token : "");
+    int none = o->token && ravel__token_is_none(o->token);
+    hub->options.open |= none;
+    hub->token = ravel__link_copy_text(o->allocator, o->token && !none ? o->token : "");
     hub->allow = ravel__link_copy_text(o->allocator, o->allow ? o->allow : "");
     if (!hub->token || !hub->allow) return ravel__no_memory(err, 64, "a hub");
     ravel_status status = ravel__networks_check(hub->allow, err);
@@ -190,19 +192,19 @@ void ravel__hub_free(ravel__hub *hub) {
     const ravel_allocator *a = hub->options.allocator;
     hub->handler = (ravel__hub_handler){0};
     while (hub->links) ravel__link_close(hub->links, NULL);
-    RAVEL_ASSERT(hub->accepted == 0 && !hub->hot);
+    RAVEL_ASSERT(hub->up == 0 && !hub->hot);
     RAVEL_ASSERT(hub->loan.state != LOAN_LENT);
     ravel__hub_take_back(hub);
     free_closed(hub);
     RAVEL_ASSERT(!hub->closed && hub->listener_count <= LINK_LISTENERS);
     for (int32_t i = 0; i < hub->listener_count; i++) {
-        const struct sockaddr_un *un = (const struct sockaddr_un *)(const void *)&hub->listeners[i].at.at;
-        if (un->sun_family == AF_UNIX && un->sun_path[0]) (void)unlink(un->sun_path);
+        ravel__listener_remove(&hub->listeners[i]);
         (void)close(hub->listeners[i].fd);
     }
     if (hub->epoll >= 0) (void)close(hub->epoll);
     if (hub->wake >= 0) (void)close(hub->wake);
     release_text(a, hub->token);
+    release_text(a, hub->user_token);
     release_text(a, hub->allow);
     ravel__release(a, hub, sizeof *hub);
 }
@@ -347,7 +349,7 @@ static void serve(ravel__hub *hub, const struct epoll_event *event) {
             ravel__link_connected(link);
             return;
         }
-        if (event->events & EPOLLOUT) ravel__link_write(link);
+        if (event->events & EPOLLOUT) ravel__link_write(link), ravel__link_resume(link);
         if (link->state != LINK_CLOSED && event->events & ~(uint32_t)EPOLLOUT) ravel__link_read(link);
     }
 }

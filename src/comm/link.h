@@ -22,6 +22,10 @@
  * reached. A link whose `up` was not called gets `down` only if it came from ravel__hub_connect. After `down` returns
  * the link is freed and uses none of the caller's memory.
  *
+ * Strangers: an accepted link that has not proven itself holds little and nothing for long. Each step of the handshake has room for
+ * max_strangers of them, so honest peers get in beside any number of others. Links stay below the process's limit of
+ * descriptors, with a reserve for files. A peer that is refused is told why; if it was only for now, it tries again.
+ *
  * Lost peers: a process that ends closes its sockets, which is seen at once. A machine that vanishes is found by the
  * kernel's keep-alive, and by bytes that stay unacknowledged, within options.keepalive. A peer that runs but does not
  * poll is found only where options.silence is set: each side sends a heartbeat every options.heartbeat while it polls.
@@ -41,10 +45,13 @@ typedef struct ravel__link ravel__link;
 typedef struct ravel__hub_options {
     const char *
         listen; /* an address (comm/address.h) or several, comma-separated; NULL: this hub only connects. Port 0: any free one */
-    const char *token; /* shared secret; NULL or "": none, allowed only where every listening address is local */
+    const char *token; /* shared secret; NULL or "": none was given (comm/token.h says what is used then); "none": as `open` */
     const char *allow; /* networks that may connect, like 10.0.0.0/8,fd00::/8; NULL: any */
-    int32_t open;      /* 1: listen beyond this machine without a token */
-    int32_t max_links; /* most accepted links; more are refused */
+    int32_t open;      /* 1: without a token every peer may connect, also from other machines */
+    int32_t max_links; /* limit of accepted links that are up; more are refused */
+    int32_t max_strangers; /* limit of accepted links per step of the handshake; for one more the oldest is closed */
+    int64_t max_unsent;    /* bytes queued on a link above which nothing is read from it; 0: no limit. One side only: two ends
+                            * that both wait for the other to read would wait forever */
     int64_t max_body;  /* bytes of the longest message that is accepted */
     int32_t once;      /* 1: a refused connection is not tried again */
     double handshake;  /* seconds that an accepted connection may take to prove itself */

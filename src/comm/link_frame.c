@@ -11,27 +11,59 @@ static const char magic[8] = {'R', 'A', 'V', 'E', 'L', 'L', 'N', 'K'};
 /* ---- the greeting --------------------------------------------------------------------------------------- */
 
 void ravel__greeting_write(const ravel__greeting *g, uint8_t bytes[RAVEL__GREETING_BYTES]) {
-    RAVEL_ASSERT(g->role == RAVEL__ROLE_CONNECTS || g->role == RAVEL__ROLE_ACCEPTS);
+    RAVEL_ASSERT(g->role >= RAVEL__ROLE_CONNECTS && g->role <= RAVEL__ROLE_REFUSES);
     RAVEL_ASSERT(g->hello_bytes <= RAVEL__HELLO_MOST);
     memset(bytes, 0, RAVEL__GREETING_BYTES);
     memcpy(bytes, magic, sizeof magic);
     ravel__le32(bytes + 8, RAVEL__LINK_VERSION);
     ravel__le32(bytes + 12, g->role);
     ravel__le32(bytes + 16, g->hello_bytes);
+    ravel__le32(bytes + RAVEL__GREETING_KIND, g->token_kind);
     ravel__le64(bytes + 24, g->most_body);
     memcpy(bytes + 32, g->nonce, sizeof g->nonce);
 }
 
 const char *ravel__greeting_read(const uint8_t bytes[RAVEL__GREETING_BYTES], uint32_t role, ravel__greeting *g) {
-    if (memcmp(bytes, magic, sizeof magic) != 0) return "the peer does not speak Ravel's link protocol";
+    if (!ravel__greeting_begins(bytes)) return "the peer does not speak Ravel's link protocol";
     if (ravel__read32(bytes + 8) != RAVEL__LINK_VERSION) return "the peer speaks another version of the link protocol";
     g->role = ravel__read32(bytes + 12);
     g->hello_bytes = ravel__read32(bytes + 16);
+    g->token_kind = ravel__read32(bytes + RAVEL__GREETING_KIND);
     g->most_body = ravel__read64(bytes + 24);
     memcpy(g->nonce, bytes + 32, sizeof g->nonce);
-    if (g->role != role) return "both sides connect, or both accept";
+    if (g->role != role && (g->role != RAVEL__ROLE_REFUSES || role != RAVEL__ROLE_ACCEPTS))
+        return "both sides connect, or both accept";
     if (g->hello_bytes > RAVEL__HELLO_MOST) return "the peer's hello is too long";
+    if (g->token_kind >= RAVEL__TOKEN_KINDS) return "the peer has an unknown kind of token";
     return NULL;
+}
+
+int ravel__greeting_begins(const uint8_t *bytes) {
+    return memcmp(bytes, magic, sizeof magic) == 0;
+}
+
+void ravel__peer_text(const uint8_t *from, size_t bytes, char *text, size_t room) {
+    RAVEL_ASSERT(room > 0);
+    size_t count = bytes < room - 1 ? bytes : room - 1;
+    for (size_t i = 0; i < count; i++) text[i] = from[i] >= ' ' && from[i] <= '~' ? (char)from[i] : '?';
+    text[count] = '\0';
+}
+
+const char *ravel__token_mismatch(uint32_t accepts, uint32_t connects) {
+    static const char *const why[RAVEL__TOKEN_KINDS][RAVEL__TOKEN_KINDS] = {
+        [RAVEL__TOKEN_NONE] = {"the handshake was changed on the way",
+                               "it takes peers without a token, and this side has one; set RAVEL_TOKEN=none here too",
+                               "it takes peers without a token; set RAVEL_TOKEN=none here too"},
+        [RAVEL__TOKEN_GIVEN] = {"it needs a token; give this side the same (RAVEL_TOKEN)", "the tokens differ",
+                                "it needs a token; give this side the same (RAVEL_TOKEN)"},
+        [RAVEL__TOKEN_USER] = {"it was given no token, so it takes processes of its own user only, which prove it by a "
+                               "token in that user's cache folder; leave out RAVEL_TOKEN=none, or set it on both sides",
+                               "it was given no token, and this side was; give both the same (RAVEL_TOKEN)",
+                               "neither side was given a token, and they find different ones in their users' cache "
+                               "folders; give both the same (RAVEL_TOKEN)"},
+    };
+    RAVEL_ASSERT(accepts < RAVEL__TOKEN_KINDS && connects < RAVEL__TOKEN_KINDS);
+    return why[accepts][connects];
 }
 
 void ravel__link_proof(const char *token, const char *word, const uint8_t *connects, size_t connects_bytes,

@@ -8,8 +8,11 @@
  *                                           <--       proof           sent only after the first one was right
  *     frames                               <-->       frames
  *
- *     greeting   0 "RAVELLNK"  8 u32 version  12 u32 role (1 connects, 2 accepts)  16 u32 hello bytes (0 .. 1024)
- *               20 u32 zero   24 u64 most bytes of a body that this side takes  32 nonce[32]  64 zero[32]  96 hello
+ *     greeting   0 "RAVELLNK"  8 u32 version  12 u32 role (1 connects, 2 accepts, 3 refuses)  16 u32 hello bytes (0 .. 1024)
+ *               20 u32 kind of token (0 none, 1 given, 2 the user's own: comm/token.h)
+ *               24 u64 most bytes of a body that this side takes  32 nonce[32]  64 zero[32]  96 hello
+ *     refusal    a greeting of role 3 instead of the accepting side's greeting or proof: the hello is the reason, a sentence,
+ *               and at 24 there is 1 if the peer may try again soon
  *     frame      0 u32 check   4 u16 type  6 u16 zero  8 u32 number of the frame  12 u32 kind  16 u64 id  24 u64 bytes
  *               32 body[bytes] and, where bytes > 0 and the type is not RAW, u64 checksum of the body
  *     In a SHARED frame the body is in shared memory (link_memory.c), and records take its place, one per piece:
@@ -26,13 +29,15 @@
 
 enum {
     RAVEL__GREETING_BYTES = 96,
+    RAVEL__GREETING_KIND = 20, /* where the kind of token is */
     RAVEL__HELLO_MOST = 1024,
     RAVEL__HEAD_BYTES = 32,
     RAVEL__SUM_BYTES = 8,
     RAVEL__RECORD_BYTES = 8,
-    RAVEL__LINK_VERSION = 3
+    RAVEL__LINK_VERSION = 4
 };
-enum { RAVEL__ROLE_CONNECTS = 1, RAVEL__ROLE_ACCEPTS = 2 };
+enum { RAVEL__ROLE_CONNECTS = 1, RAVEL__ROLE_ACCEPTS, RAVEL__ROLE_REFUSES };
+enum { RAVEL__TOKEN_NONE, RAVEL__TOKEN_GIVEN, RAVEL__TOKEN_USER, RAVEL__TOKEN_KINDS };
 /* RAW: a message whose body has no checksum here, since the receiver verifies its bytes itself. RING: descriptors of shared
  * memory come with it. SHARED and SHARED_RAW: MESSAGE and RAW whose body is there. */
 enum {
@@ -49,14 +54,20 @@ enum { RAVEL__RING_BYTES = 4 << 20, RAVEL__SHARED_LEAST = 64 << 10 };
 #define RAVEL__RING_READY 0x52696e6752656164u
 
 typedef struct ravel__greeting {
-    uint32_t role, hello_bytes;
+    uint32_t role, hello_bytes, token_kind;
     uint64_t most_body;
     uint8_t nonce[32];
 } ravel__greeting;
 
 void ravel__greeting_write(const ravel__greeting *g, uint8_t bytes[RAVEL__GREETING_BYTES]);
-/* NULL, or what is wrong with it, in words. */
+/* NULL, or what is wrong with it, in words. A refusal is valid where the accepting side's greeting is. */
 const char *ravel__greeting_read(const uint8_t bytes[RAVEL__GREETING_BYTES], uint32_t role, ravel__greeting *g);
+/* The beginning of a greeting or refusal; a proof is one by a chance of 2^-64. */
+int ravel__greeting_begins(const uint8_t *bytes);
+/* A peer's words as text that a terminal can show: at most room - 1 characters, others than printable ASCII as "?". */
+void ravel__peer_text(const uint8_t *from, size_t bytes, char *text, size_t room);
+/* Why two proofs differ, to the connecting side: kinds of token of the accepting and of the connecting side. */
+const char *ravel__token_mismatch(uint32_t accepts, uint32_t connects);
 
 /* HMAC of both greetings (with their hellos; the connecting side's first) and a word: "connects" and "accepts" for the
  * proofs, "salt" for the salts. */

@@ -203,7 +203,7 @@ void ravel__link_write(ravel__link *link) {
     link->writing = 0;
     RAVEL_ASSERT(ravel__link_ok(link));
     if (moved) link->last_out_ns = ravel__clock_ns();
-    int wants = link->first && !link->mute && !link->rings[RING_OUT].waits;
+    int wants = (link->first && !link->mute && !link->rings[RING_OUT].waits) || link->paused;
     if (link->fd >= 0 && wants != link->wants_out) (void)ravel__link_watch(link, 0, wants);
 }
 
@@ -334,7 +334,7 @@ static void end_frame(ravel__link *link) {
     RAVEL_ASSERT(link->got == link->frame.bytes && link->state == LINK_UP);
     ravel__hub *hub = link->hub;
     ravel__message head = {link->frame.kind, link->frame.id, (int64_t)link->frame.bytes};
-    char why[LINK_WHY];
+    char why[LINK_WHY], text[256];
     link->stage = IN_HEAD;
     if (link->frame.type == RAVEL__FRAME_HEARTBEAT) return;
     if (link->frame.type == RAVEL__FRAME_RING) {
@@ -343,9 +343,8 @@ static void end_frame(ravel__link *link) {
     }
     if (link->frame.type == RAVEL__FRAME_GOODBYE) {
         RAVEL_ASSERT(link->frame.bytes < sizeof link->goodbye); /* ravel__frame_read has checked it */
-        link->goodbye[link->frame.bytes] = '\0';
-        (void)snprintf(why, sizeof why, "%s closed the link%s%.200s", link->peer, link->frame.bytes ? ": " : "",
-                       link->frame.bytes ? (const char *)link->goodbye : "");
+        ravel__peer_text(link->goodbye, link->frame.bytes, text, sizeof text);
+        (void)snprintf(why, sizeof why, "%s closed the link%s%s", link->peer, text[0] ? ": " : "", text);
         ravel__link_lose(link, why);
         return;
     }
@@ -433,9 +432,34 @@ static void take_sum(ravel__link *link) {
         end_frame(link);
 }
 
-/* Everything that the buffer holds. */
+static int is_full(const ravel__link *link) {
+    int64_t most = link->hub->options.max_unsent;
+    return most > 0 && !link->mute && link->unsent + link->frames * (int64_t)sizeof(link_out) > most;
+}
+
+/* Reads no more until the queue is shorter. */
+static void pause_reading(ravel__link *link) {
+    if (link->paused || link->fd < 0) return;
+    link->paused = 1;
+    (void)ravel__link_watch(link, 0, 1);
+}
+
+static void parse(ravel__link *link);
+
+void ravel__link_resume(ravel__link *link) {
+    if (link->state != LINK_UP || !link->paused || is_full(link)) return;
+    link->paused = 0;
+    (void)ravel__link_watch(link, 0, link->first && !link->mute && !link->rings[RING_OUT].waits);
+    parse(link);
+}
+
+/* Everything that the buffer holds, unless the queue becomes too long. */
 static void parse(ravel__link *link) {
     while (link->state != LINK_CLOSED) {
+        if (link->state == LINK_UP && is_full(link)) {
+            pause_reading(link);
+            break;
+        }
         int32_t here = link->in_end - link->in_at;
         if (link->state != LINK_UP) {
             int32_t before = link->in_at;
@@ -540,7 +564,7 @@ void ravel__link_read(ravel__link *link) {
     int full = 1;
     if (ravel__link_is_lent(link)) return;
     RAVEL_ASSERT(link->state >= LINK_GREETS && ravel__link_ok(link));
-    while (link->fd >= 0 && full && moved < TURN_BYTES) {
+    while (link->fd >= 0 && full && moved < TURN_BYTES && !link->paused) {
         int64_t got = read_once(link, &full);
         if (got <= 0) return;
         moved += got;

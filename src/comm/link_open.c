@@ -11,9 +11,15 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { SECOND_NS = 1000000000, PAUSE_LEAST_NS = 5000000, PAUSE_MOST_NS = 200000000 };
+enum {
+    ACCEPTS = 16,      /* per turn: links that were accepted before are served in between */
+    FILES_RESERVE = 128 /* descriptors that links leave to the rest of the process, or a quarter of a small limit */
+};
 
 /* ---- listening ------------------------------------------------------------------------------------------ */
 
@@ -23,15 +29,40 @@ static ravel_status listen_failed(const ravel__address *at, const char *what, ra
     return ravel_error_set(err, RAVEL_E_IO, "cannot %s %s: %s", what, ravel__address_format(at, text), strerror(code));
 }
 
-/* Removes the path of a Unix socket without a listener. */
-static void remove_stale(const ravel__address *at) {
+/* The path of a Unix socket; NULL: it has none. */
+static const char *path_of(const ravel__address *at) {
     const struct sockaddr_un *un = (const struct sockaddr_un *)(const void *)&at->at;
-    if (at->at.ss_family != AF_UNIX || !un->sun_path[0]) return;
+    return at->at.ss_family == AF_UNIX && un->sun_path[0] ? un->sun_path : NULL;
+}
+
+/* Removes a Unix socket without a listener. Anything else at its path is an error. */
+static ravel_status remove_stale(const ravel__address *at, ravel_error *err) {
+    const char *path = path_of(at);
+    struct stat st;
+    if (!path || lstat(path, &st) != 0) return RAVEL_OK;
+    if (!S_ISSOCK(st.st_mode))
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "cannot listen at unix:%s: there is a file or folder of that name, which is not a socket; "
+                               "choose another path",
+                               path);
     int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (probe < 0) return;
-    if (connect(probe, (const struct sockaddr *)&at->at, at->bytes) < 0 && errno == ECONNREFUSED)
-        (void)unlink(un->sun_path);
+    if (probe < 0) return RAVEL_OK;
+    if (connect(probe, (const struct sockaddr *)&at->at, at->bytes) < 0 && errno == ECONNREFUSED) (void)unlink(path);
     (void)close(probe);
+    return RAVEL_OK;
+}
+
+static void note_file(link_listener *l) {
+    struct stat st;
+    const char *path = path_of(&l->at);
+    if (path && lstat(path, &st) == 0) l->device = st.st_dev, l->inode = st.st_ino;
+}
+
+void ravel__listener_remove(const link_listener *l) {
+    struct stat st;
+    const char *path = path_of(&l->at);
+    if (path && lstat(path, &st) == 0 && S_ISSOCK(st.st_mode) && st.st_dev == l->device && st.st_ino == l->inode)
+        (void)unlink(path);
 }
 
 static ravel_status listen_at(ravel__hub *hub, ravel__address *at, ravel_error *err) {
@@ -39,9 +70,13 @@ static ravel_status listen_at(ravel__hub *hub, ravel__address *at, ravel_error *
     int one = 1, fd = socket(at->at.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) return listen_failed(at, "make a socket for", err);
     link_listener *l = &hub->listeners[hub->listener_count];
-    *l = (link_listener){SOURCE_LISTENER, fd, 0, *at};
+    *l = (link_listener){.source = SOURCE_LISTENER, .fd = fd, .at = *at};
     if (at->at.ss_family != AF_UNIX) (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    remove_stale(at);
+    ravel_status stale = remove_stale(at, err);
+    if (stale) {
+        (void)close(fd);
+        return stale;
+    }
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = l};
     l->at.bytes = sizeof l->at.at;
     if (bind(fd, (struct sockaddr *)&at->at, at->bytes) < 0 || listen(fd, SOMAXCONN) < 0 ||
@@ -51,8 +86,28 @@ static ravel_status listen_at(ravel__hub *hub, ravel__address *at, ravel_error *
         (void)close(fd);
         return status;
     }
+    note_file(l);
     hub->listener_count++;
     return RAVEL_OK;
+}
+
+/* Whether links at this address use the token of this user's cache folder. */
+static int uses_user_token(const ravel__hub *hub, const ravel__address *at) {
+    return !*hub->token && !hub->options.open && at->at.ss_family != AF_UNIX && ravel__address_is_local(at);
+}
+
+static ravel_status find_user_token(ravel__hub *hub, ravel_error *err) {
+    char token[RAVEL__TOKEN_MOST];
+    if (hub->user_token) return RAVEL_OK;
+    ravel_status status = ravel__token_user(token, err);
+    if (status) return status;
+    hub->user_token = ravel__link_copy_text(hub->options.allocator, token);
+    return hub->user_token ? RAVEL_OK : ravel__no_memory(err, RAVEL__TOKEN_MOST, "a token");
+}
+
+static void choose_token(ravel__link *link, const ravel__address *at) {
+    link->token_kind = *link->hub->token ? RAVEL__TOKEN_GIVEN : RAVEL__TOKEN_NONE;
+    if (uses_user_token(link->hub, at) && link->hub->user_token) link->token_kind = RAVEL__TOKEN_USER;
 }
 
 static ravel_status check_public(const ravel__hub *hub, const ravel__address *at, ravel_error *err) {
@@ -73,6 +128,7 @@ ravel_status ravel__hub_listen(ravel__hub *hub, const char *list, ravel_error *e
             return ravel_error_set(err, RAVEL_E_ARGUMENT, "at most %d addresses to listen at", LINK_LISTENERS);
         status = ravel__address_parse(word, length, &at, err);
         if (!status) status = check_public(hub, &at, err);
+        if (!status && uses_user_token(hub, &at)) status = find_user_token(hub, err);
         if (!status) status = listen_at(hub, &at, err);
         word += length + (word[length] == ',');
     }
@@ -111,6 +167,7 @@ static int make_greeting(ravel__link *link, const void *hello, int32_t bytes) {
     ravel__greeting g = {.role = link->connects ? RAVEL__ROLE_CONNECTS : RAVEL__ROLE_ACCEPTS};
     g.hello_bytes = (uint32_t)bytes;
     g.most_body = (uint64_t)link->hub->options.max_body;
+    g.token_kind = link->token_kind;
     if (getrandom(g.nonce, sizeof g.nonce, 0) != (ssize_t)sizeof g.nonce) return 0;
     ravel__greeting_write(&g, link->mine);
     if (bytes > 0) memcpy(link->mine + RAVEL__GREETING_BYTES, hello, (size_t)bytes);
@@ -128,12 +185,46 @@ static void send_raw(ravel__link *link, const void *bytes, int64_t count) {
 
 /* ---- accepting ------------------------------------------------------------------------------------------ */
 
-/* A process of another user does not come in through a Unix socket. */
+/* A process of another user does not come in through a Unix socket, nor is one talked to; root is one, too. */
 static int is_same_user(int fd) {
     struct ucred peer;
     socklen_t bytes = sizeof peer;
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) < 0) return 0;
-    return peer.uid == geteuid() || peer.uid == 0 || geteuid() == 0;
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 && peer.uid == geteuid();
+}
+
+/* Sends the reason, as far as the socket takes it at once. */
+static void send_refusal(int fd, const char *why, int again) {
+    uint8_t bytes[RAVEL__GREETING_BYTES + LINK_WHY], drop[4096];
+    ravel__greeting g = {.role = RAVEL__ROLE_REFUSES, .hello_bytes = (uint32_t)strnlen(why, LINK_WHY)};
+    g.most_body = again != 0;
+    ravel__greeting_write(&g, bytes);
+    memcpy(bytes + RAVEL__GREETING_BYTES, why, g.hello_bytes);
+    (void)send(fd, bytes, RAVEL__GREETING_BYTES + g.hello_bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+    (void)recv(fd, drop, sizeof drop, MSG_DONTWAIT); /* bytes left unread would reset the connection */
+}
+
+static void turn_away(ravel__link *link, const char *why, int again) {
+    RAVEL_ASSERT(!link->connects && link->state != LINK_UP && link->fd >= 0);
+    send_refusal(link->fd, why, again);
+    ravel__link_drop(link);
+}
+
+/* Closes the oldest of the accepted links that are at this step of the handshake, if they are `most` or more. */
+static void make_room(ravel__hub *hub, link_state step, int32_t most) {
+    RAVEL_ASSERT(step == LINK_GREETS || step == LINK_PROVES);
+    ravel__link *oldest = NULL; /* the list begins with the newest */
+    int32_t count = 0;
+    for (ravel__link *l = hub->links; l; l = l->next)
+        if (!l->connects && l->state == step) oldest = l, count++;
+    if (oldest && count >= most) turn_away(oldest, "too many connections prove themselves at once", 1);
+}
+
+/* The lowest free number is always given, so a high one says that many are open. */
+static int is_near_limit(int fd) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return 0;
+    rlim_t reserve = limit.rlim_cur / 4 < FILES_RESERVE ? limit.rlim_cur / 4 : FILES_RESERVE;
+    return (rlim_t)fd >= limit.rlim_cur - reserve;
 }
 
 /* A process that connects through a Unix socket has no address of its own: it is named by the socket and its number. */
@@ -150,15 +241,23 @@ static void name_peer(ravel__link *link, const link_listener *listener, const ra
 }
 
 static void take_in(ravel__hub *hub, const link_listener *listener, int fd, const ravel__address *from) {
-    RAVEL_ASSERT(fd >= 0 && hub->accepted >= 0);
-    int welcome = hub->accepted < hub->options.max_links && ravel__networks_hold(hub->allow, from) &&
-                  (from->at.ss_family != AF_UNIX || is_same_user(fd));
-    ravel__link *link = welcome ? ravel__link_new(hub, 0) : NULL;
+    RAVEL_ASSERT(fd >= 0 && hub->up >= 0);
+    const char *why = NULL;
+    int again = is_near_limit(fd);
+    if (again) make_room(hub, LINK_GREETS, 1);
+    if (again) why = "it has too many open files; raise the limit of descriptors (ulimit -n)";
+    if (!ravel__networks_hold(hub->allow, from)) why = "this address is not in a network that it allows", again = 0;
+    if (from->at.ss_family == AF_UNIX && !is_same_user(fd))
+        why = "it belongs to another user; a Unix socket is for processes of one user", again = 0;
+    if (!why) make_room(hub, LINK_GREETS, hub->options.max_strangers);
+    ravel__link *link = why ? NULL : ravel__link_new(hub, 0);
     if (!link) {
+        send_refusal(fd, why ? why : "it has no memory for another link", !why || again);
         (void)close(fd);
         return;
     }
     link->fd = fd;
+    choose_token(link, from);
     link->state = LINK_GREETS;
     link->patience = hub->options.handshake;
     link->deadline_ns = hub->polled_ns + (int64_t)(hub->options.handshake * SECOND_NS);
@@ -168,7 +267,7 @@ static void take_in(ravel__hub *hub, const link_listener *listener, int fd, cons
 }
 
 void ravel__hub_accept(ravel__hub *hub, link_listener *listener) {
-    for (int i = 0; i < 64; i++) {
+    for (int i = 0; i < ACCEPTS; i++) {
         ravel__address from = {.bytes = sizeof from.at};
         int fd = accept4(listener->fd, (struct sockaddr *)&from.at, &from.bytes, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd >= 0) {
@@ -186,7 +285,7 @@ void ravel__hub_accept(ravel__hub *hub, link_listener *listener) {
 /* ---- connecting ----------------------------------------------------------------------------------------- */
 
 void ravel__link_again(ravel__link *link, int64_t now, const char *trouble) {
-    RAVEL_ASSERT(link->connects && link->state <= LINK_GREETS && link->next_address >= link->addresses);
+    RAVEL_ASSERT(link->connects && link->state <= LINK_PROVES && link->next_address >= link->addresses);
     (void)snprintf(link->trouble, sizeof link->trouble, "%s: %s", link->peer, trouble);
     if (link->fd >= 0) (void)close(link->fd);
     link->fd = -1;
@@ -219,6 +318,12 @@ void ravel__link_try(ravel__link *link, int64_t now) {
         ravel__link_again(link, now, why.message);
         return;
     }
+    if (uses_user_token(link->hub, &at) && find_user_token(link->hub, &why)) {
+        ravel__link_again(link, now, why.message);
+        return;
+    }
+    choose_token(link, &at);
+    ravel__le32(link->mine + RAVEL__GREETING_KIND, link->token_kind);
     link->fd = socket(at.at.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (link->fd < 0) {
         ravel__link_again(link, now, strerror(errno));
@@ -248,6 +353,10 @@ void ravel__link_connected(ravel__link *link) {
     }
     link->state = LINK_GREETS;
     set_options(link);
+    if (!link->is_tcp && !is_same_user(link->fd)) {
+        ravel__link_lose(link, "the socket belongs to another user; a Unix socket is for processes of one user");
+        return;
+    }
     send_raw(link, link->mine, link->mine_bytes);
 }
 
@@ -282,13 +391,34 @@ static void prove(ravel__link *link, const char *word, uint8_t *digest) {
                   *second = link->connects ? link->theirs : link->mine;
     size_t first_bytes = (size_t)(link->connects ? link->mine_bytes : link->theirs_bytes);
     size_t second_bytes = (size_t)(link->connects ? link->theirs_bytes : link->mine_bytes);
-    ravel__link_proof(link->hub->token, word, first, first_bytes, second, second_bytes, digest);
+    const ravel__hub *hub = link->hub;
+    const char *token = link->token_kind == RAVEL__TOKEN_USER ? hub->user_token : hub->token;
+    ravel__link_proof(token, word, first, first_bytes, second, second_bytes, digest);
 }
 
 static void refuse(ravel__link *link, const char *what) {
     char why[LINK_WHY];
     (void)snprintf(why, sizeof why, "%s: %s", link->peer, what);
+    if (!link->connects) send_refusal(link->fd, what, 0);
     ravel__link_lose(link, why);
+}
+
+/* The other side refuses the link: 1. */
+static int take_refusal(ravel__link *link, int32_t here) {
+    const uint8_t *in = link->in + link->in_at;
+    ravel__greeting g;
+    char text[LINK_WHY / 2], why[LINK_WHY];
+    if (here < RAVEL__GREETING_BYTES || ravel__greeting_read(in, RAVEL__ROLE_ACCEPTS, &g) ||
+        g.role != RAVEL__ROLE_REFUSES)
+        return 0;
+    if (here < RAVEL__GREETING_BYTES + (int32_t)g.hello_bytes) return 1;
+    ravel__peer_text(in + RAVEL__GREETING_BYTES, g.hello_bytes, text, sizeof text);
+    (void)snprintf(why, sizeof why, "%s refused the link in the handshake: %s", link->peer, text);
+    if (g.most_body)
+        ravel__link_again(link, ravel__clock_ns(), why);
+    else
+        ravel__link_lose(link, why);
+    return 1;
 }
 
 static void come_up(ravel__link *link) {
@@ -301,6 +431,7 @@ static void come_up(ravel__link *link) {
     link->state = LINK_UP;
     link->trouble[0] = '\0'; /* of earlier attempts: it explains nothing that happens from here on */
     link->was_up = 1;
+    hub->up += !link->connects;
     link->stage = IN_HEAD;
     link->deadline_ns = 0;
     link->last_in_ns = link->last_out_ns = hub->polled_ns;
@@ -317,7 +448,7 @@ static void take_greeting(ravel__link *link, int32_t here) {
     ravel__greeting g;
     const uint8_t *in = link->in + link->in_at;
     uint8_t digest[RAVEL__SHA256_BYTES];
-    if (here < RAVEL__GREETING_BYTES) return;
+    if (here < RAVEL__GREETING_BYTES || (link->connects && take_refusal(link, here))) return;
     const char *wrong = ravel__greeting_read(in, link->connects ? RAVEL__ROLE_ACCEPTS : RAVEL__ROLE_CONNECTS, &g);
     if (wrong) {
         refuse(link, wrong);
@@ -329,7 +460,9 @@ static void take_greeting(ravel__link *link, int32_t here) {
     memcpy(link->theirs, in, (size_t)bytes);
     link->theirs_bytes = bytes;
     link->most_out = g.most_body;
+    link->peer_token_kind = g.token_kind;
     link->in_at += bytes;
+    if (!link->connects) make_room(link->hub, LINK_PROVES, link->hub->options.max_strangers);
     link->state = LINK_PROVES;
     if (!link->connects) {
         send_raw(link, link->mine, link->mine_bytes);
@@ -342,9 +475,18 @@ static void take_greeting(ravel__link *link, int32_t here) {
 static void take_proof(ravel__link *link, int32_t here) {
     uint8_t expected[RAVEL__SHA256_BYTES], digest[RAVEL__SHA256_BYTES];
     if (here < RAVEL__SHA256_BYTES) return;
+    if (link->connects && ravel__greeting_begins(link->in + link->in_at)) {
+        (void)take_refusal(link, here);
+        return;
+    }
     prove(link, link->connects ? "accepts" : "connects", expected);
     if (!ravel__digest_equal(expected, link->in + link->in_at)) {
-        refuse(link, "the token is another one");
+        refuse(link, link->connects ? "its proof of the token is wrong"
+                                    : ravel__token_mismatch(link->token_kind, link->peer_token_kind));
+        return;
+    }
+    if (!link->connects && link->hub->up >= link->hub->options.max_links) {
+        turn_away(link, "it has as many links as it takes", 1);
         return;
     }
     link->in_at += RAVEL__SHA256_BYTES;

@@ -7,6 +7,7 @@
 #include "comm/address.h"
 #include "comm/link.h"
 #include "comm/link_frame.h"
+#include "comm/token.h"
 
 #include <stdbool.h>
 #include <sys/socket.h>
@@ -74,6 +75,9 @@ struct ravel__link {
     int32_t writing;   /* ravel__link_write is running: what is queued meanwhile goes out with it */
     int32_t mute;      /* writing failed: only what still comes is read, which says why */
     int32_t is_tcp;
+    int32_t paused;           /* its queue is long: nothing is read */
+    uint32_t token_kind;      /* RAVEL__TOKEN_...: of this side */
+    uint32_t peer_token_kind;
     int64_t deadline_ns, retry_ns, pause_ns;
     double patience;                /* seconds until the deadline, as they were given */
     char *addresses, *next_address; /* connecting side */
@@ -107,6 +111,8 @@ typedef struct link_listener {
     int fd;
     int32_t paused;
     ravel__address at;
+    dev_t device; /* of a Unix socket's file, which is removed at the end */
+    ino_t inode;
 } link_listener;
 
 /* A link that a thread waits for alone. Between LENT and BACK only that thread touches `at` and `got`. */
@@ -127,9 +133,10 @@ struct ravel__hub {
     int epoll, wake;
     ravel__hub_options options;
     char *token, *allow;
+    char *user_token; /* NULL: not needed yet */
     ravel__hub_handler handler;
     link_listener listeners[LINK_LISTENERS];
-    int32_t listener_count, accepted;
+    int32_t listener_count, up; /* up: accepted links that are */
     char address[LINK_LISTENERS * RAVEL__ADDRESS_TEXT];
     uint8_t hello[RAVEL__HELLO_MOST];
     int32_t hello_bytes;
@@ -149,7 +156,7 @@ bool ravel__link_ok(const ravel__link *link);
 void ravel__link_lose(ravel__link *link, const char *why);
 /* Takes it from its list and closes the descriptor; freed when the poll ends. */
 void ravel__link_drop(ravel__link *link);
-/* Puts the descriptor under epoll, with or without an interest in writing. */
+/* Puts the descriptor under epoll, with or without an interest in writing; in reading, unless it is paused. */
 int ravel__link_watch(ravel__link *link, int adds, int out);
 char *ravel__link_copy_text(const ravel_allocator *allocator, const char *text);
 
@@ -188,6 +195,8 @@ void ravel__ring_get(ravel__link *link, uint8_t *to, uint64_t bytes);
 /* ---- link_open.c ---- */
 ravel_status ravel__hub_listen(ravel__hub *hub, const char *list, ravel_error *err);
 void ravel__hub_accept(ravel__hub *hub, link_listener *listener);
+/* Removes the file of its Unix socket, if it is still that one. */
+void ravel__listener_remove(const link_listener *listener);
 /* The next address of a connecting link. */
 void ravel__link_try(ravel__link *link, int64_t now);
 /* An attempt failed: the next address, or the first one again after a pause. */
@@ -205,6 +214,8 @@ ravel_status ravel__link_frame(ravel__link *link, uint32_t type, const ravel__me
 void ravel__link_write(ravel__link *link);
 void ravel__link_read(ravel__link *link);
 void ravel__link_free_queue(ravel__link *link);
+/* Reads again, if it was paused and its queue is short enough. */
+void ravel__link_resume(ravel__link *link);
 /* A read into the buffer gave this: bytes, 0 (closed) or -1 and the system's error. */
 void ravel__link_took(ravel__link *link, ssize_t got, int error);
 

@@ -378,12 +378,14 @@ static ravel_status remote_subset(ravel_comm *comm, ravel_comm *child, const int
     return RAVEL_OK;
 }
 
+/* clang-format off */
 #define TABLE(wire_name)                                                                                          \
     {                                                                                                             \
         .name = (wire_name), .request_bytes = sizeof(remote_request), .exact_bytes = 4096, .start = remote_start, \
         .test = remote_test, .wait = remote_wait, .cancel = remote_cancel, .subset = remote_subset,               \
         .abort = remote_abort, .alive = remote_alive, .close = remote_close                                       \
     }
+/* clang-format on */
 static const ravel__backend backends[] = {TABLE("mpi"), TABLE("tcp"), TABLE("wire")};
 
 static const ravel__backend *backend_of(const ravel__wire *wire) {

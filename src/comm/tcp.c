@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "comm/remote.h"
+#include "comm/token.h"
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -214,7 +215,7 @@ static void *on_place(void *user, ravel__link *link, const ravel__message *head)
     if (net->state == TCP_MEETS && head->kind == TCP_TABLE && link == net->root)
         return head->bytes <= TCP_FRAME_MOST ? net->table : NULL;
     if (net->state == TCP_MEETS && head->kind == TCP_HELLOS && link == net->root)
-        return head->bytes == net->ranks * (int64_t)sizeof *net->hellos ? net->hellos : NULL;
+        return head->bytes == net->ranks * (int64_t)sizeof *net->hellos ? net->incoming : NULL;
     if (head->kind != TCP_DATA || !p) return NULL;
     ravel__transfer *t = *find_receive(p, (uint32_t)(head->id >> 32));
     int64_t at = (int64_t)(uint32_t)head->id * TCP_PIECE;
@@ -409,6 +410,7 @@ static void free_net(ravel__net *net) {
     }
     ravel__release(NULL, net->peers, n * sizeof *net->peers);
     ravel__release(NULL, net->hellos, n * sizeof *net->hellos);
+    ravel__release(NULL, net->incoming, n * sizeof *net->incoming);
     ravel__release(NULL, net->arrivals, 2 * n * sizeof(void *));
     ravel__release(NULL, net->loose_hellos, n * sizeof *net->loose_hellos);
     ravel__release(NULL, net, sizeof *net);
@@ -450,9 +452,10 @@ static ravel__net *new_net(const ravel__wire_open *how, const ravel__launch *lau
     net->machine = ravel__machine_number();
     net->peers = ravel__calloc(NULL, n, sizeof *net->peers);
     net->hellos = ravel__calloc(NULL, n, sizeof *net->hellos);
+    net->incoming = ravel__calloc(NULL, n, sizeof *net->incoming);
     net->arrivals = ravel__calloc(NULL, 2 * n, sizeof(void *));
     net->loose_hellos = ravel__calloc(NULL, n, sizeof *net->loose_hellos);
-    if (!net->peers || !net->hellos || !net->arrivals || !net->loose_hellos) {
+    if (!net->peers || !net->hellos || !net->incoming || !net->arrivals || !net->loose_hellos) {
         free_net(net);
         return NULL;
     }
@@ -466,9 +469,8 @@ static int wire_open(ravel__wire_open *how, ravel__net **out, int32_t *rank, int
     ravel__launch launch;
     ravel_error err = RAVEL_ERROR_INIT;
     char token[RAVEL__TOKEN_MOST];
-    int32_t open = 0;
     ravel_status status = ravel__launch_find(o, &launch, &err);
-    if (!status) status = ravel__launch_token(o, token, &open, &err);
+    if (!status) status = ravel__token_find(NULL, o->token_file, token, &err);
     if (status) {
         (void)snprintf(how->why, sizeof how->why, "%.470s", err.message);
         return RAVEL__WIRE_ARGUMENT;
@@ -476,7 +478,7 @@ static int wire_open(ravel__wire_open *how, ravel__net **out, int32_t *rank, int
     ravel__net *net = new_net(how, &launch);
     if (!net) return RAVEL__WIRE_MEMORY;
     net->timeout = o->timeout;
-    int code = ravel__tcp_meet(net, o, &launch, token, open, how->deadline_ns);
+    int code = ravel__tcp_meet(net, o, &launch, token, how->deadline_ns);
     if (code) {
         (void)snprintf(how->why, sizeof how->why, "%s", net->why);
         free_net(net);

@@ -63,6 +63,7 @@ struct ravel__net {
     double timeout;
     tcp_peer *peers;         /* [ranks] */
     tcp_hello *hellos;       /* [ranks] */
+    tcp_hello *incoming;     /* [ranks] those of rank 0, until they are whole and checked */
     ravel__link **arrivals;  /* [ranks] rank 0, while meeting; the same for those without a number: */
     ravel__link **loose;     /* [ranks] */
     tcp_hello *loose_hellos; /* [ranks] */
@@ -78,7 +79,7 @@ struct ravel__net {
 
 /* Opens the hub and meets the other ranks: 0 or a code, with a sentence in net->why. */
 int ravel__tcp_meet(ravel__net *net, const ravel_comm_options *options, const ravel__launch *launch, const char *token,
-                    int32_t open, int64_t deadline_ns);
+                    int64_t deadline_ns);
 /* Handlers while meeting. */
 int ravel__tcp_meet_up(ravel__net *net, ravel__link *link, const void *hello, int32_t bytes);
 void ravel__tcp_meet_message(ravel__net *net, uint32_t kind, const void *body, int64_t bytes);

@@ -14,9 +14,11 @@
 #include "comm/machine.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { RETRY_NS = 100000000 };
@@ -113,9 +115,12 @@ void ravel__tcp_meet_message(ravel__net *net, uint32_t kind, const void *body, i
         net->world = table.world;
         return;
     }
+    const tcp_hello *hellos = body;
+    RAVEL_ASSERT(bytes == net->ranks * (int64_t)sizeof one);
     for (int32_t r = 0; r < net->ranks; r++)
-        if (!ravel__tcp_read_hello(&net->hellos[r], sizeof one, &one) || one.rank != r) return;
+        if (!ravel__tcp_read_hello(&hellos[r], sizeof one, &one) || one.rank != r || one.ranks != net->ranks) return;
     if (!net->world) return;
+    if (hellos != net->hellos) memcpy(net->hellos, hellos, (size_t)bytes);
     net->met = net->ranks;
     for (int32_t r = 0; r < net->ranks; r++) /* peers that connected before this rank had the table */
         if (net->peers[r].claim != net->world) ravel__tcp_forget(net, r, "another world");
@@ -200,8 +205,7 @@ static int choose_listen(ravel__net *net, const ravel_comm_options *o, const cha
     return 0;
 }
 
-static int open_hub(ravel__net *net, const ravel_comm_options *o, const char *rendezvous, const char *token,
-                    int32_t open) {
+static int open_hub(ravel__net *net, const ravel_comm_options *o, const char *rendezvous, const char *token) {
     ravel__hub_options h;
     ravel__hub_handler handler = ravel__tcp_handler(net);
     ravel_error err = RAVEL_ERROR_INIT;
@@ -210,8 +214,9 @@ static int open_hub(ravel__net *net, const ravel_comm_options *o, const char *re
     int code = choose_listen(net, o, rendezvous, list, sizeof list);
     if (code) return code;
     ravel__hub_options_default(&h);
-    h.listen = list, h.token = token, h.open = open, h.allow = o->allow;
+    h.listen = list, h.token = token, h.allow = o->allow;
     h.max_links = 2 * net->ranks + 64;
+    h.max_strangers = net->ranks > h.max_strangers ? net->ranks : h.max_strangers; /* all may come at once */
     h.shared = o->shared;
     h.max_body = hellos > TCP_PIECE ? hellos : TCP_PIECE;
     ravel_status status = ravel__hub_open(&h, &handler, &net->hub, &err);
@@ -234,30 +239,48 @@ static int make_hello(ravel__net *net) {
 
 /* ---- a file ---------------------------------------------------------------------------------------------- */
 
-/* Written under another name and renamed, so that readers see a complete file. */
-static int write_file(ravel__net *net, const char *path) {
-    char other[RAVEL__LAUNCH_TEXT + 32];
-    (void)snprintf(other, sizeof other, "%s.%lld", path, (long long)getpid());
-    FILE *f = fopen(other, "w");
-    int ok = f && fprintf(f, "%s\n", ravel__hub_address(net->hub)) > 0;
-    if (f && fclose(f) != 0) ok = 0;
-    if (ok && rename(other, path) == 0) {
-        (void)snprintf(net->file, sizeof net->file, "%s", path);
-        return 0;
-    }
-    (void)snprintf(net->why, sizeof net->why, "the rendezvous file \"%.200s\" cannot be written: %s", path,
-                   strerror(errno));
-    (void)unlink(other);
-    return RAVEL__WIRE_ARGUMENT;
-}
-
 static int read_file(const char *path, char *address, size_t bytes) {
-    FILE *f = fopen(path, "r");
+    FILE *f = fopen(path, "re");
     size_t got = f ? fread(address, 1, bytes - 1, f) : 0;
     if (f) (void)fclose(f);
     address[got] = '\0';
     address[strcspn(address, "\n")] = '\0';
     return address[0] != '\0';
+}
+
+/* Whether a file of that name may be replaced: it is empty, or it holds what rank 0 of an earlier world wrote. */
+static int may_replace(const char *path) {
+    char text[2 * TCP_ADDRESS_MOST];
+    struct stat st;
+    if (lstat(path, &st) != 0) return 1;
+    if (!S_ISREG(st.st_mode) || st.st_size >= (off_t)sizeof text) return 0;
+    if (st.st_size == 0 || !read_file(path, text, sizeof text)) return st.st_size == 0;
+    return strncmp(text, "unix:", 5) == 0 || text[0] == '[' || (text[0] >= '0' && text[0] <= '9' && strchr(text, ':'));
+}
+
+static int cannot_write(ravel__net *net, const char *path, const char *why) {
+    (void)snprintf(net->why, sizeof net->why, "the rendezvous file \"%.200s\" cannot be written: %s", path, why);
+    return RAVEL__WIRE_ARGUMENT;
+}
+
+/* Written under a name that nobody can have prepared and renamed, so that readers see a complete file. */
+static int write_file(ravel__net *net, const char *path) {
+    char other[RAVEL__LAUNCH_TEXT + 64];
+    uint64_t number = 0;
+    if (!may_replace(path)) return cannot_write(net, path, "it exists, and is not a rendezvous file; choose another path");
+    if (getrandom(&number, sizeof number, 0) != (ssize_t)sizeof number) number = (uint64_t)ravel__clock_ns();
+    (void)snprintf(other, sizeof other, "%s.%016llx", path, (unsigned long long)number);
+    int fd = open(other, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (fd < 0) return cannot_write(net, path, strerror(errno));
+    int ok = dprintf(fd, "%s\n", ravel__hub_address(net->hub)) > 0;
+    ok = close(fd) == 0 && ok;
+    if (ok && rename(other, path) == 0) {
+        (void)snprintf(net->file, sizeof net->file, "%s", path);
+        return 0;
+    }
+    (void)cannot_write(net, path, strerror(errno));
+    (void)unlink(other);
+    return RAVEL__WIRE_ARGUMENT;
 }
 
 /* ---- the meeting ---------------------------------------------------------------------------------------- */
@@ -315,10 +338,10 @@ static int missing(ravel__net *net) {
 }
 
 int ravel__tcp_meet(ravel__net *net, const ravel_comm_options *o, const ravel__launch *launch, const char *token,
-                    int32_t open, int64_t deadline_ns) {
+                    int64_t deadline_ns) {
     const char *rendezvous = launch->rendezvous;
     int64_t again_ns = 0;
-    int code = open_hub(net, o, rendezvous, token, open);
+    int code = open_hub(net, o, rendezvous, token);
     if (!code) code = make_hello(net);
     if (!code && net->rank == 0 && is_file(rendezvous)) code = write_file(net, rendezvous + 5);
     if (code) return code;

@@ -157,7 +157,9 @@ __device__ void do_tile(const Job &job) {
 }
 
 /* The block in the launch's own parameters, in four sizes: launching costs time by size. */
+/* clang-format off */
 template <int BYTES> struct Block { alignas(16) char bytes[BYTES]; };
+/* clang-format on */
 
 template <int BYTES>
 __global__ void __launch_bounds__(RAVEL__ROW_THREADS) rows_in_launch(const __grid_constant__ Block<BYTES> block) {

@@ -71,8 +71,8 @@ ravel_status ravel__collector_room(ravel_collector *collector, int64_t length, r
 
 void *ravel__collector_place(const ravel_collector *collector, int32_t field) {
     RAVEL_ASSERT(field >= 0 && field < collector->field_count);
-    return (char *)collector->data[field].at +
-           ravel__field_bytes(&collector->fields[field], collector->count, collector->tokens);
+    char *at = collector->data[field].at; /* NULL as long as every sample has no elements of this field */
+    return at ? at + ravel__field_bytes(&collector->fields[field], collector->count, collector->tokens) : NULL;
 }
 
 void ravel__collector_push(ravel_collector *collector, int64_t length) {

@@ -7,7 +7,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define AT(field) (int32_t) offsetof(ravel_feed_options, field)
+#define AT(field) ((int32_t)offsetof(ravel_feed_options, field))
 static const ravel_option table[] = {
     {"owners", RAVEL_OPTION_ENUM, AT(owners), "tp0-first-last", 0, 0, RAVEL_OWNERS_CHOICES, "which ranks read samples"},
     {"prefetch", RAVEL_OPTION_I32, AT(prefetch), "4", 0, RAVEL__PREFETCH_MOST, NULL,

@@ -9,7 +9,7 @@
 
 /* ---- options -------------------------------------------------------------------------------------------- */
 
-#define AT(field) (int32_t) offsetof(ravel_source_options, field)
+#define AT(field) ((int32_t)offsetof(ravel_source_options, field))
 static const ravel_option table[] = {
     {"data", RAVEL_OPTION_STRING, AT(data), NULL, 0, 0, "FILE", "read samples from this JSON-lines file"},
     {"mock", RAVEL_OPTION_STRING, AT(mock), NULL, 0, 0, "JSON",

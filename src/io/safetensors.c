@@ -201,7 +201,7 @@ static int by_name(const void *a, const void *b) {
     const ravel_safetensor *const *x = a, *const *y = b;
     int order = strcmp((*x)->name, (*y)->name);
     if (order) return order;
-    return (*x)->shard < (*y)->shard ? -1 : (*x)->shard > (*y)->shard;
+    return ((*x)->shard > (*y)->shard) - ((*x)->shard < (*y)->shard);
 }
 
 /* Tensors must lie back to back from the first byte of the data to the last. */

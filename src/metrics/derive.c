@@ -97,7 +97,8 @@ static void derive_phase(ravel_metrics *m, int32_t phase, const ravel__reduced_p
 
 static void derive_time(ravel_metrics *m, const ravel__reduced *r, double seconds) {
     RAVEL_ASSERT(r->ranks == m->reducer.size);
-    double other = seconds; /* ranks that were faster waited for the slowest: that is in here too */
+    double other = m->next.values[RAVEL_METRIC_TIME_WALL]
+                       .real; /* ranks that were faster waited for the slowest: that is in here too */
     for (int32_t i = 0; i < RAVEL_PHASES; i++) {
         derive_phase(m, i, &r->phases[i], r->ranks);
         other -= (double)r->phases[i].self_ns / 1e9 / (double)r->ranks;

@@ -11,7 +11,7 @@
 
 /* ---- options -------------------------------------------------------------------------------------------- */
 
-#define AT(field) (int32_t) offsetof(ravel_metrics_options, field)
+#define AT(field) ((int32_t)offsetof(ravel_metrics_options, field))
 static const ravel_option option_table[] = {
     {"world", RAVEL_OPTION_I64, AT(world), "0", 0, 1e9, NULL, "ranks of the whole job for per-GPU figures; 0: all"},
     {"updates", RAVEL_OPTION_I64, AT(updates), "0", 0, 1e15, NULL, "updates that are planned; 0: unknown"},
@@ -218,6 +218,7 @@ ravel_status ravel_metrics_create(const ravel_metrics_options *given, ravel_metr
     ravel__memory_open(m);
     m->clock_offset_ns = clock_offset();
     m->begun_ns = ravel__clock_ns();
+    m->row_ns = -1;
     *metrics = m;
     return RAVEL_OK;
 }
@@ -236,6 +237,8 @@ void ravel_metrics_free(ravel_metrics *m) {
 
 void ravel_metrics_begin(ravel_metrics *m) {
     m->begun_ns = ravel__clock_ns();
+    m->aside_ns = 0;
+    if (m->row_ns < 0) m->row_ns = m->begun_ns;
 }
 
 /* `last` becomes a copy of `next`, arrays by content. */
@@ -260,13 +263,17 @@ static void start_anew(ravel_metrics *m, int64_t now) {
     memset(&m->lengths, 0, sizeof m->lengths);
     m->head_tokens = 0;
     m->span_count = 0;
-    m->begun_ns = now;
+    m->begun_ns = m->row_ns = now;
+    m->aside_ns = 0;
 }
 
 ravel_status ravel_metrics_update(ravel_metrics *m, int64_t step, ravel_error *err) {
     int64_t now = ravel__clock_ns();
     ravel__phases_cut(m, now);
-    ravel_metrics_add(m, RAVEL_METRIC_TIME_UPDATE, (double)(now - m->begun_ns) / 1e9, 1);
+    int64_t row_ns = m->row_ns < 0 || m->row_ns > m->begun_ns ? m->begun_ns : m->row_ns;
+    RAVEL_ASSERT(m->aside_ns >= 0 && m->aside_ns <= now - m->begun_ns);
+    ravel_metrics_add(m, RAVEL_METRIC_TIME_UPDATE, (double)(now - m->begun_ns - m->aside_ns) / 1e9, 1);
+    ravel_metrics_add(m, RAVEL_METRIC_TIME_WALL, (double)(now - row_ns) / 1e9, 1);
     ravel__memory_sample(m);
     ravel_status status = ravel__metrics_reduce(m, step, err);
     if (status) return status;

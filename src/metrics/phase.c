@@ -31,6 +31,20 @@ static void keep_span(ravel_metrics *m, const ravel__open_phase *open, int64_t n
     m->spans[m->span_count++] = span;
 }
 
+/* Phases that are no part of the update. */
+static int is_aside(int32_t phase) {
+    return phase == RAVEL_PHASE_CHECKPOINT || phase == RAVEL_PHASE_EVAL;
+}
+
+/* The outermost phase of that kind; of it what lies after the update's beginning. */
+static void account_aside(ravel_metrics *m, const ravel__open_phase *open, int64_t now) {
+    if (!is_aside(open->phase)) return;
+    for (const ravel__open_phase *outer = m->open; outer < open; outer++)
+        if (is_aside(outer->phase)) return;
+    RAVEL_ASSERT(m->aside_ns >= 0 && m->begun_ns <= now);
+    m->aside_ns += now - (open->begun_ns > m->begun_ns ? open->begun_ns : m->begun_ns);
+}
+
 /* Accounts for the open phase up to `now`. */
 static void account(ravel_metrics *m, ravel__open_phase *open, int64_t now) {
     ravel__phase_time *time = &m->phases[open->phase];
@@ -39,6 +53,7 @@ static void account(ravel_metrics *m, ravel__open_phase *open, int64_t now) {
     if (!open->again) time->total_ns += took;
     time->self_ns += took - open->inner_ns;
     time->used = 1;
+    account_aside(m, open, now);
     if (open > m->open) open[-1].inner_ns += took;
     keep_span(m, open, now);
 }
@@ -52,6 +67,7 @@ ravel_status ravel_metrics_phase_begin(ravel_metrics *m, ravel_phase phase, rave
                                ravel_phase_name((int32_t)phase), RAVEL__PHASE_DEPTH);
     ravel__open_phase open = {(int32_t)phase, is_open(m, (int32_t)phase), ravel__clock_ns(), 0};
     RAVEL_ASSERT(m->depth == 0 || m->open[m->depth - 1].begun_ns <= open.begun_ns);
+    if (m->row_ns < 0) m->row_ns = open.begun_ns;
     m->open[m->depth++] = open;
     return RAVEL_OK;
 }

@@ -117,25 +117,42 @@ static ravel__u128 greatest_divisor(ravel__u128 a, ravel__u128 b) {
     return a;
 }
 
-/* Forward, per token: 2 FLOPs per weight that it is multiplied with. Causal attention of a sequence of n: 2 FLOPs per
- * pair and unit of width, over n^2 / 2 pairs. Backward is twice the forward in both, so it cancels. */
-ravel_status ravel_cost_from_shape(const ravel_shape *shape, ravel_cost *cost, ravel_error *err) {
-    ravel_status status = ravel_shape_check(shape, err);
-    if (status) return status;
-    ravel__u128 linear = 2 * (ravel__u128)ravel_shape_matmul_weights(shape);
-    ravel__u128 quadratic = (ravel__u128)ravel_shape_attention_width(shape);
+/* Scaled down by what divides both, and to a linear part of at most 2^30. */
+static void set_scaled(ravel__u128 linear, ravel__u128 quadratic, ravel_cost *cost) {
     ravel__u128 divisor = greatest_divisor(linear, quadratic), most = (ravel__u128)1 << 30;
     RAVEL_ASSERT(divisor >= 1);
     linear /= divisor;
     quadratic /= divisor;
-    while (linear > most && quadratic > 1) {
+    while ((linear > most && quadratic > 1) || quadratic > most) {
         linear = (linear + 1) / 2;
         quadratic = (quadratic + 1) / 2;
     }
     while (linear > (ravel__u128)1 << 53) linear /= 2; /* not a real model: the ratio is out of range */
-    RAVEL_ASSERT(linear >= 1 && quadratic >= 1);
-    cost->linear = (int64_t)linear;
-    cost->quadratic = (int64_t)quadratic;
-    cost->overhead = 0;
+    *cost = (ravel_cost){(int64_t)linear, (int64_t)quadratic, 0};
+}
+
+/* Forward, per token: 2 FLOPs per weight that it is multiplied with. Causal attention of a sequence of n: 2 FLOPs per
+ * pair and unit of width, over n^2 / 2 pairs. */
+ravel_status ravel_cost_from_passes(const ravel_shape *shape, const ravel_passes *passes, ravel_cost *cost,
+                                    ravel_error *err) {
+    const int32_t given[] = {passes->layers, passes->head, passes->attention}, most = 1000000;
+    ravel_status status = ravel_shape_check(shape, err);
+    for (int i = 0; i < 3 && !status; i++)
+        if (given[i] < 0 || given[i] > most || given[0] == 0)
+            status = ravel_error_set(err, RAVEL_E_ARGUMENT,
+                                     "passes of layers %d, head %d and attention %d: they must be from 0 to %d, and "
+                                     "those of layers above 0",
+                                     given[0], given[1], given[2], most);
+    if (status) return status;
+    ravel__u128 all = (ravel__u128)ravel_shape_matmul_weights(shape),
+                head = (ravel__u128)shape->hidden * (ravel__u128)shape->vocab;
+    RAVEL_ASSERT(all > head);
+    set_scaled(2 * ((all - head) * (ravel__u128)given[0] + head * (ravel__u128)given[1]),
+               (ravel__u128)ravel_shape_attention_width(shape) * (ravel__u128)given[2], cost);
+    RAVEL_ASSERT(cost->linear >= 1 && cost->quadratic >= 0);
     return RAVEL_OK;
+}
+
+ravel_status ravel_cost_from_shape(const ravel_shape *shape, ravel_cost *cost, ravel_error *err) {
+    return ravel_cost_from_passes(shape, &(ravel_passes){300, 300, 300}, cost, err);
 }

@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#define AT(field) (int32_t) offsetof(ravel_plan_options, field)
+#define AT(field) ((int32_t)offsetof(ravel_plan_options, field))
 
 static const ravel_option table[] = {
     {"budget", RAVEL_OPTION_I64, AT(budget), "0", 1, 0x1p40, NULL,

@@ -253,7 +253,7 @@ static ravel_status read_size(const int64_t *word, size_t words, ravel__plan_siz
                             .trees = (int32_t)(word[10] >> 2 & 1)};
     if (s->count < 0 || s->count > RAVEL__MOST_SAMPLES || s->updates < 1 || s->updates > RAVEL__MOST_BINS ||
         s->micro_steps < 0 || s->dp < 1 || s->dp > RAVEL__MOST_BINS || s->micro_steps > RAVEL__MOST_BINS / s->dp ||
-        s->samples < 0 || s->skipped < 0 || s->samples + s->skipped != s->count || s->groups < 0 ||
+        s->samples < 0 || s->samples > s->count || s->skipped != s->count - s->samples || s->groups < 0 ||
         s->groups > s->samples || word[10] < 0 || word[10] > 7 || (!s->hybrid && s->groups))
         return bad(err, "their sizes do not agree");
     return words_for(s) == words ? RAVEL_OK : bad(err, "their sizes do not agree");

@@ -1,14 +1,17 @@
 /* Connecting over one communicator: the ranks agree on everything before the first weight moves.
  *
  *     hello       all-gather, 640 bytes per rank: settings, sizes, digests, versions, and failures
- *     manifests   one broadcast per distinct manifest
- *     catalog, terms, plan: computed alike on every rank; a difference is an error on every rank
+ *     manifests   of the senders, one broadcast per distinct one: every rank makes the same directory of them
+ *     plan        each receiver plans what it wants, as a generator of a publication does
+ *     terms       all-reduce: bytes, and which tensors move; a difference on any rank is an error on every rank
+ *     streams     receivers ask their senders
  *     buffers
  *     ready       all-reduce: is every rank ready, and has it the same plan? */
 #include "refit/session.h"
 
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/hash.h"
 #include "comm/agree.h"
 #include "comm/nccl_comm.h"
 #include "refit/bytes.h"
@@ -117,32 +120,56 @@ static ravel_status exchange_hellos(ravel_refit *refit, const ravel__hello *mine
 
 /* ---- manifests ------------------------------------------------------------------------------------------ */
 
-static size_t largest_manifest(const ravel__hello *hellos, int32_t ranks) {
-    int64_t most = 0;
-    for (int32_t r = 0; r < ranks; r++)
-        for (int side = 0; side < 2; side++)
-            if (hellos[r].manifest_bytes[side] > most) most = hellos[r].manifest_bytes[side];
-    return (size_t)most;
+/* The manifest of rank `from` into memory that is made for it. */
+static ravel_status receive_manifest(ravel_refit *refit, const manifests *own, const ravel__hello *hellos, int32_t from,
+                                     unsigned char **bytes, ravel_error *err) {
+    size_t size = (size_t)hellos[from].manifest_bytes[0];
+    *bytes = ravel__alloc(&refit->memory.allocator, size);
+    if (!*bytes) return ravel__no_memory(err, size, "a manifest");
+    RAVEL_ASSERT(from != refit->rank || own->size[0] == size);
+    if (from == refit->rank) memcpy(*bytes, own->bytes, size);
+    return ravel__broadcast(refit->transport, refit->comm, *bytes, (int64_t)size, from, err);
 }
 
-static ravel_status read_manifests(ravel_refit *refit, const manifests *own, ravel__catalog *catalog,
-                                   ravel__differences *list, ravel_error *err) {
-    const ravel__transport *t = refit->transport;
-    size_t most = largest_manifest(catalog->hellos, refit->ranks);
-    unsigned char *buffer = ravel__alloc(&refit->memory.allocator, most);
-    ravel_status status = RAVEL_OK;
-    if (!buffer && most > 0) status = ravel__no_memory(err, most, "a manifest");
-    if (status == RAVEL_OK) status = ravel__take_step(t, refit->comm, RAVEL__STEP_MANIFEST, err);
-    for (int32_t p = 0; p < catalog->party_count && status == RAVEL_OK; p++) {
-        const ravel__party *party = &catalog->parties[p];
-        int32_t from = party->ranks[0];
-        int64_t bytes = catalog->hellos[from].manifest_bytes[party->side];
-        if (from == refit->rank && buffer && own->bytes)
-            memcpy(buffer, own->bytes + (party->side == RAVEL__OF_SINK ? own->size[0] : 0), (size_t)bytes);
-        status = ravel__broadcast(t, refit->comm, buffer, bytes, from, err);
-        if (status == RAVEL_OK) status = ravel__catalog_add(catalog, p, buffer, (size_t)bytes, list, err);
+static ravel_status finish_directory(const ravel_refit *refit, ravel__directory_builder *b, const ravel__hello *hellos,
+                                     ravel__directory *directory, ravel_error *err) {
+    const ravel_allocator *allocator = &refit->memory.allocator;
+    size_t ranks = (size_t)refit->ranks, size = 0;
+    unsigned char *bytes = NULL;
+    const char **addresses = ravel__alloc(allocator, ranks * sizeof *addresses);
+    uint64_t *machines = ravel__alloc(allocator, ranks * sizeof *machines);
+    ravel_status status = addresses && machines ? RAVEL_OK : ravel__no_memory(err, ranks * 16, "the directory");
+    for (size_t r = 0; r < ranks && status == RAVEL_OK; r++) addresses[r] = "", machines[r] = hellos[r].host;
+    if (status == RAVEL_OK) status = ravel__directory_encode(b, refit->ranks, addresses, machines, &bytes, &size, err);
+    ravel__release(allocator, addresses, ranks * sizeof *addresses);
+    ravel__release(allocator, machines, ranks * sizeof *machines);
+    if (status == RAVEL_OK) status = ravel__directory_decode(bytes, size, allocator, directory, err);
+    ravel__release(allocator, bytes, size);
+    return status;
+}
+
+/* The directory of all senders, which are numbered by their ranks. */
+static ravel_status read_manifests(ravel_refit *refit, const manifests *own, const ravel__hello *hellos,
+                                   ravel__directory *directory, ravel__differences *list, ravel_error *err) {
+    const ravel_allocator *allocator = &refit->memory.allocator;
+    size_t ranks = (size_t)refit->ranks;
+    ravel__directory_builder b;
+    unsigned char **bytes = ravel__calloc(allocator, ranks, sizeof *bytes);
+    ravel_status status = bytes ? RAVEL_OK : ravel__no_memory(err, ranks * sizeof *bytes, "the manifests");
+    if (status == RAVEL_OK) status = ravel__take_step(refit->transport, refit->comm, RAVEL__STEP_MANIFEST, err);
+    ravel__directory_begin(&b, allocator);
+    for (int32_t r = 0; r < refit->ranks && status == RAVEL_OK; r++) {
+        if (!(hellos[r].roles & RAVEL__SOURCE)) continue;
+        int32_t twin = ravel__hello_twin(hellos, 0, r);
+        if (twin == r) status = receive_manifest(refit, own, hellos, r, &bytes[r], err);
+        if (status == RAVEL_OK)
+            status = ravel__directory_add(&b, r, bytes[twin], (size_t)hellos[r].manifest_bytes[0], list, err);
     }
-    ravel__release(&refit->memory.allocator, buffer, most);
+    for (size_t r = 0; r < ranks && bytes; r++)
+        ravel__release(allocator, bytes[r], bytes[r] ? (size_t)hellos[r].manifest_bytes[0] : 0);
+    ravel__release(allocator, bytes, ranks * sizeof *bytes);
+    if (status == RAVEL_OK) status = finish_directory(refit, &b, hellos, directory, err);
+    ravel__directory_end(&b);
     /* A rank that fails here cannot report it in step with the others, so the failure ends the communicator. */
     return status == RAVEL_OK ? RAVEL_OK : lost(refit, status, err);
 }
@@ -211,7 +238,7 @@ static ravel_status check_side(const ravel_refit *refit, const ravel__holding *h
 static ravel_status check_casts(const ravel_refit *refit, const ravel__stream *s, const ravel__holding *holding,
                                 int unpack, ravel_error *err) {
     for (int64_t i = 0; i < s->slices; i++) {
-        const ravel__slice *slice = &refit->plan.slices[s->first + i];
+        const ravel__slice *slice = &refit->streams.slices[s->first + i];
         const ravel__item *item = &holding->items[slice->item];
         if (ravel__payload_can(item->view.dtype, slice->dtype, unpack)) continue;
         return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "\"%s\": no kernel casts between %s and %s on the device",
@@ -228,10 +255,10 @@ static ravel_status check_apart(const ravel_refit *refit, ravel_error *err) {
                                "delta leaves blocks out of frames in host memory: not over nccl");
     if (refit->source) status = check_side(refit, &refit->source_holding, "source", err);
     if (status == RAVEL_OK && refit->sink) status = check_side(refit, &refit->sink_holding, "sink", err);
-    for (int32_t i = 0; i < refit->plan.out_count && status == RAVEL_OK; i++)
-        status = check_casts(refit, &refit->plan.out[i], &refit->source_holding, 0, err);
-    for (int32_t i = 0; i < refit->plan.in_count && status == RAVEL_OK; i++)
-        status = check_casts(refit, &refit->plan.in[i], &refit->sink_holding, 1, err);
+    for (int32_t i = 0; i < refit->streams.out_count && status == RAVEL_OK; i++)
+        status = check_casts(refit, &refit->streams.out[i], &refit->source_holding, 0, err);
+    for (int32_t i = 0; i < refit->streams.in_count && status == RAVEL_OK; i++)
+        status = check_casts(refit, &refit->streams.in[i], &refit->sink_holding, 1, err);
     return status;
 }
 
@@ -257,7 +284,7 @@ static void free_payloads(ravel_refit *refit, ravel__pool *pool) {
 
 static ravel_status make_streams(ravel_refit *refit, ravel_error *err) {
     const ravel_allocator *allocator = &refit->memory.allocator;
-    size_t in = (size_t)refit->plan.in_count, out = (size_t)refit->plan.out_count;
+    size_t in = (size_t)refit->streams.in_count, out = (size_t)refit->streams.out_count;
     RAVEL_ASSERT(!refit->in_states && !refit->out_states && refit->comm);
     refit->in_states = ravel__calloc(allocator, in, sizeof *refit->in_states);
     refit->out_states = ravel__calloc(allocator, out, sizeof *refit->out_states);
@@ -322,10 +349,92 @@ static void resolve_doubt(ravel_refit *refit, const ravel__hello *hellos) {
     ravel__stage_resolve(&refit->stage, committed);
 }
 
-/* Whether all ranks have the same plan: the least and the greatest digest are one. */
-static ravel_status compare_plans(ravel_refit *refit, ravel_error *err) {
-    RAVEL_ASSERT(refit->comm && refit->plan.slice_count >= 0);
-    int64_t both[2] = {(int64_t)refit->plan.digest, ~(int64_t)refit->plan.digest};
+/* What the ranks find out together. */
+typedef struct finding {
+    ravel__groups groups;
+    ravel__directory directory;
+    ravel__plan plan; /* of a receiver */
+    char *moves;      /* [directory.count]: 1 where any receiver wants the tensor */
+    int64_t most;     /* bytes of the receiver that takes most */
+    int32_t planned;
+} finding;
+
+static void free_finding(const ravel_refit *refit, finding *f) {
+    if (f->planned) ravel__plan_free(&f->plan);
+    ravel__release(&refit->memory.allocator, f->moves, f->moves ? (size_t)f->directory.count + 1 : 0);
+    ravel__directory_free(&f->directory);
+    ravel__groups_free(&f->groups);
+}
+
+/* This rank's own plan. */
+static ravel_status plan_wants(const ravel_refit *refit, const ravel__hello *hellos, finding *f,
+                               ravel__differences *list, ravel_error *err) {
+    char who[48];
+    ravel__plan_place place = ravel__groups_place(&f->groups, hellos, refit->rank);
+    (void)snprintf(who, sizeof who, "rank %d (receiver)", refit->rank);
+    place.who = who;
+    ravel_status status =
+        ravel__plan_make(&f->directory, &refit->sink_holding, &place, &refit->memory.allocator, &f->plan, list, err);
+    f->planned = status == RAVEL_OK;
+    /* A tensor that differs is wanted, too: it is no further difference that nobody takes it. */
+    for (int64_t i = 0; i < refit->sink_holding.count; i++) {
+        int64_t tensor = ravel__names_find(&f->directory.names, refit->sink_holding.items[i].name);
+        if (tensor >= 0) f->moves[tensor] = 1;
+    }
+    return status;
+}
+
+static void list_extras(const ravel_refit *refit, const finding *f, ravel__differences *list) {
+    const ravel__directory *d = &f->directory;
+    for (int64_t i = 0; i < d->count && !refit->options.ignore_extra; i++)
+        if (!f->moves[i])
+            ravel__differences_add(list, "\"%s\": rank %d (sender) has it, no receiver wants it", d->tensors[i].name,
+                                   ravel__cut_first(&d->cuts[d->tensors[i].cut]));
+}
+
+/* Collective: every receiver plans, and all ranks learn which tensors move and how much. `mine`: how it went here. */
+static ravel_status plan_together(ravel_refit *refit, const ravel__hello *hellos, finding *f, ravel__differences *list,
+                                  ravel_status *mine, ravel_error *err) {
+    size_t room = (size_t)f->directory.count + 1;
+    ravel_status status =
+        ravel__groups_make(hellos, refit->ranks, refit->rank, &refit->memory.allocator, &f->groups, err);
+    f->moves = status == RAVEL_OK ? ravel__calloc(&refit->memory.allocator, room, 1) : NULL;
+    if (status == RAVEL_OK && !f->moves) status = ravel__no_memory(err, room, "the tensors that move");
+    if (status != RAVEL_OK) return lost(refit, status, err);
+    *mine = refit->sink ? plan_wants(refit, hellos, f, list, err) : RAVEL_OK;
+    ravel_error failure = RAVEL_ERROR_INIT;
+    f->most = f->planned ? f->plan.bytes : 0;
+    status = ravel_comm_allreduce(refit->comm, f->moves, f->moves, (int64_t)room, RAVEL_U8, RAVEL_MAX, &failure);
+    if (status == RAVEL_OK)
+        status = ravel_comm_allreduce(refit->comm, &f->most, &f->most, 1, RAVEL_I64, RAVEL_MAX, &failure);
+    if (status == RAVEL_OK) {
+        list_extras(refit, f, list);
+        refit->terms = ravel__hello_terms(hellos, refit->ranks, f->most);
+        ravel__hello_afford(hellos, refit->ranks, &refit->terms, list);
+        status = ravel__differences_share(list, refit->comm, &failure);
+    }
+    if (status == RAVEL_OK) return RAVEL_OK;
+    if (err) *err = failure;
+    return lost(refit, status, err);
+}
+
+static ravel_status ask_senders(ravel_refit *refit, const ravel__hello *hellos, const finding *f, ravel_error *err) {
+    ravel__streams_from from = {.comm = refit->comm, .hellos = hellos, .groups = &f->groups, .moves = f->moves};
+    from.directory = &f->directory;
+    from.source = refit->source ? &refit->source_holding : NULL;
+    from.plan = f->planned ? &f->plan : NULL;
+    from.buffer_bytes = refit->terms.buffer_bytes;
+    ravel_status status = ravel__streams_make(&from, &refit->memory.allocator, &refit->streams, err);
+    return status == RAVEL_OK ? RAVEL_OK : lost(refit, status, err);
+}
+
+/* Whether all ranks have the same directory and terms: the least and the greatest digest are one. */
+static ravel_status compare_findings(ravel_refit *refit, const finding *f, ravel_error *err) {
+    RAVEL_ASSERT(refit->comm);
+    ravel__hash h = ravel__hash_begin(f->directory.digest);
+    ravel__hash_u64(&h, (uint64_t)refit->terms.buffer_bytes << 8 | (uint64_t)refit->terms.num_buffers);
+    ravel__hash_u64(&h, (uint64_t)refit->streams.windows << 32 | (uint64_t)f->groups.count);
+    int64_t digest = (int64_t)ravel__hash_end(h), both[2] = {digest, ~digest};
     ravel_status status = ravel_comm_allreduce(refit->comm, both, both, 2, RAVEL_I64, RAVEL_MIN, err);
     if (status != RAVEL_OK) return lost(refit, status, err);
     if (both[0] == ~both[1]) return RAVEL_OK;
@@ -333,35 +442,33 @@ static ravel_status compare_plans(ravel_refit *refit, ravel_error *err) {
                            "the ranks planned differently; do all run the same version of Ravel?");
 }
 
-static ravel_status plan_it(ravel_refit *refit, ravel__catalog *catalog, ravel__differences *list, ravel_error *err) {
-    ravel__catalog_check(catalog, list);
-    refit->terms = ravel__hello_terms(catalog->hellos, refit->ranks, ravel__catalog_stream_bytes(catalog));
-    ravel__hello_afford(catalog->hellos, refit->ranks, &refit->terms, list);
-    return ravel__refit_plan_make(catalog, refit->rank, refit->source ? &refit->source_holding : NULL,
-                                  refit->sink ? &refit->sink_holding : NULL, refit->terms.buffer_bytes,
-                                  &refit->memory.allocator, &refit->plan, list, err);
-}
-
-static ravel_status negotiate(ravel_refit *refit, const manifests *own, const ravel__hello *hellos, ravel_error *err) {
-    const ravel__transport *t = refit->transport;
+static ravel_status settle(ravel_refit *refit, const manifests *own, const ravel__hello *hellos, finding *f,
+                           ravel_error *err) {
     ravel__differences list;
-    ravel__catalog catalog;
+    ravel_status mine = RAVEL_OK;
     ravel__differences_init(&list, refit->options.logger);
     count_sides(refit, hellos, &list);
     refit->threads = choose_threads(refit, hellos);
     ravel__hello_compare(hellos, refit->ranks, &list);
-    ravel_status status = ravel__catalog_init(&catalog, hellos, refit->ranks, &refit->memory.allocator, err);
-    if (status != RAVEL_OK) return lost(refit, status, err);
-    status = read_manifests(refit, own, &catalog, &list, err);
-    if (status == RAVEL_OK) status = plan_it(refit, &catalog, &list, err);
-    if (status == RAVEL_OK) status = ravel__differences_end(&list, err);
-    ravel__catalog_free(&catalog);
-    if (!refit->comm) return status;
-    if (status == RAVEL_OK) status = make_streams(refit, err);
-    ravel_status step = ravel__take_step(t, refit->comm, RAVEL__STEP_READY, err);
-    if (step != RAVEL_OK) return lost(refit, step, err);
-    status = ravel__refit_agree(refit, status, err);
-    return status == RAVEL_OK ? compare_plans(refit, err) : status;
+    ravel_status status = read_manifests(refit, own, hellos, &f->directory, &list, err);
+    if (status == RAVEL_OK) status = plan_together(refit, hellos, f, &list, &mine, err);
+    if (status != RAVEL_OK) return status;
+    if (mine == RAVEL_OK) mine = ravel__differences_end(&list, err);
+    return ravel__refit_agree(refit, mine, err);
+}
+
+static ravel_status negotiate(ravel_refit *refit, const manifests *own, const ravel__hello *hellos, ravel_error *err) {
+    finding f = {0};
+    ravel_status status = settle(refit, own, hellos, &f, err);
+    if (status == RAVEL_OK) status = ask_senders(refit, hellos, &f, err);
+    if (status == RAVEL_OK) {
+        status = make_streams(refit, err);
+        ravel_status step = ravel__take_step(refit->transport, refit->comm, RAVEL__STEP_READY, err);
+        status = step == RAVEL_OK ? ravel__refit_agree(refit, status, err) : lost(refit, step, err);
+    }
+    if (status == RAVEL_OK) status = compare_findings(refit, &f, err);
+    free_finding(refit, &f);
+    return status;
 }
 
 static ravel_status meet(ravel_refit *refit, ravel_status status, ravel_error *err) {
@@ -398,11 +505,11 @@ static void drop_streams(ravel_refit *refit) {
     ravel__loader_free(&refit->loader);
     free_payloads(refit, &refit->out_pool);
     free_payloads(refit, &refit->in_pool);
-    ravel__release(allocator, refit->in_states, (size_t)refit->plan.in_count * sizeof *refit->in_states);
-    ravel__release(allocator, refit->out_states, (size_t)refit->plan.out_count * sizeof *refit->out_states);
+    ravel__release(allocator, refit->in_states, (size_t)refit->streams.in_count * sizeof *refit->in_states);
+    ravel__release(allocator, refit->out_states, (size_t)refit->streams.out_count * sizeof *refit->out_states);
     refit->in_states = NULL;
     refit->out_states = NULL;
-    ravel__refit_plan_free(&refit->plan);
+    ravel__streams_free(&refit->streams);
     ravel__release(allocator, refit->roles, (size_t)refit->ranks);
     refit->roles = NULL;
 }

@@ -33,9 +33,9 @@ static uint64_t signature_of(const ravel_refit *refit, const ravel__stream *s, i
     ravel__xxh3_begin(&state);
     ravel__xxh3_add(&state, &block, sizeof block);
     for (int64_t i = 0; i < s->slices; i++) {
-        const ravel__slice *slice = &refit->plan.slices[s->first + i];
+        const ravel__slice *slice = &refit->streams.slices[s->first + i];
         const ravel__item *item = &refit->source_holding.items[slice->item];
-        const ravel__box box = ravel__slice_box(&refit->plan, slice, item->ndim);
+        const ravel__box box = ravel__slice_box(&refit->streams, slice, item->ndim);
         size_t dims = (size_t)item->ndim * sizeof box.start[0];
         int64_t numbers[3] = {slice->count, slice->dtype, item->ndim};
         ravel__xxh3_add(&state, item->name, strlen(item->name) + 1);
@@ -86,11 +86,11 @@ static int find_kept(ravel_refit *refit, ravel__delta *d) {
 }
 
 static ravel_status init_one(ravel_refit *refit, int32_t stream, ravel__delta *d, ravel_error *err) {
-    const ravel__stream *s = &refit->plan.out[stream];
-    RAVEL_ASSERT(stream >= 0 && stream < refit->plan.out_count && !d->sent && d->blocks == 0);
+    const ravel__stream *s = &refit->streams.out[stream];
+    RAVEL_ASSERT(stream >= 0 && stream < refit->streams.out_count && !d->sent && d->blocks == 0);
     d->block_bytes = block_bytes(refit, s);
     for (int64_t i = 0; i < s->slices; i++) {
-        const ravel__slice *slice = &refit->plan.slices[s->first + i];
+        const ravel__slice *slice = &refit->streams.slices[s->first + i];
         int64_t bytes = slice->count * ravel_dtype_bytes(slice->dtype);
         d->blocks += (bytes + d->block_bytes - 1) / d->block_bytes;
     }
@@ -105,7 +105,7 @@ static ravel_status init_one(ravel_refit *refit, int32_t stream, ravel__delta *d
 
 ravel_status ravel__deltas_make(ravel_refit *refit, ravel__delta *deltas, ravel_error *err) {
     ravel_status status = RAVEL_OK;
-    for (int32_t i = 0; i < refit->plan.out_count && refit->options.delta && status == RAVEL_OK; i++)
+    for (int32_t i = 0; i < refit->streams.out_count && refit->options.delta && status == RAVEL_OK; i++)
         status = init_one(refit, i, &deltas[i], err);
     ravel__deltas_forget(refit);
     return status;

@@ -28,6 +28,16 @@ void ravel__differences_add(ravel__differences *list, const char *format, ...) {
     RAVEL_ASSERT(list->used < sizeof list->text && list->said <= list->count);
 }
 
+ravel_status ravel__differences_share(ravel__differences *list, ravel_comm *comm, ravel_error *err) {
+    int64_t rank = ravel_comm_rank(comm), ranks = ravel_comm_size(comm), best = list->count * ranks + ranks - 1 - rank;
+    ravel_status status = ravel_comm_allreduce(comm, &best, &best, 1, RAVEL_I64, RAVEL_MAX, err);
+    if (status != RAVEL_OK || best < ranks) return status; /* none found any */
+    const ravel_logger *logger = list->logger;
+    status = ravel_comm_broadcast(comm, list, sizeof *list, RAVEL_U8, (int32_t)(ranks - 1 - best % ranks), err);
+    list->logger = logger;
+    return status;
+}
+
 ravel_status ravel__differences_end(const ravel__differences *list, ravel_error *err) {
     char more[48] = "";
     if (list->count == 0) return RAVEL_OK;

@@ -2,7 +2,7 @@
 #ifndef RAVEL_REFIT_DIFFERENCES_H
 #define RAVEL_REFIT_DIFFERENCES_H
 
-#include <ravel/base.h>
+#include <ravel/comm.h>
 
 typedef struct ravel__differences {
     const ravel_logger *logger;
@@ -13,6 +13,8 @@ typedef struct ravel__differences {
 
 void ravel__differences_init(ravel__differences *list, const ravel_logger *logger);
 void ravel__differences_add(ravel__differences *list, const char *format, ...) RAVEL_PRINTF(2, 3);
+/* Collective: every rank goes on with the list of the rank that found most; of several, the lowest. */
+ravel_status ravel__differences_share(ravel__differences *list, ravel_comm *comm, ravel_error *err);
 /* RAVEL_OK where there is none, else E_MISMATCH with the sentence. */
 ravel_status ravel__differences_end(const ravel__differences *list, ravel_error *err);
 

@@ -141,10 +141,10 @@ static int contradicts(const ravel__directory_builder *b, const ravel__listed *t
                        ravel__differences *list) {
     const ravel__node *root = root_of(b, t->cut);
     if (root->ndim != e->ndim || memcmp(root->coords, e->dims, (size_t)e->ndim * sizeof *e->dims) != 0)
-        ravel__differences_add(list, "\"%s\": trainer rank %d has another shape than rank %d", t->name, sender,
+        ravel__differences_add(list, "\"%s\": rank %d has another shape than rank %d, both senders", t->name, sender,
                                first_sender(b, t->cut));
     else if (t->dtype != e->dtype)
-        ravel__differences_add(list, "\"%s\": %s on trainer rank %d, %s on rank %d", t->name,
+        ravel__differences_add(list, "\"%s\": %s on rank %d, %s on rank %d, both senders", t->name,
                                ravel_dtype_name(e->dtype), sender, ravel_dtype_name(t->dtype), first_sender(b, t->cut));
     else
         return 0;

@@ -86,5 +86,9 @@ ravel_status ravel__directory_decode(const void *bytes, size_t size, const ravel
                                      ravel__directory *directory, ravel_error *err);
 void ravel__directory_free(ravel__directory *directory);
 ravel__box ravel__cut_box(const ravel__cut *cut, int32_t holder);
+/* The lowest sender, for sentences: holders are listed from the last to the first. */
+static inline int32_t ravel__cut_first(const ravel__cut *cut) {
+    return cut->senders[cut->holders - 1];
+}
 
 #endif

@@ -53,7 +53,7 @@ typedef struct ravel__frame_head {
 } ravel__frame_head;
 
 typedef struct ravel__frame_entry {
-    uint32_t tensor; /* of the catalog */
+    uint32_t tensor; /* of the directory */
     uint32_t slice;  /* of the stream */
     uint16_t kind;
     uint16_t dtype;

@@ -20,8 +20,10 @@ typedef struct field {
     int64_t least, most;
 } field;
 
+/* clang-format off */
 #define R(name, least, most) \
     { offsetof(ravel__hello, name), (int32_t)sizeof(((ravel__hello *)0)->name), #name, least, most }
+/* clang-format on */
 #define F(name) R(name, INT64_MIN, INT64_MAX) /* anything */
 #define N(name) R(name, 0, INT64_MAX)
 

@@ -14,7 +14,7 @@
 enum { HASH_STEP = 64 * 1024 };
 
 ravel_status ravel__loader_init(ravel__loader *l, ravel_refit *refit, ravel_error *err) {
-    size_t count = (size_t)refit->plan.in_count;
+    size_t count = (size_t)refit->streams.in_count;
     *l = (ravel__loader){.refit = refit};
     ravel__lane_init(&l->arrived);
     ravel__lane_init(&l->loaded);
@@ -27,7 +27,7 @@ ravel_status ravel__loader_init(ravel__loader *l, ravel_refit *refit, ravel_erro
 
 void ravel__loader_free(ravel__loader *l) {
     if (!l->refit) return;
-    ravel__release(&l->refit->memory.allocator, l->cursors, (size_t)l->refit->plan.in_count * sizeof *l->cursors);
+    ravel__release(&l->refit->memory.allocator, l->cursors, (size_t)l->refit->streams.in_count * sizeof *l->cursors);
     ravel__release(&l->refit->memory.allocator, l->takings, RAVEL__BATCH_MOST * sizeof *l->takings);
     ravel__payload_free(l->payload);
     ravel__lane_free(&l->arrived);
@@ -43,7 +43,7 @@ void ravel__loader_begin(ravel__loader *l, int64_t version, const char *active) 
     ravel_error_clear(&l->why);
     l->taking = 0;
     l->verify_ns = l->load_ns = l->kept_bytes = 0;
-    for (int32_t i = 0; i < l->refit->plan.in_count; i++) l->cursors[i] = (ravel__in_cursor){.active = active[i]};
+    for (int32_t i = 0; i < l->refit->streams.in_count; i++) l->cursors[i] = (ravel__in_cursor){.active = active[i]};
     ravel__lane_reset(&l->arrived);
     ravel__lane_reset(&l->loaded);
 }
@@ -56,8 +56,8 @@ static ravel_status out_of_place(ravel__loader *l, int32_t sender, const char *w
 
 /* The entry must continue where the last one ended; 0, with a sentence in l->why, where it does not. */
 static int expect(ravel__loader *l, int32_t stream, const ravel__frame_entry *e, ravel__taking *t) {
-    RAVEL_ASSERT(stream >= 0 && stream < l->refit->plan.in_count);
-    const ravel__refit_plan *plan = &l->refit->plan;
+    RAVEL_ASSERT(stream >= 0 && stream < l->refit->streams.in_count);
+    const ravel__streams *plan = &l->refit->streams;
     const ravel__stream *s = &plan->in[stream];
     const ravel__in_cursor *cursor = &l->cursors[stream];
     if (cursor->slice == s->slices || e->slice != (uint64_t)cursor->slice || e->first != (uint64_t)cursor->first) {
@@ -192,7 +192,7 @@ static ravel_status take_apart(ravel__loader *l, const ravel__taking *t) {
 /* Runs that kernel: entries l->settled on are in their place, or arrived changed. */
 static ravel_status settle(ravel__loader *l, const ravel__refit_buffer *slot, int32_t stream,
                            const ravel__frame_head *head) {
-    const ravel__refit_plan *plan = &l->refit->plan;
+    const ravel__streams *plan = &l->refit->streams;
     const uint64_t *hashes = NULL;
     int64_t count = 0, begin = ravel__clock_ns();
     ravel__frame_entry e;
@@ -238,7 +238,7 @@ static ravel_status take_entry(ravel__loader *l, int32_t stream, const ravel__re
 
 static ravel_status open_frame(ravel__loader *l, const ravel__refit_buffer *slot, int32_t stream,
                                ravel__frame_head *head) {
-    int32_t sender = l->refit->plan.in[stream].sender;
+    int32_t sender = l->refit->streams.in[stream].sender;
     if (slot->torn) return out_of_place(l, sender, "did not arrive whole");
     size_t bytes = (size_t)slot->notice.bytes;
     ravel_status status = l->payload ? ravel__frame_open_apart(slot->data, bytes, head, &l->why)
@@ -262,7 +262,7 @@ void ravel__loader_take(ravel__loader *l, ravel__refit_buffer *slot, int32_t str
     ravel__frame_head head = {0};
     ravel__frame_entry entry;
     int64_t begin = ravel__clock_ns();
-    RAVEL_ASSERT(stream >= 0 && stream < l->refit->plan.in_count);
+    RAVEL_ASSERT(stream >= 0 && stream < l->refit->streams.in_count);
     slot->covered = 0;
     l->settled = 0;
     if (l->status == RAVEL_OK) l->status = open_frame(l, slot, stream, &head);
@@ -282,7 +282,7 @@ void ravel__loader_take(ravel__loader *l, ravel__refit_buffer *slot, int32_t str
 }
 
 ravel_status ravel__loader_end(ravel__loader *l) {
-    const ravel__refit_plan *plan = &l->refit->plan;
+    const ravel__streams *plan = &l->refit->streams;
     for (int32_t i = 0; i < plan->in_count && l->status == RAVEL_OK; i++)
         if (l->cursors[i].active && l->cursors[i].slice != plan->in[i].slices)
             l->status = ravel_error_set(&l->why, RAVEL_E_DATA, "rank %d ended its stream before everything was sent",

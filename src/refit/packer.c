@@ -1,4 +1,4 @@
-/* The packer: from tensors to frames. It goes through its streams in turn (plan.h), one frame each:
+/* The packer: from tensors to frames. It goes through its streams in turn (streams.h), one frame each:
  *
  *     window 0                        window 1
  *     A0 B0 C0 | A1 B1 | A2           A0 B0 ...          B had two frames in the window, C one
@@ -27,7 +27,7 @@ static const double delta_most = 0.9; /* changed share of the sample above which
 */
 
 ravel_status ravel__packer_init(ravel__packer *p, ravel_refit *refit, ravel_error *err) {
-    size_t count = (size_t)refit->plan.out_count;
+    size_t count = (size_t)refit->streams.out_count;
     ravel_status status = RAVEL_OK;
     *p = (ravel__packer){.refit = refit};
     ravel__lane_init(&p->free);
@@ -45,9 +45,9 @@ ravel_status ravel__packer_init(ravel__packer *p, ravel_refit *refit, ravel_erro
 void ravel__packer_free(ravel__packer *p) {
     if (!p->refit) return;
     const ravel_allocator *allocator = &p->refit->memory.allocator;
-    size_t count = (size_t)p->refit->plan.out_count;
+    size_t count = (size_t)p->refit->streams.out_count;
     ravel__release(allocator, p->cursors, count * sizeof *p->cursors);
-    if (p->deltas) ravel__deltas_keep(p->refit, p->deltas, p->refit->plan.out_count);
+    if (p->deltas) ravel__deltas_keep(p->refit, p->deltas, p->refit->streams.out_count);
     ravel__release(allocator, p->cuts, RAVEL__BATCH_MOST * sizeof *p->cuts);
     ravel__payload_free(p->payload);
     ravel__lane_free(&p->free);
@@ -65,7 +65,7 @@ void ravel__packer_begin(ravel__packer *p, ravel_refit_identity next, const char
     ravel_error_clear(&p->why);
     p->iterate_ns = p->pack_ns = p->frames = 0;
     p->gave_up = 0;
-    for (int32_t i = 0; i < p->refit->plan.out_count; i++) {
+    for (int32_t i = 0; i < p->refit->streams.out_count; i++) {
         p->cursors[i] = (ravel__out_cursor){.active = active[i], .ended = !active[i]};
         p->cursors[i].comparing = active[i] && p->deltas[i].sent && p->deltas[i].base.version > 0 && has_base[i];
     }
@@ -74,7 +74,7 @@ void ravel__packer_begin(ravel__packer *p, ravel_refit_identity next, const char
 }
 
 void ravel__packer_end(ravel__packer *p, int committed) {
-    for (int32_t i = 0; i < p->refit->plan.out_count && committed; i++) {
+    for (int32_t i = 0; i < p->refit->streams.out_count && committed; i++) {
         ravel__delta *d = &p->deltas[i];
         if (!d->sent || !p->cursors[i].active) continue;
         uint64_t *swap = d->sent;
@@ -211,11 +211,11 @@ static int64_t choose_count(const ravel__packer *p, int32_t stream, const ravel_
 
 static ravel__packing cut_at(const ravel__packer *p, int32_t stream, const ravel__out_cursor *cursor) {
     const ravel_refit *refit = p->refit;
-    RAVEL_ASSERT(cursor->slice < refit->plan.out[stream].slices);
-    ravel__packing c = {.slice = &refit->plan.slices[refit->plan.out[stream].first + cursor->slice]};
+    RAVEL_ASSERT(cursor->slice < refit->streams.out[stream].slices);
+    ravel__packing c = {.slice = &refit->streams.slices[refit->streams.out[stream].first + cursor->slice]};
     c.item = &refit->source_holding.items[c.slice->item];
     RAVEL_ASSERT(c.slice->item >= 0 && c.slice->item < refit->source_holding.count && cursor->first < c.slice->count);
-    c.box = ravel__slice_box(&refit->plan, c.slice, c.item->ndim);
+    c.box = ravel__slice_box(&refit->streams, c.slice, c.item->ndim);
     c.each = ravel_dtype_bytes(c.slice->dtype);
     c.first = cursor->first;
     return c;
@@ -230,9 +230,9 @@ static void advance(ravel__out_cursor *cursor, const ravel__packing *c) {
 }
 
 static int has_more_at(const ravel__packer *p, int32_t stream, const ravel__out_cursor *cursor, int32_t window) {
-    const ravel__stream *s = &p->refit->plan.out[stream];
+    const ravel__stream *s = &p->refit->streams.out[stream];
     if (cursor->ended || cursor->slice == s->slices) return 0;
-    return window < 0 || p->refit->plan.slices[s->first + cursor->slice].window == window;
+    return window < 0 || p->refit->streams.slices[s->first + cursor->slice].window == window;
 }
 
 static int has_more(const ravel__packer *p, int32_t stream, int32_t window) {
@@ -292,7 +292,7 @@ static void add_entry(ravel__packer *p, int32_t stream, const ravel__packing *c,
 
 /* Puts the next entries into the frame; 0: the frame is full, or packing failed. */
 static int pack_entries(ravel__packer *p, int32_t stream, ravel__frame_writer *writer, int64_t *covered) {
-    RAVEL_ASSERT(stream >= 0 && stream < p->refit->plan.out_count && p->cursors[stream].active);
+    RAVEL_ASSERT(stream >= 0 && stream < p->refit->streams.out_count && p->cursors[stream].active);
     int32_t count = plan_cuts(p, stream, writer);
     if (count == 0) return 0;
     if (p->payload) {
@@ -324,9 +324,9 @@ static void begin_frame(ravel__packer *p, ravel__frame_writer *writer, ravel__re
 /* The stream that packs next, or -1 at the end. After a failure the order continues, so that receivers get ABORT frames
  * where they expect frames. */
 static int32_t next_stream(ravel__packer *p) {
-    int32_t count = p->refit->plan.out_count;
+    int32_t count = p->refit->streams.out_count;
     RAVEL_ASSERT(p->window >= 0 && p->turn >= 0 && (count == 0 || p->turn < count));
-    for (; p->window < p->refit->plan.windows; p->window++, p->turn = 0)
+    for (; p->window < p->refit->streams.windows; p->window++, p->turn = 0)
         for (int32_t tried = 0; tried < count; tried++) {
             int32_t stream = (p->turn + tried) % count;
             if (!has_more(p, stream, p->window)) continue;

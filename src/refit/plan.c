@@ -1,510 +1,442 @@
-/* Making the plan. Every rank goes through all tensors and all groups in the same order, so that replicas are chosen
- * alike everywhere, and keeps the slices of its own streams.
- *
- *     for each tensor, for each group that wants a box of it:
- *         rest = the box
- *         for each distinct box that senders have: slice = rest meets box; choose a sender; rest -= box */
 #include "refit/plan.h"
 
 #include "base/assert.h"
 #include "base/hash.h"
+#include "base/sort.h"
 
-#include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 
-enum { REST_MOST = 256 };
+enum { REST_MOST = 64, PATTERN_SLOTS_LEAST = 256 };
+
+/* ---- the index of a cut --------------------------------------------------------------------------------- */
 
 typedef struct group {
-    int32_t party;
+    ravel__box box;
+    int64_t end_so_far;      /* the largest end along the axis of this and all groups before */
+    const int32_t *replicas; /* [count] senders, ascending */
     int32_t count;
-    const int32_t *ranks;
 } group;
 
-/* A distinct box among the senders of a tensor, and the parties that have it. */
-typedef struct holder {
-    ravel__box box;
-    int32_t parties; /* their list begins at planner.holder_parties[first] */
-    int32_t first;
-} holder;
-
-/* The holders of a tensor, kept for the next ones that are cut in the same way: models have many tensors and few cuts. */
-typedef struct holder_list {
-    const ravel__tensor *of; /* NULL: free */
-    holder *holders;
-    int32_t *parties;
+typedef struct cut_index {
+    int32_t axis;
     int32_t count;
-} holder_list;
-
-enum { LISTS = 32 };
-
-/* A slice before the streams are put together. */
-typedef struct draft {
-    ravel__slice slice;
-    int32_t stream; /* out: group; in: sender_index */
-    int32_t kind;   /* 0: out, 1: in, 2: out and local, 3: in and local */
-} draft;
+    group *groups; /* NULL: not made yet */
+} cut_index;
 
 typedef struct planner {
-    const ravel__catalog *c;
-    int32_t rank;
+    const ravel__directory *d;
+    const ravel__holding *sink;
+    const ravel__plan_place *place;
+    ravel__plan *plan;
     ravel__arena scratch;
-    ravel__refit_plan *plan;
+    cut_index *indexes;   /* [cuts] */
+    int32_t *pattern_cut; /* [room] the cut and the box of each pattern */
+    ravel__box *pattern_box;
+    int32_t room;
+    int32_t *slots; /* hash table of patterns; -1: free */
+    size_t slot_count;
+    int32_t *of_item; /* [items] pattern; -1: none */
+    int32_t *tensor;  /* [items] of the directory */
     ravel__differences *list;
     ravel_error *err;
-    group *groups;
-    int32_t group_count;
-    int32_t *group_of_party; /* first group of a party, to which the next ones belong too */
-    int32_t *sender_index;   /* [ranks], -1: no sender */
-    int32_t sender_count;
-    int64_t *load;            /* [ranks] bytes that each sender was given */
-    int32_t *item_of[2];      /* [catalog count]: this rank's item, -1 */
-    holder_list lists[LISTS]; /* all but the last keep what was found first */
-    holder *holders;          /* of the tensor at hand */
-    int32_t *holder_parties;
-    int32_t holder_count;
-    draft *drafts;
-    int64_t draft_count, draft_room;
-    int64_t coord_count, coord_room;
-    int64_t *coords;
-    ravel__hash digest;
 } planner;
 
-/* ---- senders and groups --------------------------------------------------------------------------------------- */
-
-/* The most senders that have the same pieces: how many streams can leave at once for the same receivers. */
-static int32_t most_replicas(const ravel__catalog *c) {
-    int32_t most = 1;
-    for (int32_t p = 0; p < c->party_count; p++)
-        if (c->parties[p].side == RAVEL__OF_SOURCE && c->parties[p].count > most) most = c->parties[p].count;
-    return most;
+static ravel_status no_memory(const planner *p) {
+    return ravel__no_memory(p->err, 0, "a plan");
 }
 
-static ravel_status make_groups(planner *p) {
-    const ravel__catalog *c = p->c;
-    int32_t replicas = most_replicas(c);
-    p->groups = ravel__arena_push(&p->scratch, (size_t)c->ranks, sizeof *p->groups);
-    p->group_of_party = ravel__arena_push(&p->scratch, (size_t)c->party_count + 1, sizeof(int32_t));
-    if (!p->groups || !p->group_of_party) return ravel__no_memory(p->err, 0, "the plan's groups");
-    for (int32_t i = 0; i < c->party_count; i++) {
-        const ravel__party *party = &c->parties[i];
-        p->group_of_party[i] = p->group_count;
-        if (party->side != RAVEL__OF_SINK) continue;
-        if (party->count > replicas) {
-            p->groups[p->group_count++] = (group){i, party->count, party->ranks};
-            continue;
+/* The dimension with the most different starts among the first holders: along it boxes are told apart best. */
+static int32_t best_axis(const ravel__cut *cut) {
+    RAVEL_ASSERT(cut->holders >= 1);
+    int32_t best = 0, most = -1;
+    for (int32_t d = 0; d < cut->ndim; d++) {
+        int32_t changes = 0;
+        int64_t last = -1;
+        for (int32_t h = 0; h < cut->holders; h++) {
+            int64_t start = cut->coords[2 * (int64_t)h * cut->ndim + d];
+            changes += start != last;
+            last = start;
         }
-        for (int32_t r = 0; r < party->count; r++) p->groups[p->group_count++] = (group){i, 1, party->ranks + r};
+        if (changes > most) best = d, most = changes;
     }
-    p->group_of_party[c->party_count] = p->group_count;
-    RAVEL_ASSERT(p->group_count <= c->ranks);
-    return RAVEL_OK;
-}
-
-static ravel_status make_senders(planner *p) {
-    size_t ranks = (size_t)p->c->ranks;
-    p->sender_index = ravel__arena_push(&p->scratch, ranks, sizeof(int32_t));
-    p->load = ravel__arena_push(&p->scratch, ranks, sizeof(int64_t));
-    if (!p->sender_index || !p->load) return ravel__no_memory(p->err, 0, "the plan's senders");
-    memset(p->load, 0, ranks * sizeof(int64_t));
-    for (size_t r = 0; r < ranks; r++)
-        p->sender_index[r] = p->c->hellos[r].roles & RAVEL__SOURCE ? p->sender_count++ : -1;
-    RAVEL_ASSERT(p->sender_count <= p->c->ranks);
-    return RAVEL_OK;
-}
-
-static ravel_status index_items(planner *p, int32_t side, const ravel__holding *holding) {
-    RAVEL_ASSERT((side == RAVEL__OF_SOURCE || side == RAVEL__OF_SINK) && (!holding || holding->count <= INT32_MAX));
-    size_t count = (size_t)p->c->count;
-    p->item_of[side] = ravel__arena_push(&p->scratch, count, sizeof(int32_t));
-    if (!p->item_of[side]) return ravel__no_memory(p->err, count * 4, "the plan's tensors");
-    for (size_t i = 0; i < count; i++) p->item_of[side][i] = -1;
-    for (int64_t i = 0; holding && i < holding->count; i++) {
-        int64_t tensor = ravel__names_find(&p->c->names, holding->items[i].name);
-        if (tensor >= 0) p->item_of[side][tensor] = (int32_t)i;
-    }
-    return RAVEL_OK;
-}
-
-/* ---- choice of senders ------------------------------------------------------------------------------------- */
-
-/* Whether two tensors are cut alike over the same parties. */
-static int same_shares(const ravel__tensor *a, const ravel__tensor *b) {
-    size_t bytes = 2 * (size_t)a->ndim * sizeof(int64_t);
-    if (a->ndim != b->ndim || memcmp(a->dims, b->dims, bytes / 2) != 0) return 0;
-    const ravel__share *x = a->shares[RAVEL__OF_SOURCE], *y = b->shares[RAVEL__OF_SOURCE];
-    for (; x && y; x = x->next, y = y->next)
-        if (x->party != y->party || memcmp(x->coords, y->coords, bytes) != 0) return 0;
-    return !x && !y;
-}
-
-static void collect_holders(planner *p, const ravel__tensor *t) {
-    int32_t used = 0;
-    p->holder_count = 0;
-    for (const ravel__share *s = t->shares[RAVEL__OF_SOURCE]; s; s = s->next) {
-        ravel__box box = ravel__share_box(t, s);
-        int known = ravel__box_count(&box) == 0;
-        for (int32_t h = 0; h < p->holder_count && !known; h++) known = ravel__box_equal(&p->holders[h].box, &box);
-        if (known) continue;
-        RAVEL_ASSERT(p->holder_count < p->c->ranks);
-        holder *h = &p->holders[p->holder_count++];
-        *h = (holder){.box = box, .first = used};
-        for (const ravel__share *o = s; o; o = o->next) {
-            ravel__box other = ravel__share_box(t, o);
-            if (!ravel__box_equal(&other, &box)) continue;
-            p->holder_parties[used++] = o->party;
-            RAVEL_ASSERT(used <= p->c->ranks && p->c->parties[o->party].side == RAVEL__OF_SOURCE);
-            h->parties++;
-        }
-    }
-}
-
-static ravel_status find_holders(planner *p, const ravel__tensor *t) {
-    int32_t i = 0;
-    while (i < LISTS && p->lists[i].of && !same_shares(p->lists[i].of, t)) i++;
-    int known = i < LISTS && p->lists[i].of != NULL;
-    if (i == LISTS) i = LISTS - 1;
-    holder_list *l = &p->lists[i];
-    if (!l->holders) {
-        l->holders = ravel__arena_push(&p->scratch, (size_t)p->c->ranks, sizeof *l->holders);
-        l->parties = ravel__arena_push(&p->scratch, (size_t)p->c->ranks, sizeof *l->parties);
-        if (!l->holders || !l->parties) return ravel__no_memory(p->err, 0, "the plan's senders");
-    }
-    p->holders = l->holders;
-    p->holder_parties = l->parties;
-    if (!known) {
-        collect_holders(p, t);
-        l->of = t;
-        l->count = p->holder_count;
-    }
-    RAVEL_ASSERT(l->of && l->count >= 0 && l->count <= p->c->ranks);
-    p->holder_count = l->count;
-    return RAVEL_OK;
-}
-
-/* Smaller is better; ties go to the lower rank. */
-static int64_t price(const planner *p, int32_t sender, const group *g) {
-    RAVEL_ASSERT(p->sender_index[sender] >= 0 && g->count > 0);
-    const ravel__hello *hellos = p->c->hellos;
-    int32_t to = g->ranks[0];
-    if (g->count == 1 && sender == to) return -1; /* nothing has to travel */
-    return p->load[sender] + (hellos[sender].host == hellos[to].host ? 0 : INT64_MAX / 2);
-}
-
-static int32_t choose_sender(const planner *p, const holder *h, const group *g) {
-    int32_t best = -1;
-    int64_t best_price = 0;
-    for (int32_t i = 0; i < h->parties; i++) {
-        const ravel__party *party = &p->c->parties[p->holder_parties[h->first + i]];
-        for (int32_t r = 0; r < party->count; r++) {
-            int32_t sender = party->ranks[r];
-            int64_t its = price(p, sender, g);
-            if (best >= 0 && (its > best_price || (its == best_price && sender > best))) continue;
-            best = sender;
-            best_price = its;
-        }
-    }
-    RAVEL_ASSERT(best >= 0);
     return best;
 }
 
-static int is_member(const group *g, int32_t rank) {
-    for (int32_t i = 0; i < g->count; i++)
-        if (g->ranks[i] == rank) return 1;
-    return 0;
+/* Equal boxes get equal keys; unequal ones may, too, and are told apart when they are compared. */
+static uint64_t hash_box(const ravel__box *box) {
+    ravel__hash h = ravel__hash_begin(1);
+    ravel__hash_i64s(&h, box->start, (size_t)box->ndim);
+    ravel__hash_i64s(&h, box->extent, (size_t)box->ndim);
+    return ravel__hash_end(h);
 }
 
-/* ---- drafts --------------------------------------------------------------------------------------------- */
+typedef struct sorting {
+    uint64_t *keys, *spare_keys;
+    int32_t *order, *spare_order;
+} sorting;
 
-static int64_t keep_coords(planner *p, const ravel__box *box) {
-    int64_t at = p->coord_count, need = at + 2 * (int64_t)box->ndim;
-    if (box->ndim == 0) return at;
-    if (need > p->coord_room) {
-        int64_t room = need + p->coord_room / 2 + 256;
-        int64_t *coords = ravel__resize(p->scratch.allocator, p->coords, (size_t)p->coord_room * 8, (size_t)room * 8);
-        if (!coords) return -1;
-        p->coords = coords;
-        p->coord_room = room;
-    }
-    memcpy(p->coords + at, box->start, (size_t)box->ndim * 8);
-    memcpy(p->coords + at + box->ndim, box->extent, (size_t)box->ndim * 8);
-    p->coord_count = need;
-    RAVEL_ASSERT(p->coord_count <= p->coord_room);
-    return at;
+static int make_sorting(ravel__arena *arena, size_t count, sorting *s) {
+    s->keys = ravel__arena_push(arena, count + 1, sizeof *s->keys);
+    s->spare_keys = ravel__arena_push(arena, count + 1, sizeof *s->keys);
+    s->order = ravel__arena_push(arena, count + 1, sizeof *s->order);
+    s->spare_order = ravel__arena_push(arena, count + 1, sizeof *s->order);
+    return s->keys && s->spare_keys && s->order && s->spare_order;
 }
 
-static ravel_status keep_draft(planner *p, const draft *d) {
-    if (p->draft_count == p->draft_room) {
-        int64_t room = p->draft_room + p->draft_room / 2 + 64;
-        size_t each = sizeof *p->drafts;
-        draft *drafts =
-            ravel__resize(p->scratch.allocator, p->drafts, (size_t)p->draft_room * each, (size_t)room * each);
-        if (!drafts) return ravel__no_memory(p->err, (size_t)room * each, "the plan's slices");
-        p->drafts = drafts;
-        p->draft_room = room;
+static void sort(sorting *s, size_t count) {
+    ravel__sort_u64(s->keys, s->order, s->spare_keys, s->spare_order, count);
+}
+
+/* Groups holders with equal boxes. Holders come from the last to the first sender, so replicas are filled backwards. */
+static int32_t group_holders(planner *p, const ravel__cut *cut, sorting *s, group *groups, int32_t *replicas) {
+    int32_t count = 0, used = 0;
+    for (int32_t h = 0; h < cut->holders; h++) {
+        ravel__box box = ravel__cut_box(cut, cut->holders - 1 - h);
+        s->keys[h] = hash_box(&box);
+        s->order[h] = cut->holders - 1 - h;
     }
-    p->drafts[p->draft_count++] = *d;
+    sort(s, (size_t)cut->holders);
+    (void)p;
+    for (int32_t i = 0; i < cut->holders; i++) {
+        ravel__box box = ravel__cut_box(cut, s->order[i]);
+        if (ravel__box_count(&box) == 0) continue;
+        group *last = count > 0 ? &groups[count - 1] : NULL;
+        if (!last || !ravel__box_equal(&last->box, &box)) {
+            groups[count] = (group){.box = box, .replicas = replicas + used};
+            last = &groups[count++];
+        }
+        RAVEL_ASSERT(count > 0 && used < cut->holders && s->order[i] >= 0 && s->order[i] < cut->holders);
+        replicas[used++] = cut->senders[s->order[i]];
+        last->count++;
+    }
+    return count;
+}
+
+static ravel_status make_index(planner *p, int32_t number) {
+    const ravel__cut *cut = &p->d->cuts[number];
+    cut_index *index = &p->indexes[number];
+    size_t holders = (size_t)cut->holders;
+    int32_t *replicas = ravel__arena_push(&p->plan->arena, holders, sizeof *replicas);
+    group *groups = ravel__arena_push(&p->scratch, holders, sizeof *groups);
+    index->groups = ravel__arena_push(&p->scratch, holders, sizeof *groups);
+    sorting s;
+    if (!replicas || !groups || !index->groups || !make_sorting(&p->scratch, holders, &s)) return no_memory(p);
+    RAVEL_ASSERT(number >= 0 && number < p->d->cut_count);
+    index->axis = best_axis(cut);
+    index->count = group_holders(p, cut, &s, groups, replicas);
+    for (int32_t g = 0; g < index->count; g++) {
+        s.keys[g] = cut->ndim > 0 ? (uint64_t)groups[g].box.start[index->axis] : 0;
+        s.order[g] = g;
+    }
+    sort(&s, (size_t)index->count);
+    int64_t end = 0;
+    for (int32_t g = 0; g < index->count; g++) {
+        group *to = &index->groups[g];
+        *to = groups[s.order[g]];
+        int64_t its = cut->ndim > 0 ? to->box.start[index->axis] + to->box.extent[index->axis] : 1;
+        end = its > end ? its : end;
+        RAVEL_ASSERT(g == 0 || to[-1].end_so_far <= end);
+        to->end_so_far = end;
+    }
     return RAVEL_OK;
 }
 
-/* One slice from a sender to a group: into the streams of this rank that it belongs to. */
-static ravel_status add_slice(planner *p, int64_t index, int32_t g, int32_t sender, const ravel__box *box) {
-    const ravel__tensor *t = &p->c->tensors[index];
-    const group *to = &p->groups[g];
-    int inside = is_member(to, sender), me_out = sender == p->rank, me_in = is_member(to, p->rank);
-    int64_t count = ravel__box_count(box);
-    ravel__hash_u64(&p->digest, (uint64_t)index << 32 | (uint32_t)g);
-    ravel__hash_u64(&p->digest, (uint64_t)sender);
-    ravel__hash_i64s(&p->digest, box->start, (size_t)box->ndim);
-    ravel__hash_i64s(&p->digest, box->extent, (size_t)box->ndim);
-    p->load[sender] += count * ravel_dtype_bytes(t->dtype) * (inside && to->count == 1 ? 0 : 1);
-    RAVEL_ASSERT(sender >= 0 && sender < p->c->ranks && p->sender_index[sender] >= 0 && count > 0);
-    if (!me_out && !me_in) return RAVEL_OK;
-    int64_t coords = keep_coords(p, box);
-    if (coords < 0) return ravel__no_memory(p->err, 0, "the plan's slices");
-    draft d = {
-        .slice = {.tensor = (int32_t)index, .window = t->window, .dtype = t->dtype, .count = count, .coords = coords}};
+/* The first group that starts at or behind `end` along the axis. */
+static int32_t first_behind(const cut_index *index, int64_t end) {
+    int32_t low = 0, high = index->count;
+    while (low < high) {
+        int32_t middle = low + (high - low) / 2;
+        if (index->groups[middle].box.start[index->axis] < end)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    RAVEL_ASSERT(low == index->count || index->groups[low].box.start[index->axis] >= end);
+    return low;
+}
+
+/* ---- patterns ------------------------------------------------------------------------------------------- */
+
+typedef struct cover {
+    ravel__box rest[REST_MOST];
+    int32_t rest_count;
+    ravel__piece *pieces;
+    int32_t count, room;
+} cover;
+
+/* Takes from what is left to be covered what the group has. */
+static ravel_status take_group(planner *p, const group *g, cover *c, const char *name) {
+    ravel__box next[REST_MOST], meet;
+    int32_t next_count = 0;
+    for (int32_t i = 0; i < c->rest_count; i++) {
+        if (next_count + 2 * RAVEL_REFIT_DIMS > REST_MOST)
+            return ravel_error_set(p->err, RAVEL_E_UNSUPPORTED, "\"%s\" is cut too irregularly to plan", name);
+        if (ravel__box_meet(&c->rest[i], &g->box, &meet)) {
+            if (c->count == c->room) {
+                int32_t room = 2 * c->room + 16;
+                ravel__piece *more = ravel__arena_push(&p->plan->arena, (size_t)room, sizeof *more);
+                if (!more) return no_memory(p);
+                if (c->count > 0) memcpy(more, c->pieces, (size_t)c->count * sizeof *more);
+                c->pieces = more;
+                c->room = room;
+            }
+            c->pieces[c->count++] = (ravel__piece){
+                .box = meet, .count = ravel__box_count(&meet), .replicas = g->replicas, .replica_count = g->count};
+        }
+        next_count += ravel__box_without(&c->rest[i], &g->box, next + next_count);
+    }
+    if (next_count > 0) memcpy(c->rest, next, (size_t)next_count * sizeof *next);
+    c->rest_count = next_count;
+    RAVEL_ASSERT(next_count >= 0 && next_count <= REST_MOST && c->count <= c->room);
+    return RAVEL_OK;
+}
+
+static ravel_status make_pattern(planner *p, int32_t cut, const ravel__box *wanted, const char *name,
+                                 ravel__pattern *pattern) {
+    cut_index *index = &p->indexes[cut];
+    cover c = {.rest_count = ravel__box_count(wanted) > 0};
+    ravel_status status = index->groups ? RAVEL_OK : make_index(p, cut);
+    if (status != RAVEL_OK) return status;
+    RAVEL_ASSERT(index->groups);
+    c.rest[0] = *wanted;
+    int64_t from = wanted->ndim > 0 ? wanted->start[index->axis] : 0;
+    int32_t behind = wanted->ndim > 0 ? first_behind(index, from + wanted->extent[index->axis]) : index->count, g;
+    for (g = behind; g > 0 && index->groups[g - 1].end_so_far > from;) g--;
+    for (; g < behind && c.rest_count > 0 && status == RAVEL_OK; g++)
+        status = take_group(p, &index->groups[g], &c, name);
+    if (status != RAVEL_OK) return status;
+    if (c.rest_count > 0) {
+        char text[128];
+        ravel__box_describe(&c.rest[0], text, sizeof text);
+        ravel__differences_add(p->list, "\"%s\": no sender has %s, which %s wants", name, text, p->place->who);
+    }
+    *pattern = (ravel__pattern){c.pieces, c.count};
+    return RAVEL_OK;
+}
+
+static int grow_patterns(planner *p) {
+    ravel__arena *a = &p->scratch;
+    int32_t room = 2 * p->room + 64, count = p->plan->pattern_count;
+    ravel__pattern *patterns = ravel__arena_push(&p->plan->arena, (size_t)room, sizeof *patterns);
+    int32_t *cuts = ravel__arena_push(a, (size_t)room, sizeof *cuts);
+    ravel__box *boxes = ravel__arena_push(a, (size_t)room, sizeof *boxes);
+    size_t slot_count = PATTERN_SLOTS_LEAST;
+    while (slot_count < 2 * (size_t)room) slot_count *= 2;
+    int32_t *slots = ravel__arena_push(a, slot_count, sizeof *slots);
+    if (!patterns || !cuts || !boxes || !slots) return 0;
+    memset(slots, 0xff, slot_count * sizeof *slots);
+    for (int32_t i = 0; i < count; i++) {
+        patterns[i] = p->plan->patterns[i];
+        cuts[i] = p->pattern_cut[i];
+        boxes[i] = p->pattern_box[i];
+        size_t at = (hash_box(&boxes[i]) ^ (uint64_t)cuts[i]) & (slot_count - 1);
+        while (slots[at] >= 0) at = (at + 1) & (slot_count - 1);
+        slots[at] = i;
+    }
+    p->plan->patterns = patterns;
+    p->pattern_cut = cuts;
+    p->pattern_box = boxes;
+    p->slots = slots;
+    p->slot_count = slot_count;
+    p->room = room;
+    RAVEL_ASSERT(count < room && (slot_count & (slot_count - 1)) == 0 && slot_count >= 2 * (size_t)room);
+    return 1;
+}
+
+static ravel_status find_pattern(planner *p, int32_t cut, const ravel__box *box, const char *name, int32_t *found) {
+    if (p->plan->pattern_count == p->room && !grow_patterns(p)) return no_memory(p);
+    size_t at = (hash_box(box) ^ (uint64_t)cut) & (p->slot_count - 1);
+    for (; p->slots[at] >= 0; at = (at + 1) & (p->slot_count - 1)) {
+        *found = p->slots[at];
+        if (p->pattern_cut[*found] == cut && ravel__box_equal(&p->pattern_box[*found], box)) return RAVEL_OK;
+    }
+    int32_t next = p->plan->pattern_count;
+    ravel_status status = make_pattern(p, cut, box, name, &p->plan->patterns[next]);
+    if (status != RAVEL_OK) return status;
+    p->pattern_cut[next] = cut;
+    p->pattern_box[next] = *box;
+    RAVEL_ASSERT(next < p->room && p->slots[at] < 0);
+    p->slots[at] = *found = next;
+    p->plan->pattern_count++;
+    return RAVEL_OK;
+}
+
+/* ---- items ---------------------------------------------------------------------------------------------- */
+
+static int castable(int32_t dtype) {
+    return ravel_dtype_kind(dtype) == 'f' && ravel_dtype_bytes(dtype) >= 2;
+}
+
+int32_t ravel__travel_dtype(int32_t source, int32_t sink, int32_t cast) {
+    if (source == sink) return source;
+    if (cast != RAVEL_REFIT_NARROW || !castable(source) || !castable(sink)) return -1;
+    return ravel_dtype_bytes(sink) < ravel_dtype_bytes(source) ? sink : source;
+}
+
+static const char *describe_dims(int32_t ndim, const int64_t *dims, char text[96]) {
+    size_t used = (size_t)snprintf(text, 96, "[");
+    for (int32_t d = 0; d < ndim && used < 96; d++)
+        used += (size_t)snprintf(text + used, 96 - used, "%s%lld", d ? ", " : "", (long long)dims[d]);
+    if (used < 96) (void)snprintf(text + used, 96 - used, "]");
+    return text;
+}
+
+/* 1 where the tensor of the directory can become the item; *dtype travels. */
+static int check_item(planner *p, const ravel__item *item, const ravel__listed *t, int32_t *dtype) {
+    RAVEL_ASSERT(t->cut >= 0 && t->cut < p->d->cut_count);
+    const ravel__cut *cut = &p->d->cuts[t->cut];
+    if (cut->ndim != item->ndim || memcmp(cut->dims, item->dims, (size_t)item->ndim * sizeof *item->dims) != 0) {
+        char there[96], here[96];
+        ravel__differences_add(p->list, "\"%s\": shape %s on rank %d (sender), %s on %s", item->name,
+                               describe_dims(cut->ndim, cut->dims, there), ravel__cut_first(cut),
+                               describe_dims(item->ndim, item->dims, here), p->place->who);
+        return 0;
+    }
+    *dtype = ravel__travel_dtype(t->dtype, item->dtype, p->place->cast);
+    if (*dtype >= 0) return 1;
+    ravel__differences_add(p->list, "\"%s\": %s on rank %d (sender), %s on %s%s", item->name,
+                           ravel_dtype_name(t->dtype), ravel__cut_first(cut), ravel_dtype_name(item->dtype),
+                           p->place->who,
+                           p->place->cast == RAVEL_REFIT_EXACT && castable(t->dtype) && castable(item->dtype)
+                               ? " (cast narrow would convert it)"
+                               : "");
+    return 0;
+}
+
+static ravel_status plan_items(planner *p) {
     ravel_status status = RAVEL_OK;
-    /* out, then in, each over the wire and inside the rank */
-    for (int32_t kind = 0; kind < 4 && status == RAVEL_OK; kind++) {
-        int local = kind >= 2, in = kind & 1;
-        int wanted = local ? me_out && inside : in ? me_in && !me_out : me_out && to->count > inside;
-        if (!wanted) continue;
-        d.kind = kind;
-        d.stream = in ? p->sender_index[sender] : g;
-        d.slice.item = p->item_of[in ? RAVEL__OF_SINK : RAVEL__OF_SOURCE][index];
-        RAVEL_ASSERT(d.stream >= 0);
-        status = keep_draft(p, &d);
+    for (int64_t i = 0; i < p->sink->count && status == RAVEL_OK; i++) {
+        const ravel__item *item = &p->sink->items[i];
+        int64_t at = ravel__names_find(&p->d->names, item->name);
+        p->of_item[i] = -1;
+        p->plan->dtypes[i] = item->dtype;
+        if (at < 0) {
+            ravel__differences_add(p->list, "\"%s\": %s wants it, no sender has it", item->name, p->place->who);
+            continue;
+        }
+        p->tensor[i] = (int32_t)at;
+        if (!check_item(p, item, &p->d->tensors[at], &p->plan->dtypes[i])) continue;
+        status = find_pattern(p, p->d->tensors[at].cut, &item->view.box, item->name, &p->of_item[i]);
     }
     return status;
 }
 
-static ravel_status cover(planner *p, int64_t index, int32_t g, const ravel__box *wanted) {
-    ravel__tensor *t = &p->c->tensors[index];
-    ravel__box rest[REST_MOST], next[REST_MOST];
-    int32_t count = ravel__box_count(wanted) > 0, next_count;
-    rest[0] = *wanted;
-    for (int32_t h = 0; h < p->holder_count && count > 0; h++) {
-        int32_t sender = -1;
-        next_count = 0;
-        for (int32_t i = 0; i < count; i++) {
-            ravel__box meet;
-            if (next_count + 2 * RAVEL_REFIT_DIMS > REST_MOST)
-                return ravel_error_set(p->err, RAVEL_E_UNSUPPORTED, "\"%s\" is cut too irregularly to plan", t->name);
-            if (ravel__box_meet(&rest[i], &p->holders[h].box, &meet)) {
-                if (sender < 0) sender = choose_sender(p, &p->holders[h], &p->groups[g]);
-                ravel_status status = add_slice(p, index, g, sender, &meet);
-                if (status != RAVEL_OK) return status;
+/* ---- wants ---------------------------------------------------------------------------------------------- */
+
+static int is_near(const planner *p, int32_t sender) {
+    return p->d->machines[sender] == p->place->machine;
+}
+
+/* Those of this rank's machine take turns; if there is none, all do. */
+static int32_t choose(const planner *p, const ravel__piece *piece, int64_t item, int32_t number) {
+    RAVEL_ASSERT(piece->replica_count >= 1 && piece->count > 0);
+    int32_t near = 0;
+    if (piece->replica_count == 1) return piece->replicas[0];
+    for (int32_t r = 0; r < piece->replica_count; r++) {
+        if (piece->replicas[r] == p->place->self) return p->place->self;
+        near += is_near(p, piece->replicas[r]);
+    }
+    uint64_t turn = p->place->turn + (uint64_t)item + (uint64_t)number;
+    if (near == 0) return piece->replicas[turn % (uint64_t)piece->replica_count];
+    int32_t r = 0;
+    for (uint64_t skip = turn % (uint64_t)near; skip > 0 || !is_near(p, piece->replicas[r]); r++)
+        skip -= (uint64_t)is_near(p, piece->replicas[r]);
+    return piece->replicas[r];
+}
+
+/* The sink's items in the order of the directory's tensors, which is the order in which senders list them. */
+static ravel_status order_items(planner *p, int32_t **order, int64_t *count) {
+    sorting s;
+    if (!make_sorting(&p->scratch, (size_t)p->sink->count, &s)) return no_memory(p);
+    *count = 0;
+    for (int64_t i = 0; i < p->sink->count; i++) {
+        if (p->of_item[i] < 0) continue;
+        s.keys[*count] = (uint64_t)p->tensor[i];
+        s.order[(*count)++] = (int32_t)i;
+    }
+    sort(&s, (size_t)*count);
+    *order = s.order;
+    return RAVEL_OK;
+}
+
+/* Bytes of all wants must fit, and so must sums of them over ranks. */
+static ravel_status weigh(planner *p, const ravel__piece *piece, int32_t dtype) {
+    int64_t bytes = piece->count * ravel_dtype_bytes(dtype);
+    if (__builtin_add_overflow(p->plan->bytes, bytes, &p->plan->bytes) || p->plan->bytes > INT64_MAX >> 20)
+        return ravel_error_set(p->err, RAVEL_E_OVERFLOW, "the tensors of a receiver have more than 2^43 bytes");
+    return RAVEL_OK;
+}
+
+/* Counts wants per sender, then writes them where they belong. */
+static ravel_status make_wants(planner *p) {
+    ravel__plan *plan = p->plan;
+    int64_t *next = plan->first_want + 1, items = 0;
+    int32_t *order = NULL;
+    ravel_status status = order_items(p, &order, &items);
+    for (int pass = 0; pass < 2 && status == RAVEL_OK; pass++) {
+        for (int64_t n = 0; n < items; n++) {
+            int32_t i = order[n];
+            const ravel__pattern *pattern = &plan->patterns[p->of_item[i]];
+            for (int32_t k = 0; k < pattern->count; k++) {
+                int32_t sender = choose(p, &pattern->pieces[k], i, k);
+                RAVEL_ASSERT(sender >= 0 && sender < plan->senders);
+                if (pass == 0)
+                    next[sender]++;
+                else
+                    plan->wants[next[sender]++] = (ravel__want){i, p->tensor[i], p->of_item[i], k};
+                if (pass == 0 && status == RAVEL_OK) status = weigh(p, &pattern->pieces[k], plan->dtypes[i]);
             }
-            next_count += ravel__box_without(&rest[i], &p->holders[h].box, next + next_count);
         }
-        memcpy(rest, next, (size_t)next_count * sizeof *rest);
-        RAVEL_ASSERT(next_count <= REST_MOST);
-        count = next_count;
-    }
-    if (count > 0 && !t->reported++) {
-        char text[128];
-        ravel__box_describe(&rest[0], text, sizeof text);
-        ravel__differences_add(p->list, "\"%s\": no sender has %s, which rank %d (receiver) wants", t->name, text,
-                               p->groups[g].ranks[0]);
-    }
-    return RAVEL_OK;
-}
-
-static ravel_status plan_tensor(planner *p, int64_t index) {
-    const ravel__tensor *t = &p->c->tensors[index];
-    ravel_status found = find_holders(p, t);
-    if (found != RAVEL_OK) return found;
-    for (const ravel__share *s = t->shares[RAVEL__OF_SINK]; s; s = s->next) {
-        ravel__box box = ravel__share_box(t, s);
-        int64_t bytes = ravel__box_count(&box) * ravel_dtype_bytes(t->dtype);
-        RAVEL_ASSERT(p->c->parties[s->party].side == RAVEL__OF_SINK);
-        for (int32_t g = p->group_of_party[s->party]; g < p->group_of_party[s->party + 1]; g++) {
-            p->plan->bytes_needed += bytes * p->groups[g].count;
-            ravel_status status = cover(p, index, g, &box);
-            if (status != RAVEL_OK) return status;
+        if (pass == 1 || status != RAVEL_OK) break;
+        /* next[s] becomes the first want of sender s; after the second pass, of sender s + 1. */
+        int64_t total = 0;
+        for (int32_t s = 0; s < plan->senders; s++) {
+            int64_t count = next[s];
+            next[s] = total;
+            total += count;
         }
+        plan->want_count = total;
+        plan->wants = ravel__arena_push(&plan->arena, (size_t)total, sizeof *plan->wants);
+        if (!plan->wants) return no_memory(p);
     }
-    return RAVEL_OK;
+    RAVEL_ASSERT(status != RAVEL_OK ||
+                 (plan->first_want[0] == 0 && plan->first_want[plan->senders] == plan->want_count));
+    return status;
 }
 
-/* ---- windows -------------------------------------------------------------------------------------------- */
-
-static int32_t make_windows(const ravel__catalog *c, int32_t groups, int64_t buffer_bytes) {
-    int sequential = 0;
-    int32_t window = 0;
-    int64_t inside = 0;
-    for (int32_t r = 0; r < c->ranks; r++) sequential |= c->hellos[r].sequential;
-    for (int64_t i = 0; i < c->count; i++) {
-        ravel__tensor *t = &c->tensors[i];
-        if (!ravel__tensor_moves(t) || t->dtype < 0) continue;
-        ravel__box whole = ravel__box_whole(t->ndim, t->dims);
-        int64_t bytes = ravel__box_count(&whole) * ravel_dtype_bytes(t->dtype) + 512;
-        if (sequential && groups > 1 && inside > 0 && inside + bytes > buffer_bytes) {
-            window++;
-            inside = 0;
-        }
-        inside += bytes;
-        t->window = window;
-    }
-    RAVEL_ASSERT(window >= 0 && inside >= 0);
-    return window + 1;
+static ravel_status run(planner *p) {
+    size_t items = (size_t)p->sink->count, senders = (size_t)p->d->senders;
+    p->plan->senders = p->d->senders;
+    p->plan->dtypes = ravel__arena_push(&p->plan->arena, items, sizeof *p->plan->dtypes);
+    p->plan->first_want = ravel__arena_push(&p->plan->arena, senders + 1, sizeof *p->plan->first_want);
+    p->indexes = ravel__arena_push(&p->scratch, (size_t)p->d->cut_count, sizeof *p->indexes);
+    p->of_item = ravel__arena_push(&p->scratch, items, sizeof *p->of_item);
+    p->tensor = ravel__arena_push(&p->scratch, items, sizeof *p->tensor);
+    if (!p->plan->dtypes || !p->plan->first_want || !p->indexes || !p->of_item || !p->tensor) return no_memory(p);
+    memset(p->plan->first_want, 0, (senders + 1) * sizeof *p->plan->first_want);
+    if (p->d->cut_count > 0) memset(p->indexes, 0, (size_t)p->d->cut_count * sizeof *p->indexes);
+    ravel_status status = plan_items(p);
+    return status == RAVEL_OK ? make_wants(p) : status;
 }
 
-/* ---- streams -------------------------------------------------------------------------------------------- */
-
-/* The group's ranks without the sender, rotated per sender so that no rank is first in every tree. */
-static ravel_status set_members(planner *p, ravel__stream *s, const group *g, int32_t sender_index) {
-    s->members = ravel__arena_push(&p->plan->arena, (size_t)g->count, sizeof(int32_t));
-    if (!s->members) return ravel__no_memory(p->err, 0, "the plan's streams");
-    for (int32_t i = 0; i < g->count; i++) {
-        int32_t rank = g->ranks[(i + sender_index) % g->count];
-        if (s->local ? rank == s->sender : rank != s->sender) s->members[s->member_count++] = rank;
-    }
-    RAVEL_ASSERT(s->member_count <= g->count && (!s->local || s->member_count <= 1));
-    return RAVEL_OK;
-}
-
-static ravel_status new_stream(planner *p, ravel__stream *s, int32_t sender, int32_t g, int local) {
-    RAVEL_ASSERT(sender >= 0 && g >= 0 && g < p->group_count);
-    int32_t index = p->sender_index[sender];
-    *s = (ravel__stream){.sender = sender, .tag = index, .local = local};
-    s->turn = ((g - index) % p->group_count + p->group_count) % p->group_count;
-    return set_members(p, s, &p->groups[g], index);
-}
-
-static int32_t sender_of_index(const planner *p, int32_t index) {
-    RAVEL_ASSERT(index >= 0 && index < p->sender_count);
-    for (int32_t r = 0; r < p->c->ranks; r++)
-        if (p->sender_index[r] == index) return r;
-    return -1;
-}
-
-/* Takes the drafts of one stream, in their order, to the end of the plan's slices. */
-static void take_drafts(planner *p, ravel__stream *s, int32_t kind, int32_t key) {
-    s->first = p->plan->slice_count;
-    for (int64_t i = 0; i < p->draft_count; i++) {
-        const draft *d = &p->drafts[i];
-        if (d->kind != kind || d->stream != key) continue;
-        RAVEL_ASSERT(p->plan->slice_count < p->draft_count);
-        p->plan->slices[p->plan->slice_count++] = d->slice;
-        s->slices++;
-        s->bytes += d->slice.count * ravel_dtype_bytes(d->slice.dtype);
-    }
-}
-
-static void sort_by_turn(ravel__stream *streams, int32_t count) {
-    for (int32_t i = 1; i < count; i++) {
-        ravel__stream x = streams[i];
-        int32_t j = i;
-        for (; j > 0; j--) {
-            const ravel__stream *y = &streams[j - 1];
-            if (y->turn < x.turn || (y->turn == x.turn && y->sender <= x.sender)) break;
-            streams[j] = *y;
-        }
-        streams[j] = x;
-    }
-}
-
-static int32_t own_group(const planner *p) {
-    for (int32_t g = 0; g < p->group_count; g++)
-        if (is_member(&p->groups[g], p->rank)) return g;
-    return -1;
-}
-
-/* Which of the streams of a kind have slices. */
-static void mark_used(const planner *p, int32_t kind, int32_t keys, char *used) {
-    memset(used, 0, (size_t)keys + 1);
-    for (int64_t i = 0; i < p->draft_count; i++)
-        if (p->drafts[i].kind == kind) used[p->drafts[i].stream] = 1;
-}
-
-/* Streams are in the order of turns, and each has a part of the slices to itself, in the order of windows. */
-static bool streams_ok(const ravel__refit_plan *plan, const ravel__stream *streams, int32_t count) {
-    for (int32_t i = 0; i < count; i++) {
-        const ravel__stream *s = &streams[i], *before = i > 0 ? s - 1 : NULL;
-        if (before && (before->turn > s->turn || (before->turn == s->turn && before->sender > s->sender))) return false;
-        if (s->first < 0 || s->slices < 1 || s->first + s->slices > plan->slice_count || s->bytes < 1) return false;
-        for (int64_t k = 1; k < s->slices; k++)
-            if (plan->slices[s->first + k].window < plan->slices[s->first + k - 1].window) return false;
-    }
-    return true;
-}
-
-static ravel_status make_streams(planner *p) {
-    ravel__refit_plan *plan = p->plan;
-    int32_t most = p->group_count + p->sender_count + 2, mine = own_group(p);
-    char *used = ravel__arena_push(&p->scratch, (size_t)most + 1, 1);
-    plan->slices = ravel__arena_push(&plan->arena, (size_t)p->draft_count, sizeof *plan->slices);
-    plan->coords = ravel__arena_push(&plan->arena, (size_t)p->coord_count, sizeof *plan->coords);
-    plan->out = ravel__arena_push(&plan->arena, (size_t)p->group_count + 1, sizeof *plan->out);
-    plan->in = ravel__arena_push(&plan->arena, (size_t)p->sender_count + 1, sizeof *plan->in);
-    if (!used || !plan->slices || !plan->coords || !plan->out || !plan->in)
-        return ravel__no_memory(p->err, 0, "the plan's streams");
-    if (p->coord_count > 0) memcpy(plan->coords, p->coords, (size_t)p->coord_count * sizeof *plan->coords);
-    for (int32_t kind = 0; kind < 4; kind++) {
-        int in = kind & 1, local = kind >= 2;
-        int32_t keys = in ? p->sender_count : p->group_count;
-        mark_used(p, kind, keys, used);
-        for (int32_t key = 0; key < keys; key++) {
-            if (!used[key]) continue;
-            ravel__stream *s = in ? &plan->in[plan->in_count++] : &plan->out[plan->out_count++];
-            ravel_status status =
-                in ? new_stream(p, s, sender_of_index(p, key), mine, local) : new_stream(p, s, p->rank, key, local);
-            if (status != RAVEL_OK) return status;
-            take_drafts(p, s, kind, key);
-        }
-    }
-    RAVEL_ASSERT(plan->slice_count == p->draft_count && plan->out_count <= p->group_count + 1);
-    RAVEL_ASSERT(plan->in_count <= p->sender_count + 1);
-    sort_by_turn(plan->out, plan->out_count);
-    sort_by_turn(plan->in, plan->in_count);
-    RAVEL_ASSERT(streams_ok(plan, plan->out, plan->out_count) && streams_ok(plan, plan->in, plan->in_count));
-    return RAVEL_OK;
-}
-
-/* ---- the plan ------------------------------------------------------------------------------------------ */
-
-static ravel_status run(planner *p, const ravel__holding *source, const ravel__holding *sink, int64_t buffer_bytes) {
-    ravel_status status = make_groups(p);
-    if (status == RAVEL_OK) status = make_senders(p);
-    if (status == RAVEL_OK) status = index_items(p, RAVEL__OF_SOURCE, source);
-    if (status == RAVEL_OK) status = index_items(p, RAVEL__OF_SINK, sink);
-    if (status != RAVEL_OK) return status;
-    p->plan->windows = make_windows(p->c, p->group_count, buffer_bytes);
-    p->digest = ravel__hash_begin(0x7265666974);
-    for (int64_t i = 0; i < p->c->count && status == RAVEL_OK; i++)
-        if (ravel__tensor_moves(&p->c->tensors[i]) && p->c->tensors[i].dtype >= 0) status = plan_tensor(p, i);
-    p->plan->digest = ravel__hash_end(p->digest);
-    return status == RAVEL_OK ? make_streams(p) : status;
-}
-
-ravel_status ravel__refit_plan_make(const ravel__catalog *catalog, int32_t rank, const ravel__holding *source,
-                                    const ravel__holding *sink, int64_t buffer_bytes, const ravel_allocator *allocator,
-                                    ravel__refit_plan *plan, ravel__differences *list, ravel_error *err) {
-    ravel__refit_plan made = {0};
-    planner p = {.c = catalog, .rank = rank, .plan = &made, .list = list, .err = err};
-    ravel__arena_init(&made.arena, allocator, 4096);
-    ravel__arena_init(&p.scratch, allocator, 4096);
-    ravel_status status = run(&p, source, sink, buffer_bytes);
-    ravel__release(allocator, p.drafts, (size_t)p.draft_room * sizeof *p.drafts);
-    ravel__release(allocator, p.coords, (size_t)p.coord_room * sizeof *p.coords);
+ravel_status ravel__plan_make(const ravel__directory *directory, const ravel__holding *sink,
+                              const ravel__plan_place *place, const ravel_allocator *allocator, ravel__plan *plan,
+                              ravel__differences *list, ravel_error *err) {
+    ravel__plan made = {0};
+    planner p = {.d = directory, .sink = sink, .place = place, .plan = &made, .list = list, .err = err};
+    ravel__arena_init(&made.arena, allocator, 16384);
+    ravel__arena_init(&p.scratch, allocator, 65536);
+    ravel_status status = run(&p);
     ravel__arena_free(&p.scratch);
     if (status == RAVEL_OK)
         *plan = made;
     else
-        ravel__refit_plan_free(&made);
+        ravel__plan_free(&made);
     return status;
 }
 
-void ravel__refit_plan_free(ravel__refit_plan *plan) {
+void ravel__plan_free(ravel__plan *plan) {
     ravel__arena_free(&plan->arena);
     memset(plan, 0, sizeof *plan);
-}
-
-ravel__box ravel__slice_box(const ravel__refit_plan *plan, const ravel__slice *slice, int32_t ndim) {
-    ravel__box box = {.ndim = ndim};
-    RAVEL_ASSERT(ndim >= 0 && ndim <= RAVEL_REFIT_DIMS && slice->coords >= 0);
-    memcpy(box.start, plan->coords + slice->coords, (size_t)ndim * sizeof(int64_t));
-    memcpy(box.extent, plan->coords + slice->coords + ndim, (size_t)ndim * sizeof(int64_t));
-    return box;
 }

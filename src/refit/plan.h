@@ -1,61 +1,73 @@
-/* The plan: which slice of which tensor goes from which sender to which receivers. A pure function of the catalog.
+/* The plan: which slices one receiver (a generator rank, or a receiver of a collective refit) requests from which sender.
+ * Computed from the directory and the rank's own tensors alone: no other rank takes part, and none replans when a
+ * generator joins or leaves.
  *
- *     group    receivers that take one stream together: all that hold the same pieces, if they outnumber the senders that
- *              have these (broadcast), else one (shard)
- *     stream   (sender, group): an ordered list of slices. Its members pass frames on along a tree:
+ *     index     the boxes of one cut, equal ones together (replicas), sorted by their start along the axis that is cut
+ *               most: the boxes that meet a given one are found by binary search
+ *     pattern   how one box of a cut is put together: pieces, each a box and the replicas that have it. Tensors with the
+ *               same cut, wanted in the same box, share a pattern
+ *     want      (item, pattern, piece): one slice that one sender will be asked for
  *
- *                  sender -> member 0 -> member 1 -> ...              fanout 1, a chain
- *     slice    a box of one tensor; what a stream carries of it
- *     window   consecutive tensors; a sender finishes a window on all of its streams before the next one. One window
- *              for everything, unless a source makes its tensors one by one (iterate) for several groups.
- *
- * Frames are sent and received in one order over the whole communicator, or ranks that send to and receive from
- * several others could wait for each other in a ring: by (window, number of the frame in the window,
- * (group - sender) mod groups, sender). Senders and receivers both go through their streams in that order. */
+ * Replicas take turns, beginning elsewhere for each receiver: those on its machine, or all if none is there. */
 #ifndef RAVEL_REFIT_PLAN_H
 #define RAVEL_REFIT_PLAN_H
 
-#include "refit/catalog.h"
+#include "refit/directory.h"
+#include "refit/holding.h"
 
-typedef struct ravel__slice {
-    int32_t item;   /* of this rank's holding: the source's for outgoing streams, the sink's for incoming ones */
-    int32_t tensor; /* of the catalog: what frames call it */
-    int32_t window;
-    int32_t dtype;  /* that travels */
-    int64_t count;  /* elements */
-    int64_t coords; /* index into plan->coords: start[ndim], extent[ndim] */
-} ravel__slice;
+typedef struct ravel__piece {
+    ravel__box box;
+    int64_t count; /* elements */
+    const int32_t *replicas;
+    int32_t replica_count;
+} ravel__piece;
 
-typedef struct ravel__stream {
-    int32_t sender;   /* rank */
-    int32_t turn;     /* (group - sender) mod groups: its position in a round */
-    int32_t tag;      /* of its messages */
-    int32_t local;    /* the sender is the receiver: nothing travels */
-    int32_t *members; /* ranks, in forwarding order */
-    int32_t member_count;
-    int64_t first, slices; /* plan->slices[first .. first+slices) */
-    int64_t bytes;         /* of the slices as they travel */
-} ravel__stream;
+typedef struct ravel__pattern {
+    const ravel__piece *pieces;
+    int32_t count;
+} ravel__pattern;
 
-typedef struct ravel__refit_plan {
+typedef struct ravel__want {
+    int32_t item;   /* of the sink's holding */
+    int32_t tensor; /* of the directory */
+    int32_t pattern;
+    int32_t piece;
+} ravel__want;
+
+typedef struct ravel__plan {
     ravel__arena arena;
-    ravel__slice *slices;
-    int64_t slice_count;
-    int64_t *coords;
-    ravel__stream *out, *in; /* of this rank; in the order of turns */
-    int32_t out_count, in_count;
-    int32_t windows;
-    int64_t bytes_needed; /* by all receivers together */
-    uint64_t digest;      /* of all slices of all ranks */
-} ravel__refit_plan;
+    ravel__pattern *patterns;
+    int32_t pattern_count;
+    int32_t *dtypes;    /* [items] that travel */
+    ravel__want *wants; /* sorted by sender, then in the order of the directory's tensors */
+    int64_t want_count;
+    int64_t *first_want; /* [senders + 1] */
+    int32_t senders;
+    int64_t bytes; /* of all wants */
+} ravel__plan;
 
-/* For `rank`, whose holdings are `source` and `sink` (NULL: none). A piece that no rank sends is a difference; the
- * plan is then made without it. */
-ravel_status ravel__refit_plan_make(const ravel__catalog *catalog, int32_t rank, const ravel__holding *source,
-                                    const ravel__holding *sink, int64_t buffer_bytes, const ravel_allocator *allocator,
-                                    ravel__refit_plan *plan, ravel__differences *list, ravel_error *err);
-void ravel__refit_plan_free(ravel__refit_plan *plan);
+typedef struct ravel__plan_place {
+    uint64_t machine; /* of this rank; 0: of several */
+    uint64_t turn;    /* where replicas begin to take turns */
+    int32_t cast;     /* ravel_refit_cast */
+    int32_t self;     /* this rank as a sender, which is taken first; -1: it is none */
+    const char *who;  /* for sentences: "rank 3 (receiver)" */
+} ravel__plan_place;
 
-ravel__box ravel__slice_box(const ravel__refit_plan *plan, const ravel__slice *slice, int32_t ndim);
+/* Names that no sender has, shapes, dtypes and boxes that no sender has go to the list. */
+ravel_status ravel__plan_make(const ravel__directory *directory, const ravel__holding *sink,
+                              const ravel__plan_place *place, const ravel_allocator *allocator, ravel__plan *plan,
+                              ravel__differences *list, ravel_error *err);
+void ravel__plan_free(ravel__plan *plan);
+
+/* The dtype in which a tensor travels from `source` to `sink` under a ravel_refit_cast; -1: it cannot. */
+int32_t ravel__travel_dtype(int32_t source, int32_t sink, int32_t cast);
+
+static inline const ravel__piece *ravel__want_piece(const ravel__plan *plan, const ravel__want *want) {
+    return &plan->patterns[want->pattern].pieces[want->piece];
+}
+static inline int64_t ravel__want_bytes(const ravel__plan *plan, const ravel__want *want) {
+    return ravel__want_piece(plan, want)->count * ravel_dtype_bytes(plan->dtypes[want->item]);
+}
 
 #endif

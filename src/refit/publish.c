@@ -4,7 +4,9 @@
 
 #include "base/assert.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "comm/machine.h"
+#include "comm/token.h"
 #include "refit/bytes.h"
 #include "base/xxh3.h"
 #include "refit/workers.h"
@@ -30,7 +32,7 @@ struct ravel_publisher {
     ravel_comm *comm;
     int32_t rank, ranks;
     int32_t threads;
-    const char *token;
+    char token[RAVEL__TOKEN_MOST];
     char addresses[ADDRESS_BYTES]; /* of this rank */
     char root[ADDRESS_BYTES];      /* rank 0's first one */
     unsigned char *directory_bytes;
@@ -40,7 +42,7 @@ struct ravel_publisher {
     int64_t lag; /* of the connected generator furthest behind, just before the last publish */
 };
 
-#define FIELD(name) (int32_t) offsetof(ravel_publish_options, name)
+#define FIELD(name) ((int32_t)offsetof(ravel_publish_options, name))
 
 static const ravel_option table[] = {
     {"keep", RAVEL_OPTION_I32, FIELD(keep), "2", 1, RAVEL__STORE_KEEP_MOST, NULL, "versions that are kept"},
@@ -50,7 +52,7 @@ static const ravel_option table[] = {
      "bytes of a hashed block, a multiple of 8"},
     {"open", RAVEL_OPTION_BOOL, FIELD(open), "no", 0, 0, NULL, "listen beyond this machine without a token"},
     {"token", RAVEL_OPTION_STRING, FIELD(token), "", 0, 0, "SECRET",
-     "shared secret of trainers and generators; none: RAVEL_TOKEN"},
+     "shared secret of trainers and generators, or the word none; by default RAVEL_TOKEN or RAVEL_TOKEN_FILE"},
     {"allow", RAVEL_OPTION_STRING, FIELD(allow), "", 0, 0, "NETWORKS",
      "networks that may connect, like 10.0.0.0/8,fd00::/8; none: any"},
     {"host", RAVEL_OPTION_STRING, FIELD(host), "", 0, 0, "NAME",
@@ -96,8 +98,7 @@ static ravel_status take_options(ravel_publisher *p, const ravel_publish_options
                                "dtype %s (%d): floats can be kept as f64, f32, bf16 or f16, or with -1 as they are",
                                ravel_dtype_bytes(o->dtype) ? ravel_dtype_name(o->dtype) : "unknown", o->dtype);
     p->threads = o->threads > 0 ? o->threads : ravel__workers_default(8);
-    p->token = text_or_null(o->token) ? o->token : text_or_null(getenv("RAVEL_TOKEN"));
-    return RAVEL_OK;
+    return ravel__token_find(o->token, NULL, p->token, err);
 }
 
 static ravel_status take_source(ravel_publisher *p, const ravel_refit_source *source, ravel_error *err) {
@@ -290,6 +291,9 @@ static ravel_status prepare(ravel_publisher *p, const char *address, const char 
     if (status == RAVEL_OK) status = take_source(p, source, err);
     if (status == RAVEL_OK) status = own_address(p, address, root, text, sizeof text, err);
     if (status == RAVEL_OK) status = open_server(p, text, err);
+    if (status == RAVEL_OK && p->rank == 0 && (ravel__token_is_none(p->token) || (p->options.open && !p->token[0])))
+        ravel__log(p->options.logger, RAVEL_LOG_WARN,
+                   "every process that reaches %s may pull the weights: no token is asked for", ravel__hub_address(p->server.lane[0].hub));
     if (status == RAVEL_OK && p->options.timeout > 0) ravel_comm_set_timeout(p->comm, p->options.timeout);
     return status;
 }

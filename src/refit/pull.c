@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/rng.h"
 #include "comm/address.h"
+#include "comm/token.h"
 #include "refit/bytes.h"
 #include "refit/workers.h"
 
@@ -14,7 +15,7 @@
 #include <string.h>
 #include <time.h>
 
-#define FIELD(name) (int32_t) offsetof(ravel_pull_options, name)
+#define FIELD(name) ((int32_t)offsetof(ravel_pull_options, name))
 
 static const ravel_option table[] = {
     {"threads", RAVEL_OPTION_I32, FIELD(threads), "0", 0, 64, NULL,
@@ -30,7 +31,7 @@ static const ravel_option table[] = {
     {"timeout", RAVEL_OPTION_F64, FIELD(timeout), "60", 0.01, 86400, NULL,
      "seconds without progress after which a stage, or the first connection, fails"},
     {"token", RAVEL_OPTION_STRING, FIELD(token), "", 0, 0, "SECRET",
-     "shared secret of trainers and generators; none: RAVEL_TOKEN"},
+     "shared secret of trainers and generators, or the word none; by default RAVEL_TOKEN or RAVEL_TOKEN_FILE"},
     {0},
 };
 
@@ -67,8 +68,9 @@ static ravel_status take_options(ravel_puller *p, const ravel_pull_options *from
     o->allocator = allocator;
     if (status == RAVEL_OK) status = ravel_options_check(table, o, err);
     p->threads = o->threads > 0 ? o->threads : ravel__workers_default(8);
-    const char *token = o->token && o->token[0] ? o->token : getenv("RAVEL_TOKEN");
-    if (status != RAVEL_OK || !token || !token[0]) return status;
+    char token[RAVEL__TOKEN_MOST];
+    if (status == RAVEL_OK) status = ravel__token_find(o->token, NULL, token, err);
+    if (status != RAVEL_OK || !token[0]) return status;
     p->token = copy_text(p, token);
     return p->token ? RAVEL_OK : ravel__no_memory(err, strlen(token) + 1, "a token");
 }
@@ -163,7 +165,7 @@ void ravel_puller_free(ravel_puller *p) {
     ravel__pull_stop(p);
     ravel__pull_unmap(p);
     ravel__stage_free(&p->stage);
-    if (p->session) ravel__pull_plan_free(&p->plan);
+    if (p->session) ravel__plan_free(&p->plan);
     if (p->session) ravel__directory_free(&p->directory);
     ravel__release(own, p->tasks, (size_t)p->task_room * sizeof *p->tasks);
     free_text(p, p->address);

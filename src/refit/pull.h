@@ -10,7 +10,7 @@
 #ifndef RAVEL_REFIT_PULL_H
 #define RAVEL_REFIT_PULL_H
 
-#include "refit/pull_plan.h"
+#include "refit/plan.h"
 #include "refit/pull_wire.h"
 #include "refit/session.h"
 
@@ -70,7 +70,7 @@ struct ravel_puller {
     /* of the trainers that it knows */
     uint64_t session; /* 0: no plan */
     ravel__directory directory;
-    ravel__pull_plan plan;
+    ravel__plan plan;
     ravel__watch watch; /* rank 0 */
     /* of the stage at hand */
     ravel_refit_identity next, base;

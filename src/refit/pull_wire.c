@@ -110,29 +110,38 @@ static int can_become(int32_t stored, int32_t wanted) {
     return stored == wanted || (floats && ravel_dtype_bytes(wanted) >= 2 && ravel_dtype_bytes(stored) >= 2);
 }
 
-ravel_status ravel__ask_read(const void *bytes, int64_t size, const ravel__ask *ask, const ravel__store *store,
-                             const int32_t *item_of, int64_t tensors, ravel__asked *asked, ravel_error *err) {
-    const unsigned char *p = (const unsigned char *)bytes + RAVEL__ASK_HEADER;
-    const unsigned char *end = (const unsigned char *)bytes + size;
-    for (int64_t i = 0; i < ask->count; i++) {
+ravel_status ravel__ask_slices(const unsigned char *p, int64_t size, int64_t count,
+                               const ravel__view *(*view)(const void *owner, int32_t item), const void *owner,
+                               const int32_t *item_of, int64_t tensors, ravel__asked *asked, ravel_error *err) {
+    const unsigned char *end = p + size;
+    for (int64_t i = 0; i < count; i++) {
         if (end - p < 8) return broken(err, "PULL", "it is cut off");
         uint32_t tensor = ravel__get32(p);
         int32_t dtype = ravel__get16(p + 4), ndim = ravel__get16(p + 6);
         int32_t item = tensor < (uint64_t)tensors ? item_of[tensor] : -1;
         if (item < 0) return broken(err, "PULL", "it asks for a tensor that is not here");
-        RAVEL_ASSERT(item < store->holding->count);
-        const ravel__view *view = &store->items[item].view;
-        if (ndim != view->box.ndim || (size_t)(end - p) < ravel__ask_slice_bytes(ndim))
+        const ravel__view *its = view(owner, item);
+        if (ndim != its->box.ndim || (size_t)(end - p) < ravel__ask_slice_bytes(ndim))
             return broken(err, "PULL", "a slice is cut off or has other dimensions than its tensor");
-        if (ravel_dtype_bytes(dtype) <= 0 || !can_become(view->dtype, dtype))
+        if (ravel_dtype_bytes(dtype) <= 0 || !can_become(its->dtype, dtype))
             return broken(err, "PULL", "it asks for a dtype that cannot be made");
         asked[i] = (ravel__asked){.item = item, .tensor = (int32_t)tensor, .dtype = dtype};
-        if (!read_box(p + 8, &view->box, &asked[i].box))
-            return broken(err, "PULL", "a slice lies outside what is here");
+        if (!read_box(p + 8, &its->box, &asked[i].box)) return broken(err, "PULL", "a slice lies outside what is here");
         asked[i].count = ravel__box_count(&asked[i].box);
         p += ravel__ask_slice_bytes(ndim);
     }
     return p == end ? RAVEL_OK : broken(err, "PULL", "bytes are left over");
+}
+
+static const ravel__view *stored(const void *store, int32_t item) {
+    RAVEL_ASSERT(item < ((const ravel__store *)store)->holding->count);
+    return &((const ravel__store *)store)->items[item].view;
+}
+
+ravel_status ravel__ask_read(const void *bytes, int64_t size, const ravel__ask *ask, const ravel__store *store,
+                             const int32_t *item_of, int64_t tensors, ravel__asked *asked, ravel_error *err) {
+    return ravel__ask_slices((const unsigned char *)bytes + RAVEL__ASK_HEADER, size - RAVEL__ASK_HEADER, ask->count,
+                             stored, store, item_of, tensors, asked, err);
 }
 
 /* ---- hashes --------------------------------------------------------------------------------------------- */

@@ -88,7 +88,12 @@ void ravel__ask_put_header(unsigned char *out, const ravel__ask *ask);
 unsigned char *ravel__ask_put_slice(unsigned char *out, int32_t tensor, int32_t dtype, const ravel__box *box);
 /* The header alone. */
 ravel_status ravel__ask_open(const void *bytes, int64_t size, ravel__ask *ask, ravel_error *err);
-/* All slices into asked[ask->count]. `item_of`: [tensors] of the directory, this rank's items, -1: it has none. */
+/* `count` slices, in exactly these bytes. `view`: of an item of `owner`; `item_of`: [tensors] of the directory, this rank's
+ * items, -1: it has none. */
+ravel_status ravel__ask_slices(const unsigned char *bytes, int64_t size, int64_t count,
+                               const ravel__view *(*view)(const void *owner, int32_t item), const void *owner,
+                               const int32_t *item_of, int64_t tensors, ravel__asked *asked, ravel_error *err);
+/* All slices into asked[ask->count], of the store's items. */
 ravel_status ravel__ask_read(const void *bytes, int64_t size, const ravel__ask *ask, const ravel__store *store,
                              const int32_t *item_of, int64_t tensors, ravel__asked *asked, ravel_error *err);
 

@@ -12,6 +12,7 @@
 #include "refit/workers.h"
 
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -335,7 +336,7 @@ static bool tasks_ok(const ravel_puller *p) {
 /* Cuts every sender's wants so that all threads have work; each rank starts with another sender. */
 static ravel_status make_tasks(ravel_puller *p, ravel_error *err) {
     RAVEL_ASSERT(p->threads > 0);
-    const ravel__pull_plan *plan = &p->plan;
+    const ravel__plan *plan = &p->plan;
     int64_t share = plan->bytes / p->threads + 1, room = plan->senders + 2 * (int64_t)p->threads;
     if (share < TASK_LEAST) share = TASK_LEAST;
     size_t each = sizeof *p->tasks;
@@ -407,27 +408,30 @@ static ravel_status fetch(ravel_puller *p, fetching *f, ravel_error *err) {
 
 static void forget_trainers(ravel_puller *p) {
     ravel__pull_unmap(p);
-    if (p->session) ravel__pull_plan_free(&p->plan);
+    if (p->session) ravel__plan_free(&p->plan);
     if (p->session) ravel__directory_free(&p->directory);
     p->session = 0;
 }
 
-static ravel_status plan(ravel_puller *p, const ravel__directory *d, ravel__pull_plan *made, ravel_error *err) {
-    ravel__pull_place place_of = {.machine = ravel__machine_number(), .cast = p->options.cast};
+static ravel_status plan(ravel_puller *p, const ravel__directory *d, ravel__plan *made, ravel_error *err) {
+    ravel__plan_place place_of = {.machine = ravel__machine_number(), .cast = p->options.cast, .self = -1};
     ravel__differences list;
+    char who[40];
+    (void)snprintf(who, sizeof who, "rank %d (generator)", p->rank);
     place_of.turn = p->generator + (uint64_t)p->rank;
+    place_of.who = who;
     ravel__differences_init(&list, p->options.logger);
-    ravel_status status = ravel__pull_plan_make(d, &p->holding, &place_of, &p->memory.allocator, made, &list, err);
+    ravel_status status = ravel__plan_make(d, &p->holding, &place_of, &p->memory.allocator, made, &list, err);
     if (status != RAVEL_OK) return status;
     status = ravel__differences_end(&list, err);
-    if (status != RAVEL_OK) ravel__pull_plan_free(made);
+    if (status != RAVEL_OK) ravel__plan_free(made);
     return status;
 }
 
 ravel_status ravel__pull_meet(ravel_puller *p, ravel_error *err) {
     fetching f = {.puller = p, .err = err};
     ravel__directory d;
-    ravel__pull_plan made;
+    ravel__plan made;
     ravel_status status = fetch(p, &f, err);
     if (status == RAVEL_OK) status = ravel__directory_decode(f.bytes, f.size, &p->memory.allocator, &d, err);
     ravel__release(&p->memory.allocator, f.bytes, f.bytes ? f.size : 0);

@@ -30,10 +30,12 @@ static const ravel_refit_rule vllm[] = {
 };
 
 /* Wrappers that put a prefix before Hugging Face's names. Patterns match whole names, so one row per depth. */
+/* clang-format off */
 #define UNWRAP(prefix, rest) \
     { .name = prefix rest, .parts = rest }
 #define UNWRAP_INSIDE(infix, rest) \
     { .name = LAYER infix rest, .parts = LAYER rest }
+/* clang-format on */
 #define UNWRAP_LAYER(infix)                                                                                 \
     UNWRAP_INSIDE(infix, "*.weight"), UNWRAP_INSIDE(infix, "*.*.weight"), UNWRAP_INSIDE(infix, "*.*.bias"), \
         UNWRAP_INSIDE(infix, "*.*.*.*.weight")

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { POLL_MS = 100, LOOK_NS = 100 * 1000 * 1000 };
+enum { UNSENT_MOST = 8 << 20, POLL_MS = 100, LOOK_NS = 100 * 1000 * 1000 };
 
 static const int64_t watch_ns = 2000 * (int64_t)1000 * 1000; /* a WATCH is answered at the latest after this */
 
@@ -245,6 +245,7 @@ ravel_status ravel__server_open(ravel__server *s, ravel__store *store, const cha
         o.open = options->open;
         o.max_links = options->max_links;
         o.max_body = RAVEL__ASK_MOST;
+        o.max_unsent = UNSENT_MOST; /* a generator that asks and does not read waits */
         o.allocator = allocator;
         lane->server = s;
         ravel_status status = ravel__hub_open(&o, &handler, &lane->hub, err);

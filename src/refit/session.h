@@ -1,7 +1,7 @@
 /* The inside of a refit session.
  *
  *     refit.c      create, run, free, the small calls
- *     connect.c    hello, manifests, catalog, plan, buffers: one communicator
+ *     connect.c    hello, manifests, directory, plan, streams, buffers: one communicator
  *     update.c     one version: begin, stream, totals, vote, switch, report
  *     tree.c       which rank forwards a stream to which
  *     stream.c     the calling thread's loop: sends, receives, passes on; stream_order.c: one message at a time
@@ -29,7 +29,7 @@
 #include "refit/frame.h"
 #include "refit/lane.h"
 #include "refit/payload.h"
-#include "refit/plan.h"
+#include "refit/streams.h"
 #include "refit/stage.h"
 #include "refit/team.h"
 #include "refit/trace.h"
@@ -74,7 +74,7 @@ typedef struct ravel__refit_buffer {
     const unsigned char *data; /* the frame: in buffer, or the sender's */
     ravel__loan loan;
     int32_t state;
-    int32_t stream;   /* index into plan.out or plan.in; local streams: of plan.out */
+    int32_t stream;   /* index into streams.out or streams.in; local streams: of streams.out */
     int32_t torn;     /* the frame did not arrive whole: not to be loaded */
     int32_t loaded;   /* the loader has given it back */
     int32_t recv_bad; /* the receive was waited for, and the message had another length */
@@ -134,8 +134,8 @@ typedef struct ravel__packing {
 
 typedef struct ravel__packer {
     struct ravel_refit *refit;
-    ravel__out_cursor *cursors; /* [plan.out_count] */
-    ravel__delta *deltas;       /* [plan.out_count] */
+    ravel__out_cursor *cursors; /* [streams.out_count] */
+    ravel__delta *deltas;       /* [streams.out_count] */
     ravel__packing *cuts;       /* [RAVEL__BATCH_MOST] */
     ravel__team team;
     _Atomic int32_t failed;  /* status of the first cut that failed; the thread that set it writes `why` */
@@ -191,7 +191,7 @@ typedef struct ravel__taking {
 
 typedef struct ravel__loader {
     struct ravel_refit *refit;
-    ravel__in_cursor *cursors; /* [plan.in_count] */
+    ravel__in_cursor *cursors; /* [streams.in_count] */
     ravel__taking *takings;    /* [RAVEL__BATCH_MOST] */
     int32_t taking;            /* of them, how many wait for ravel__loader's team */
     ravel__team team;
@@ -208,7 +208,7 @@ typedef struct ravel__loader {
 ravel_status ravel__loader_init(ravel__loader *loader, struct ravel_refit *refit, ravel_error *err);
 void ravel__loader_free(ravel__loader *loader);
 void ravel__loader_begin(ravel__loader *loader, int64_t version, const char *active);
-/* Verifies and loads the slot's frame, which belongs to plan.in[stream]. After the first failure it does nothing. */
+/* Verifies and loads the slot's frame, which belongs to streams.in[stream]. After the first failure it does nothing. */
 void ravel__loader_take(ravel__loader *loader, ravel__refit_buffer *slot, int32_t stream, int32_t index);
 /* Whether every stream came to its end. */
 ravel_status ravel__loader_end(ravel__loader *loader);
@@ -230,7 +230,7 @@ typedef struct ravel__in_state {
 typedef struct ravel__out_state {
     int32_t children[RAVEL__FANOUT_MOST];
     int32_t child_count;
-    int32_t local_in; /* local streams: the index in plan.in */
+    int32_t local_in; /* local streams: the index in streams.in */
     int64_t frame;    /* number in the window of the frame that is sent next */
 } ravel__out_state;
 
@@ -272,14 +272,14 @@ struct ravel_refit {
     int32_t senders, receivers;
     char *roles; /* [ranks] */
     ravel__terms terms;
-    ravel__refit_plan plan;
+    ravel__streams streams;
     ravel__pool out_pool, in_pool;
     int32_t borrows; /* frames are read in the sender's buffers */
     int32_t threads; /* that pack, and that load */
     ravel__packer packer;
     ravel__loader loader;
-    ravel__in_state *in_states;   /* [plan.in_count] */
-    ravel__out_state *out_states; /* [plan.out_count] */
+    ravel__in_state *in_states;   /* [streams.in_count] */
+    ravel__out_state *out_states; /* [streams.out_count] */
     ravel__wire_state wire;
     ravel__bell bell;
     ravel__trace trace;
@@ -309,7 +309,7 @@ void ravel__refit_free_buffers(ravel_refit *refit);
 ravel_status ravel__refit_agree(ravel_refit *refit, ravel_status status, ravel_error *err);
 
 /* tree.c: sets parents and children from the members that take part; skip: [ranks], 1 for receivers that do not. Marks
- * in active_out [plan.out_count] and active_in [plan.in_count] which streams there are. */
+ * in active_out [streams.out_count] and active_in [streams.in_count] which streams there are. */
 void ravel__refit_trees(ravel_refit *refit, const char *skip, char *active_out, char *active_in);
 
 /* stream.c: moves everything. A failure that leaves the communicator usable is in packer.status or loader.status; the

@@ -17,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define FIELD(name) (int32_t) offsetof(ravel_refit_options, name)
+#define FIELD(name) ((int32_t)offsetof(ravel_refit_options, name))
 
 #define NUM_MOST       RAVEL__NUM_BUFFERS_MOST
 #define BYTES_LEAST    ((double)RAVEL__BUFFER_BYTES_LEAST)

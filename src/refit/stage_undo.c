@@ -10,7 +10,7 @@ struct ravel__undo_block {
     ravel__undo_block *older;
     size_t size; /* of this allocation */
     ravel__box box;
-    ravel__span span;                   /* box points to the one above */
+    ravel__span span; /* box points to the one above */
     _Alignas(16) unsigned char saved[];
 };
 

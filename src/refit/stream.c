@@ -7,7 +7,7 @@
  *
  * A receiver asks for a stream's next notice only after the one before has come, since that says whether there is a
  * next; and gives its buffers to streams in their turn, so that the frame that comes first in the order of the whole
- * communicator (plan.h) always has a buffer waiting for it. */
+ * communicator (streams.h) always has a buffer waiting for it. */
 #include "refit/stream.h"
 
 #include "base/assert.h"
@@ -91,7 +91,7 @@ static ravel_status send_frame(ravel_refit *refit, ravel__refit_buffer *slot, in
 
 ravel_status ravel__stream_ask(ravel_refit *refit, ravel__refit_buffer *slot, ravel_error *err) {
     RAVEL_ASSERT(slot->state == RAVEL__SLOT_NOTICE && !slot->recv && refit->in_states[slot->stream].awaiting);
-    int32_t peer = refit->in_states[slot->stream].parent, tag = notice_tag(&refit->plan.in[slot->stream]);
+    int32_t peer = refit->in_states[slot->stream].parent, tag = notice_tag(&refit->streams.in[slot->stream]);
     ravel_status status =
         ravel_comm_irecv(refit->comm, slot->notice_bytes, RAVEL__NOTICE_BYTES, RAVEL_U8, peer, tag, &slot->recv, err);
     refit->wire.open_requests += slot->recv != NULL;
@@ -101,7 +101,7 @@ ravel_status ravel__stream_ask(ravel_refit *refit, ravel__refit_buffer *slot, ra
 static ravel_status post_frame_recv(ravel_refit *refit, ravel__refit_buffer *slot, ravel_error *err) {
     RAVEL_ASSERT(slot->state == RAVEL__SLOT_FRAME && !slot->recv && !slot->loan.lender);
     const ravel__transport *t = refit->transport;
-    int32_t peer = refit->in_states[slot->stream].parent, tag = frame_tag(&refit->plan.in[slot->stream]);
+    int32_t peer = refit->in_states[slot->stream].parent, tag = frame_tag(&refit->streams.in[slot->stream]);
     int64_t bytes = (int64_t)slot->notice.bytes;
     ravel_status status =
         refit->borrows ? ravel__iborrow(t, refit->comm, &slot->loan, bytes, peer, tag, &slot->recv, err)
@@ -150,10 +150,10 @@ static ravel_status look_sends(ravel_refit *refit, ravel__refit_buffer *slot, in
 
 ravel_status ravel__stream_send(ravel_refit *refit, int32_t index, ravel_error *err) {
     ravel__refit_buffer *slot = &refit->out_pool.slots[index];
-    const ravel__stream *s = &refit->plan.out[slot->stream];
+    const ravel__stream *s = &refit->streams.out[slot->stream];
     ravel__out_state *o = &refit->out_states[slot->stream];
     ravel_status status = RAVEL_OK;
-    RAVEL_ASSERT(slot->state == RAVEL__SLOT_PACKING && slot->stream >= 0 && slot->stream < refit->plan.out_count);
+    RAVEL_ASSERT(slot->state == RAVEL__SLOT_PACKING && slot->stream >= 0 && slot->stream < refit->streams.out_count);
     moved(refit);
     o->frame = slot->notice.flags & RAVEL__FRAME_LAST_OF_WINDOW ? 0 : o->frame + 1;
     if (s->local) {
@@ -226,17 +226,17 @@ static int sender_done(ravel_refit *refit) {
 /* ---- receiver ------------------------------------------------------------------------------------------- */
 
 static int in_window(const ravel_refit *refit, int32_t stream, int32_t window) {
-    RAVEL_ASSERT(stream >= 0 && stream < refit->plan.in_count && window >= 0);
-    const ravel__stream *s = &refit->plan.in[stream];
+    RAVEL_ASSERT(stream >= 0 && stream < refit->streams.in_count && window >= 0);
+    const ravel__stream *s = &refit->streams.in[stream];
     ravel__in_state *in = &refit->in_states[stream];
-    while (in->slice < s->slices && refit->plan.slices[s->first + in->slice].window < window) in->slice++;
-    return in->slice < s->slices && refit->plan.slices[s->first + in->slice].window == window;
+    while (in->slice < s->slices && refit->streams.slices[s->first + in->slice].window < window) in->slice++;
+    return in->slice < s->slices && refit->streams.slices[s->first + in->slice].window == window;
 }
 
 /* The stream whose turn it is: -1: none is left; -2: it cannot be known yet. */
 int32_t ravel__stream_next_in_turn(ravel_refit *refit) {
     ravel__wire_state *w = &refit->wire;
-    int32_t count = refit->plan.in_count;
+    int32_t count = refit->streams.in_count;
     RAVEL_ASSERT(w->next >= 0 && (count == 0 || w->next < count) && w->window >= 0);
     for (;; w->window++, w->next = 0) {
         int open = 0;
@@ -252,7 +252,7 @@ int32_t ravel__stream_next_in_turn(ravel_refit *refit) {
             open |= !refit->in_states[i].ended;
             refit->in_states[i].window_ended = 0;
         }
-        if (!open || w->window >= refit->plan.windows) return -1;
+        if (!open || w->window >= refit->streams.windows) return -1;
     }
 }
 
@@ -274,9 +274,9 @@ static ravel_status want_frames(ravel_refit *refit, ravel_error *err) {
 
 /* After a wrong notice nothing more can be received: the length of the frame is unknown. */
 static ravel_status check_notice(const ravel_refit *refit, const ravel__refit_buffer *slot, ravel_error *err) {
-    RAVEL_ASSERT(slot->stream >= 0 && slot->stream < refit->plan.in_count);
+    RAVEL_ASSERT(slot->stream >= 0 && slot->stream < refit->streams.in_count);
     const ravel__in_state *in = &refit->in_states[slot->stream];
-    int32_t sender = refit->plan.in[slot->stream].sender;
+    int32_t sender = refit->streams.in[slot->stream].sender;
     ravel_error why = RAVEL_ERROR_INIT;
     ravel__notice n;
     ravel_status status = ravel__notice_decode(slot->notice_bytes, &n, &why);
@@ -291,7 +291,7 @@ static ravel_status check_notice(const ravel_refit *refit, const ravel__refit_bu
 
 ravel_status ravel__stream_notice_came(ravel_refit *refit, ravel__refit_buffer *slot, ravel_error *err) {
     ravel__in_state *in = &refit->in_states[slot->stream];
-    const ravel__stream *s = &refit->plan.in[slot->stream];
+    const ravel__stream *s = &refit->streams.in[slot->stream];
     ravel_status status = check_notice(refit, slot, err);
     if (status != RAVEL_OK) return status;
     (void)ravel__notice_decode(slot->notice_bytes, &slot->notice, NULL);
@@ -318,7 +318,7 @@ ravel_status ravel__stream_notice_came(ravel_refit *refit, ravel__refit_buffer *
 /* After a wrong header nothing more can be received: the length of the payloads is unknown. */
 ravel_status ravel__stream_take_apart(ravel_refit *refit, ravel__refit_buffer *slot, ravel_error *err) {
     RAVEL_ASSERT(refit->data && slot->payload && !slot->recv && slot->state == RAVEL__SLOT_FRAME);
-    const ravel__stream *s = &refit->plan.in[slot->stream];
+    const ravel__stream *s = &refit->streams.in[slot->stream];
     ravel_error why = RAVEL_ERROR_INIT;
     ravel__frame_head head = {0};
     ravel_status status = ravel__frame_open_apart(slot->buffer, (size_t)slot->notice.bytes, &head, &why);
@@ -352,7 +352,7 @@ ravel_status ravel__stream_frame_came(ravel_refit *refit, int32_t index, int32_t
     slot->torn = bad;
     slot->state = RAVEL__SLOT_LOADING;
     for (int32_t c = 0; c < in->child_count && status == RAVEL_OK; c++)
-        status = send_frame(refit, slot, c, in->children[c], &refit->plan.in[slot->stream], bad, err);
+        status = send_frame(refit, slot, c, in->children[c], &refit->streams.in[slot->stream], bad, err);
     ravel__lane_put(&refit->loader.arrived, index);
     return status;
 }
@@ -485,14 +485,14 @@ static void reset(ravel_refit *refit) {
     ravel__wire_state *w = &refit->wire;
     memset(w, 0, sizeof *w);
     w->now_ns = w->progress_ns = w->told_ns = ravel__clock_ns();
-    for (int32_t i = 0; i < refit->plan.out_count; i++) refit->out_states[i].frame = 0;
-    for (int32_t i = 0; i < refit->plan.in_count; i++) {
+    for (int32_t i = 0; i < refit->streams.out_count; i++) refit->out_states[i].frame = 0;
+    for (int32_t i = 0; i < refit->streams.in_count; i++) {
         refit->in_states[i].frame = 0;
         w->wanted += refit->in_states[i].active;
-        w->total_bytes += refit->in_states[i].active ? refit->plan.in[i].bytes : 0;
+        w->total_bytes += refit->in_states[i].active ? refit->streams.in[i].bytes : 0;
     }
-    for (int32_t i = 0; i < refit->plan.out_count; i++)
-        w->total_bytes += refit->packer.cursors[i].active ? refit->plan.out[i].bytes : 0;
+    for (int32_t i = 0; i < refit->streams.out_count; i++)
+        w->total_bytes += refit->packer.cursors[i].active ? refit->streams.out[i].bytes : 0;
     for (int32_t i = 0; i < refit->in_pool.count; i++) refit->in_pool.slots[i].state = RAVEL__SLOT_FREE;
     for (int32_t i = 0; i < refit->out_pool.count; i++) free_out(refit, i);
 }
@@ -570,7 +570,7 @@ ravel_status ravel__stream_wait(ravel_refit *refit, ravel_request **request, int
 /* Nothing moved for a while. Where one thing comes before all others, waits for it in the communicator, which wakes this
  * thread at once; else sleeps briefly, or until a helper signals. A rank that may have something to send, or a buffer to give back,
  * must not wait for a receive: the peer may be waiting for that send or buffer. Of its sends it may wait for the one that
- * is first in the order of frames (plan.h), which is known among its own and among those that it passes on. */
+ * is first in the order of frames (streams.h), which is known among its own and among those that it passes on. */
 static ravel_status idle(ravel_refit *refit, int32_t *idle_rounds, uint32_t seen, ravel_error *err) {
     int32_t bad;
     if (++*idle_rounds < YIELDS) {
@@ -624,7 +624,7 @@ static bool stream_is_over(const ravel_refit *refit) {
         const ravel__refit_buffer *slot = &refit->in_pool.slots[i];
         if (slot->state != RAVEL__SLOT_FREE || slot->recv || slot->loan.lender) return false;
     }
-    for (int32_t i = 0; i < refit->plan.in_count; i++)
+    for (int32_t i = 0; i < refit->streams.in_count; i++)
         if (!refit->in_states[i].ended || refit->in_states[i].awaiting) return false;
     return refit->wire.open_requests == 0 && refit->wire.wanted == 0 && refit->wire.sending == 0 &&
            refit->wire.receiving == 0;
@@ -661,9 +661,9 @@ static int32_t team_of(const ravel_refit *refit, int64_t bytes) {
 
 static void start_teams(ravel_refit *refit) {
     int64_t out = 0, in = 0;
-    for (int32_t i = 0; i < refit->plan.out_count; i++)
-        out += refit->packer.cursors[i].active * refit->plan.out[i].bytes;
-    for (int32_t i = 0; i < refit->plan.in_count; i++) in += refit->in_states[i].active * refit->plan.in[i].bytes;
+    for (int32_t i = 0; i < refit->streams.out_count; i++)
+        out += refit->packer.cursors[i].active * refit->streams.out[i].bytes;
+    for (int32_t i = 0; i < refit->streams.in_count; i++) in += refit->in_states[i].active * refit->streams.in[i].bytes;
     ravel__team_start(&refit->packer.team, refit->packer.payload ? 1 : team_of(refit, out));
     ravel__team_start(&refit->loader.team,
                       refit->loader.payload || !refit->sink || refit->sink->load ? 1 : team_of(refit, in));
@@ -673,8 +673,8 @@ ravel_status ravel__refit_stream(ravel_refit *refit, ravel_error *err) {
     ravel__helper packer, loader;
     reset(refit);
     start_teams(refit);
-    start(&packer, refit, refit->plan.out_count > 0, pack_all);
-    start(&loader, refit, refit->plan.in_count > 0, load_all);
+    start(&packer, refit, refit->streams.out_count > 0, pack_all);
+    start(&loader, refit, refit->streams.in_count > 0, load_all);
     int in_order = refit->data || refit->comm->backend->moves_in_wait;
     ravel_status status =
         in_order ? ravel__stream_in_order(refit, &packer, &loader, err) : loop(refit, &packer, &loader, err);

@@ -1,6 +1,6 @@
 /* The loop for communicators whose messages move only while one of them is waited for (the caller's own transport, whose
  * send may wait for its receive), and for NCCL, whose operations wait for their peers in the order of a stream. One frame at a time: all ranks go through their frames in the one order of the whole
- * communicator (plan.h), so both ends of the first frame in that order are waiting for it, and ranks cannot wait for
+ * communicator (streams.h), so both ends of the first frame in that order are waiting for it, and ranks cannot wait for
  * one another in a ring. Packing and loading still run beside it. */
 #include "refit/stream.h"
 
@@ -42,7 +42,7 @@ static ravel_status send_frame(ravel_refit *refit, int32_t index, ravel_error *e
 
 static ravel_status receive_frame(ravel_refit *refit, int32_t index, int32_t stream, ravel_error *err) {
     ravel__refit_buffer *slot = &refit->in_pool.slots[index];
-    RAVEL_ASSERT(slot->state == RAVEL__SLOT_FREE && !slot->recv && stream < refit->plan.in_count);
+    RAVEL_ASSERT(slot->state == RAVEL__SLOT_FREE && !slot->recv && stream < refit->streams.in_count);
     int32_t bad = 0;
     slot->state = RAVEL__SLOT_NOTICE;
     slot->stream = stream;
@@ -96,9 +96,9 @@ static ravel_status move_one(ravel_refit *refit, ends *e, int32_t slot, ravel_er
     RAVEL_ASSERT(index >= 0 || (stream >= 0 && slot >= 0));
     if (index >= 0) {
         const ravel__refit_buffer *s = &refit->out_pool.slots[index];
-        out = place_of(&refit->plan.out[s->stream], s->notice.window, refit->out_states[s->stream].frame);
+        out = place_of(&refit->streams.out[s->stream], s->notice.window, refit->out_states[s->stream].frame);
     }
-    if (stream >= 0) in = place_of(&refit->plan.in[stream], refit->wire.window, refit->in_states[stream].frame);
+    if (stream >= 0) in = place_of(&refit->streams.in[stream], refit->wire.window, refit->in_states[stream].frame);
     if (stream < 0 || (index >= 0 && goes_before(&out, &in))) {
         e->out = -1;
         return send_frame(refit, index, err);

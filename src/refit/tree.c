@@ -51,19 +51,19 @@ static int32_t list_children(const ravel_refit *refit, const ravel__stream *s, c
 
 void ravel__refit_trees(ravel_refit *refit, const char *skip, char *active_out, char *active_in) {
     int32_t members;
-    for (int32_t i = 0; i < refit->plan.out_count; i++) {
-        const ravel__stream *s = &refit->plan.out[i];
+    for (int32_t i = 0; i < refit->streams.out_count; i++) {
+        const ravel__stream *s = &refit->streams.out[i];
         ravel__out_state *o = &refit->out_states[i];
         (void)node_of(s, skip, refit->rank, &members);
         active_out[i] = members > 0;
         o->child_count = s->local ? 0 : list_children(refit, s, skip, o->children);
         o->local_in = -1;
-        for (int32_t j = 0; j < refit->plan.in_count && s->local; j++)
-            if (refit->plan.in[j].local) o->local_in = j;
+        for (int32_t j = 0; j < refit->streams.in_count && s->local; j++)
+            if (refit->streams.in[j].local) o->local_in = j;
         RAVEL_ASSERT(!s->local || o->local_in >= 0);
     }
-    for (int32_t i = 0; i < refit->plan.in_count; i++) {
-        const ravel__stream *s = &refit->plan.in[i];
+    for (int32_t i = 0; i < refit->streams.in_count; i++) {
+        const ravel__stream *s = &refit->streams.in[i];
         ravel__in_state *in = &refit->in_states[i];
         active_in[i] = !skip[refit->rank];
         *in = (ravel__in_state){.active = active_in[i] && !s->local, .ended = !active_in[i] || s->local};

@@ -55,7 +55,7 @@ typedef struct plan_of_update {
 } plan_of_update;
 
 static ravel_status make_room(ravel_refit *refit, plan_of_update *u, ravel_error *err) {
-    size_t ranks = (size_t)refit->ranks, out = (size_t)refit->plan.out_count, in = (size_t)refit->plan.in_count;
+    size_t ranks = (size_t)refit->ranks, out = (size_t)refit->streams.out_count, in = (size_t)refit->streams.in_count;
     u->bytes = ranks * (BEGIN_BYTES + 1) + 2 * out + in;
     u->openings = ravel__calloc(&refit->memory.allocator, 1, u->bytes);
     if (!u->openings) return ravel__no_memory(err, u->bytes, "an update");
@@ -99,8 +99,8 @@ static void decide(ravel_refit *refit, plan_of_update *u) {
     }
     RAVEL_ASSERT(u->served >= 0 && u->served <= refit->receivers);
     ravel__refit_trees(refit, u->skip, u->active_out, u->active_in);
-    for (int32_t i = 0; i < refit->plan.out_count; i++) {
-        const ravel__stream *s = &refit->plan.out[i];
+    for (int32_t i = 0; i < refit->streams.out_count; i++) {
+        const ravel__stream *s = &refit->streams.out[i];
         u->has_base[i] = 1;
         for (int32_t m = 0; m < s->member_count; m++) {
             opening o = get_opening(u->openings + (size_t)s->members[m] * BEGIN_BYTES);
@@ -188,12 +188,13 @@ typedef struct totals {
 
 /* Kept bytes count once per receiver, as needed ones do. */
 static void own_numbers(const ravel_refit *refit, const plan_of_update *u, totals *t) {
-    for (int32_t i = 0; i < refit->plan.in_count; i++)
-        t->sum[SUM_NEEDED] += u->active_in[i] ? refit->plan.in[i].bytes : 0;
+    for (int32_t i = 0; i < refit->streams.in_count; i++)
+        t->sum[SUM_NEEDED] += u->active_in[i] ? refit->streams.in[i].bytes : 0;
     t->sum[SUM_MOVED] = refit->wire.bytes_sent;
     t->sum[SUM_KEPT] = refit->loader.kept_bytes;
     t->sum[SUM_GAVE_UP] = refit->packer.gave_up;
-    for (int32_t i = 0; i < refit->plan.out_count; i++) t->sum[SUM_COMPARED] += refit->packer.cursors[i].compared > 0;
+    for (int32_t i = 0; i < refit->streams.out_count; i++)
+        t->sum[SUM_COMPARED] += refit->packer.cursors[i].compared > 0;
     double *p = t->most;
     p[RAVEL_REFIT_ITERATE] = (double)refit->packer.iterate_ns * 1e-9;
     p[RAVEL_REFIT_PACK] = (double)refit->packer.pack_ns * 1e-9;
@@ -268,7 +269,7 @@ static void fill_report(const ravel_refit *refit, const plan_of_update *u, const
 static ravel_status verdict(ravel_refit *refit, ravel_error *err) {
     ravel_status status = refit->packer.status;
     const ravel_error *why = &refit->packer.why;
-    if (status == RAVEL_OK && refit->plan.in_count > 0) {
+    if (status == RAVEL_OK && refit->streams.in_count > 0) {
         status = ravel__loader_end(&refit->loader);
         why = &refit->loader.why;
     }

@@ -9,19 +9,14 @@
 #include <string.h>
 
 #define IM_START(role) "<|im_start|>" role "\n"
-#define CHATML_BEFORE \
-    { IM_START("system"), IM_START("user"), IM_START("assistant") }
-#define CHATML_AFTER \
-    { "<|im_end|>", "<|im_end|>", "<|im_end|>" }
-#define HEADER(role) "<|start_header_id|>" role "<|end_header_id|>\n\n"
-#define LLAMA3_BEFORE \
-    { HEADER("system"), HEADER("user"), HEADER("assistant") }
-#define LLAMA3_AFTER \
-    { "<|eot_id|>", "<|eot_id|>", "<|eot_id|>" }
-#define DIGESTS(...)     \
-    (const uint64_t[]) { \
-        __VA_ARGS__, 0   \
-    }
+/* clang-format off */
+#define CHATML_BEFORE  {IM_START("system"), IM_START("user"), IM_START("assistant")}
+#define CHATML_AFTER   {"<|im_end|>", "<|im_end|>", "<|im_end|>"}
+#define HEADER(role)   "<|start_header_id|>" role "<|end_header_id|>\n\n"
+#define LLAMA3_BEFORE  {HEADER("system"), HEADER("user"), HEADER("assistant")}
+#define LLAMA3_AFTER   {"<|eot_id|>", "<|eot_id|>", "<|eot_id|>"}
+#define DIGESTS(...)   (const uint64_t[]){__VA_ARGS__, 0}
+/* clang-format on */
 
 static const ravel_chat_format formats[] = {
     {.name = "chatml",

@@ -1,9 +1,9 @@
 /* The manifest and hello decoders on any bytes, as they are and with the right checksum put in. What is accepted goes on
- * into a catalog and a plan, with the same manifest on both sides: neither may take more memory than a fixed multiple of
- * the input, or lose its way. */
+ * into a directory of two senders, which may not take more memory than a fixed multiple of the input. */
 #include "refit/bytes.h"
 #include "base/xxh3.h"
-#include "refit/plan.h"
+#include "refit/directory.h"
+#include "refit/hello.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -39,34 +39,34 @@ static void walk(const unsigned char *bytes, size_t size) {
     if (status == RAVEL_E_END && count != reader.count) abort();
 }
 
-/* One sender and one receiver with the same manifest (but for its side). */
-static void plan(unsigned char *bytes, size_t size) {
-    meter m = {0, 64 * size + (1 << 16)};
+/* Two senders with the same manifest. */
+static void build(unsigned char *bytes, size_t size) {
+    meter m = {0, 64 * size + (1 << 19)};
     ravel_allocator allocator = {metered, &m};
-    ravel__hello hellos[2] = {{.roles = RAVEL__SOURCE}, {.roles = RAVEL__SINK}};
+    static const char *const addresses[] = {"", "x"};
+    static const uint64_t machines[] = {1, 2};
+    ravel__directory_builder b;
     ravel__differences list;
-    ravel__catalog catalog;
-    ravel__refit_plan made;
-    hellos[0].manifest_bytes[0] = hellos[1].manifest_bytes[1] = (int64_t)size;
+    ravel__directory directory;
+    unsigned char *coded = NULL;
+    size_t coded_bytes = 0;
+    ravel__xxh3 state;
+    ravel__put16(bytes + 6, RAVEL__SOURCE);
+    ravel__xxh3_begin(&state);
+    ravel__xxh3_add(&state, bytes, 24);
+    ravel__xxh3_add(&state, bytes + RAVEL__MANIFEST_HEADER, size - RAVEL__MANIFEST_HEADER);
+    ravel__put64(bytes + 24, ravel__xxh3_end(&state));
+    walk(bytes, size);
     ravel__differences_init(&list, NULL);
-    if (ravel__catalog_init(&catalog, hellos, 2, &allocator, NULL) != RAVEL_OK) abort();
+    ravel__directory_begin(&b, &allocator);
     ravel_status status = RAVEL_OK;
-    for (int32_t party = 0; party < 2 && status == RAVEL_OK; party++) {
-        ravel__xxh3 state;
-        ravel__put16(bytes + 6, (uint16_t)(party ? RAVEL__SINK : RAVEL__SOURCE));
-        ravel__xxh3_begin(&state);
-        ravel__xxh3_add(&state, bytes, 24);
-        ravel__xxh3_add(&state, bytes + RAVEL__MANIFEST_HEADER, size - RAVEL__MANIFEST_HEADER);
-        ravel__put64(bytes + 24, ravel__xxh3_end(&state));
-        walk(bytes, size);
-        status = ravel__catalog_add(&catalog, party, bytes, size, &list, NULL);
-    }
-    if (status == RAVEL_OK) {
-        ravel__catalog_check(&catalog, &list);
-        status = ravel__refit_plan_make(&catalog, 2, NULL, NULL, 4096, &allocator, &made, &list, NULL);
-        if (status == RAVEL_OK) ravel__refit_plan_free(&made);
-    }
-    ravel__catalog_free(&catalog);
+    for (int32_t sender = 0; sender < 2 && status == RAVEL_OK; sender++)
+        status = ravel__directory_add(&b, sender, bytes, size, &list, NULL);
+    if (status == RAVEL_OK) status = ravel__directory_encode(&b, 2, addresses, machines, &coded, &coded_bytes, NULL);
+    ravel__directory_end(&b);
+    if (status == RAVEL_OK && ravel__directory_decode(coded, coded_bytes, &allocator, &directory, NULL) == RAVEL_OK)
+        ravel__directory_free(&directory);
+    ravel__release(&allocator, coded, coded_bytes);
     if (m.live != 0) abort();
 }
 
@@ -83,7 +83,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
         memcpy(copy, "RVLM", 4);
         ravel__put16(copy + 4, RAVEL__MANIFEST_FORMAT);
         ravel__put64(copy + 16, bytes);
-        plan(copy, bytes);
+        build(copy, bytes);
     }
     free(copy);
     return 0;

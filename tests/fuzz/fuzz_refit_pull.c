@@ -2,7 +2,7 @@
  * then planned from), and the bodies of PULL, VERSIONS, HASHES, FAILED and REPORT. The first byte says which. */
 #include "refit/bytes.h"
 #include "base/xxh3.h"
-#include "refit/pull_plan.h"
+#include "refit/plan.h"
 #include "refit/pull_wire.h"
 
 #include <stdlib.h>
@@ -34,11 +34,11 @@ static const ravel_refit_tensor tensors[] = {
 };
 
 static void plan_from(const ravel__directory *d, const ravel__holding *holding) {
-    ravel__pull_place place = {.machine = 1, .cast = RAVEL_REFIT_NARROW};
+    ravel__plan_place place = {.machine = 1, .cast = RAVEL_REFIT_NARROW};
     ravel__differences list;
-    ravel__pull_plan plan;
+    ravel__plan plan;
     ravel__differences_init(&list, NULL);
-    if (ravel__pull_plan_make(d, holding, &place, NULL, &plan, &list, NULL) != RAVEL_OK) return;
+    if (ravel__plan_make(d, holding, &place, NULL, &plan, &list, NULL) != RAVEL_OK) return;
     for (int32_t s = 0; s < plan.senders; s++)
         if (plan.first_want[s] > plan.first_want[s + 1]) abort();
     for (int64_t w = 0; w < plan.want_count; w++) {
@@ -48,7 +48,7 @@ static void plan_from(const ravel__directory *d, const ravel__holding *holding) 
         if (piece->count < 1 || !ravel__box_meet(of, &piece->box, &meet) || !ravel__box_equal(&meet, &piece->box))
             abort();
     }
-    ravel__pull_plan_free(&plan);
+    ravel__plan_free(&plan);
 }
 
 static void read_directory(unsigned char *bytes, size_t size, const ravel__holding *holding) {

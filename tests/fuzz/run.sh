@@ -1,14 +1,24 @@
 #!/bin/sh
-# Runs each target under libFuzzer for FUZZ_SECONDS, starting from its corpus; new inputs stay under $BUILD.
+# Runs each target under libFuzzer for FUZZ_SECONDS (30), FUZZ_JOBS (1) at a time, starting from its corpus. New inputs and
+# what was found stay in the folder of the targets.
+#
+#   sh run.sh FOLDER [TARGET...]     FOLDER: the targets that `make fuzz` built; in an unpacked `make fuzz-bundle`: .
 set -eu
-lib=$BUILD/libfuzzer
-for source in tests/fuzz/fuzz_*.c; do
-    name=$(basename "$source" .c)
-    clang -std=c11 -D_GNU_SOURCE -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -Iinclude -Isrc -I. \
-        -o "$lib/$name" "$source" "$lib/libravel.a" -lm -ldl -pthread
-    mkdir -p "$lib/corpus/$name"
-    echo "== $name"
-    "$lib/$name" -max_total_time="$FUZZ_SECONDS" -print_final_stats=1 -rss_limit_mb=1024 -timeout=10 -artifact_prefix="$lib/$name-" \
-        "$lib/corpus/$name" "tests/fuzz/corpus/$name" 2>&1 | grep -E 'ERROR|SUMMARY|stat::number_of_executed|Test unit' || true
-    if ls "$lib/$name"-crash-* "$lib/$name"-timeout-* "$lib/$name"-oom-* >/dev/null 2>&1; then echo "$name: found something, see $lib"; exit 1; fi
+folder=$1; shift
+here=$(dirname "$0") seconds=${FUZZ_SECONDS:-30} jobs=${FUZZ_JOBS:-1}
+export LD_LIBRARY_PATH="$folder/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" # a bundle has PCRE2 in it
+[ $# -gt 0 ] || set -- $(cd "$here/corpus" && echo fuzz_*)
+# One target; its log is FOLDER/TARGET.log.
+if [ "${FUZZ_ONE:-}" ]; then
+    mkdir -p "$folder/corpus-new/$1"
+    "$folder/$1" -max_total_time="$seconds" -print_final_stats=1 -rss_limit_mb=2048 -timeout=25 -artifact_prefix="$folder/$1-" \
+        "$folder/corpus-new/$1" "$here/corpus/$1" >"$folder/$1.log" 2>&1 && word=ok || word=FAIL
+    echo "  $word  $1: $(sed -n 's/^stat::number_of_executed_units: *//p' "$folder/$1.log") runs$(grep -m 1 -E '^SUMMARY|ERROR: libFuzzer' "$folder/$1.log" | sed 's/^/; /')"
+    [ $word = ok ]; exit
+fi
+code=0
+printf '%s\n' "$@" | FUZZ_ONE=1 xargs -P "$jobs" -n 1 sh "$0" "$folder" || code=1
+for found in "$folder"/fuzz_*-crash-* "$folder"/fuzz_*-timeout-* "$folder"/fuzz_*-oom-* "$folder"/fuzz_*-leak-*; do
+    [ ! -e "$found" ] || { echo "found: $found"; code=1; }
 done
+exit $code

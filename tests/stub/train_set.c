@@ -171,8 +171,10 @@ static plain keep(const void *p0, const void *p1, const void *p2, const void *p3
     static void slot arguments {            \
         (void)queue(d, later_##slot, kept); \
     }
+/* clang-format off */
 #define KEEP(...) \
     { __VA_ARGS__ }
+/* clang-format on */
 #define P(i) c->p[i].at
 #define N(i) c->n[i]
 

@@ -19,8 +19,13 @@ src/feed: base device comm plan batch metrics io text
 headers='
 base: base dtype file json module options shape
 device: device slab
+<<<<<<< HEAD
 plan: plan tree
 batch: batch policy weights
+=======
+plan: plan
+batch: batch policy tree_batch weights
+>>>>>>> 6b81438 (Batch: bins whose samples share prefixes, every shared token once)
 metrics: flops metrics
 text: chat tokenizer
 io: lengths mock safetensors

@@ -78,7 +78,7 @@ if [ $code = 0 ] && [ $trained = 0 ] && [ "$after" -gt "$before" ] && [ "$(grep 
     pass "$kills generators killed at random moments: $(grep -c 'equal$' "$dir/all") commits, all whole; the trainers went on"
     [ -z "${RAVEL_SOAK:-}" ] || echo "    a publish took, alone: $alone; with generators: $(sed "1,/^version $first /d" "$dir/trainer" | took)"
 else fail "generators killed at random moments (exit codes $code, $trained; versions $before, $after)"; fi
-model=$(git ls-files '*model.safetensors' | head -n 1)
+model=$(find tests/golden -name model.safetensors | sort | head -n 1)
 "$BUILD/ravel" refit --publish 127.0.0.1:0 --from "$model" --ranks 3 --interval 0.5 >"$dir/trainer.tcp" 2>&1 &
 trainer=$!
 waits 'address=$(sed -n "s/^publishing .* at //p" "$dir/trainer.tcp"); [ -n "$address" ]'

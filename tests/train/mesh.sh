@@ -125,7 +125,7 @@ pids=$ranks
 for _ in $(seq 1800); do ls -d "$dir/tcp"/checkpoints/step-* >/dev/null 2>&1 && break; sleep 0.1; done
 check "tcp: four processes train" 'ls -d "$dir/tcp"/checkpoints/step-* >/dev/null 2>&1'
 set -- $ranks
-victim=$(ps -o pid= --ppid "$4" | head -n 1)
+victim=$(child_of "$4")
 kill -9 $victim "$4" 2>/dev/null
 codes=""
 for pid in $1 $2 $3; do wait "$pid"; codes="$codes $?"; done

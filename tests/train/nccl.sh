@@ -2,6 +2,7 @@
 # ranks. Losses are those of host communicators to the bit; faults are planted, a rank is killed. BUILD names the build folder.
 # Ends with "N passed, N failed, N skipped".
 set -u
+. tests/ports.sh
 ravel=$BUILD/ravel dir=$(mktemp -d) pids=""
 trap 'for p in $pids; do kill $p 2>/dev/null; done; rm -rf "$dir"' EXIT # timeout passes it on
 passed=0 failed=0
@@ -88,7 +89,8 @@ check "time that kernels wait for sharded weights" '[ $code = 0 ] && grep -q "sh
 # The same as processes that meet over TCP.
 tcp() { # NAME RANKS OPTIONS...
     name=$1 count=$2 kind=$3; shift 3
-    port=$((10000 + ($$ * 11 + count * 307) % 6000)) pids=""
+    free_port
+    pids=""
     for rank in $(seq 0 $((count - 1))); do
         # shellcheck disable=SC2086
         RANK=$rank WORLD_SIZE=$count LOCAL_WORLD_SIZE=$count MASTER_ADDR=127.0.0.1 MASTER_PORT=$port timeout 120 "$ravel" train "$kind" $shape $model \
@@ -114,7 +116,7 @@ check "NCCL hangs: every rank returns an error at its deadline" '[ $code = 1 ] &
 tcp lost 3 sft --task sort --steps 4000 --batch 16 --shard params --timeout 20
 for _ in $(seq 600); do grep -q train/loss "$dir/lost/metrics.jsonl" 2>/dev/null && break; sleep 0.1; done
 set -- $pids
-victim=$(ps -o pid= --ppid "$3" | head -n 1)
+victim=$(child_of "$3")
 kill -9 $victim "$3" 2>/dev/null
 begun=$(date +%s)
 finish

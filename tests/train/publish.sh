@@ -126,6 +126,42 @@ code=$?
 check "another model is refused with what differs" '[ $code = 1 ] && grep -q "embed_tokens\|shape" "$dir/out"'
 kill -INT $trainer; reap $trainer
 
+# ---- strangers ----
+# 1,500 connections that send 50 bytes each and stay, to a trainer that may open 300 files.
+(ulimit -n 300; exec "$ravel" train grpo --task sort --model "$model" --lr 0.001 --steps 1000000 --prompts 4 --group-size 4 --max-tokens 6 \
+    --eval-prompts 0 --budget 256 --max-flat 0 --sinks jsonl --checkpoint-every 5 --publish 127.0.0.1:0 --publish-linger 0 --run "$dir/flooded" >"$dir/train3.out" 2>"$dir/train3.err") &
+trainer=$!
+started="$started $trainer"
+address=
+until_true 1800 'address=$(sed -n "s/^publishing at \([^,]*\),.*/\1/p" "$dir/train3.err"); [ -n "$address" ]'
+(ulimit -n 4096; exec python3 -c "
+import resource, socket, sys, time
+host, port = sys.argv[1].rsplit(':', 1)
+links = []
+for i in range(1500):
+    s = socket.create_connection((host, int(port)))
+    s.send(b'x' * 50 if i % 2 else b'RAVELLNK' + b'x' * 42)
+    links.append(s)
+print('flooded', flush=True)
+time.sleep(600)" "$address" >"$dir/flood.out" 2>&1) &
+flood=$!
+started="$started $flood"
+check "1,500 connections that prove nothing" 'until_true 1800 "grep -q flooded \"\$dir/flood.out\""'
+before=$(ls "$dir/flooded/checkpoints" | tail -n 1)
+generator beside --temperature 0
+beside=$pid
+check "a generator gets versions beside them" 'until_true 1800 "[ \$(versions beside) -ge 3 ]"'
+check "and checkpoints are written" 'until_true 600 "ls \"\$dir/flooded/checkpoints\" | grep ^step | tail -n 1 | grep -qv \"\^\$before\\\$\""'
+kill -INT $trainer; reap $trainer; ended=$code
+kill $flood 2>/dev/null; reap $flood
+kill -TERM $beside; reap $beside
+last=$(sed -n 's/.*"step": *\([0-9]*\).*/\1/p' "$dir/flooded/metrics.jsonl" | tail -n 1)
+check "the run ends well, with its last update saved" '[ $ended = 0 ] && grep -q "\"step\": *$last" "$dir/flooded/checkpoints/$(ls "$dir/flooded/checkpoints" | tail -n 1)/state.json"'
+echo "my notes" >"$dir/notes.txt"
+"$ravel" train grpo --task sort --model "$model" --steps 1 --prompts 4 --group-size 4 --max-tokens 6 --eval-prompts 0 --budget 256 \
+    --sinks jsonl --publish "unix:$dir/notes.txt" --run "$dir/run4" >"$dir/out" 2>&1
+check "publishing at a file that is there leaves it: $(grep -o 'cannot listen.*' "$dir/out" | head -n 1 | cut -c 1-60)" '[ "$(cat "$dir/notes.txt")" = "my notes" ] && grep -q "notes.txt" "$dir/out"'
+
 # ---- training over TCP ----
 sft="train sft --task sort --steps 12 --batch 16 $shape --budget 256 --lr 0.003 --quiet --sinks jsonl --threads 1 --timeout 120"
 grpo="train grpo --task sort --steps 4 --prompts 4 --group-size 4 --max-tokens 6 --eval-prompts 4 $shape --budget 256 --lr 0.003 --quiet --sinks jsonl --threads 1 --timeout 120"

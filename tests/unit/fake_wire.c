@@ -228,6 +228,7 @@ void fake_lose(fake_world *w, int32_t rank, const char *why) {
     pthread_mutex_unlock(&w->lock);
 }
 
+/* clang-format off */
 #define WIRE(tells)                                                                                           \
     {                                                                                                         \
         .version = RAVEL__WIRE_VERSION, .bytes = sizeof(ravel__wire), .name = "wire", .frame_most = 8192,     \
@@ -235,6 +236,7 @@ void fake_lose(fake_world *w, int32_t rank, const char *why) {
         .given = fake_given, .gone = fake_given, .send = fake_send, .recv = fake_recv, .cancel = fake_cancel, \
         .poll = fake_poll, .sleep = fake_sleep                                                                \
     }
+/* clang-format on */
 const ravel__wire fake_wire = WIRE(1);
 static const ravel__wire quiet_wire = WIRE(0);
 

@@ -18,7 +18,7 @@ void plan_lognormal(int64_t *lengths, int64_t count, double mean, double sigma, 
     ravel__rng rng = ravel__rng_seed(seed);
     for (int64_t i = 0; i < count; i++) {
         double x = exp(log(mean) - sigma * sigma / 2 + sigma * ravel__rng_normal(&rng));
-        lengths[i] = x < (double)low ? low : x > (double)high ? high : (int64_t)x;
+        lengths[i] = (int64_t)fmin(fmax(x, (double)low), (double)high);
     }
 }
 

@@ -8,12 +8,15 @@
 #include "comm/address.h"
 #include "comm/link.h"
 #include "comm/link_state.h"
+#include "comm/token.h"
 
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* ---- two ends ------------------------------------------------------------------------------------------- */
@@ -330,14 +333,257 @@ TEST(comm_link_that_is_lost_while_it_is_lent_stays_until_it_is_back) {
     close_ends(&server, &client);
 }
 
+/* The user's token of these tests is in a folder of their own. */
+static const char *private_cache(void) {
+    static char folder[] = "/tmp/ravel-cache-XXXXXX";
+    if (strstr(folder, "XXXXXX") && !mkdtemp(folder)) return NULL;
+    (void)setenv("XDG_CACHE_HOME", folder, 1);
+    return folder;
+}
+
+/* Whether two hubs of this process that were given no token come up over loopback. */
+static int meets_without_a_token(void) {
+    end server, client;
+    ravel__link *link;
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel__hub_options s = options_for("127.0.0.1:0", NULL), c = options_for(NULL, NULL);
+    if (!EXPECT(!open_end(&server, &s, &err) && !open_end(&client, &c, &err))) return 0;
+    EXPECT(!ravel__hub_connect(client.hub, ravel__hub_address(server.hub), NULL, 0, 30, NULL, &link, &err));
+    POLL_UNTIL(server, client, client.downs || client.ups);
+    int up = client.ups;
+    close_ends(&server, &client);
+    return up;
+}
+
+TEST(comm_link_on_loopback_without_a_token_is_for_processes_of_one_user) {
+    char path[200];
+    struct stat st;
+    const char *cache = private_cache();
+    CHECK(cache);
+    CHECK(meets_without_a_token());
+    (void)snprintf(path, sizeof path, "%s/ravel/token", cache);
+    CHECK(stat(path, &st) == 0 && (st.st_mode & 07777) == 0600 && st.st_size == 64);
+    *strrchr(path, '/') = '\0';
+    CHECK(stat(path, &st) == 0 && (st.st_mode & 07777) == 0700);
+    CHECK(meets_without_a_token()); /* the token that is there */
+    (void)setenv("XDG_CACHE_HOME", "/proc/nowhere", 1);
+    CHECK(chmod(path, 0755) == 0);
+    CHECK(meets_without_a_token()); /* in /tmp */
+    (void)setenv("XDG_CACHE_HOME", cache, 1);
+    end server;
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel__hub_options s = options_for("127.0.0.1:0", NULL);
+    CHECK_OK(open_end(&server, &s, &err), &err);
+    CHECK(server.hub->user_token);
+    char token[RAVEL__TOKEN_MOST], shown[RAVEL__TOKEN_MOST] = "";
+    (void)snprintf(shown, sizeof shown, "%s", server.hub->user_token);
+    ravel__hub_free(server.hub);
+    CHECK(chmod(path, 0700) == 0);
+    CHECK_OK(ravel__token_user(token, &err), &err);
+    CHECK(strcmp(token, shown) != 0); /* others could read its folder, so it was not used */
+    (void)strcat(path, "/token");
+    CHECK(chmod(path, 0644) == 0);
+    CHECK_OK(ravel__token_user(token, &err), &err);
+    CHECK_STR(token, shown);
+    CHECK(unlink(path) == 0);
+}
+
+static void write_text(const char *path, const char *text) {
+    FILE *f = fopen(path, "w");
+    CHECK(f && fputs(text, f) >= 0 && fclose(f) == 0);
+}
+
+static int holds_text(const char *path, const char *text) {
+    char got[64] = "";
+    FILE *f = fopen(path, "r");
+    if (f) got[fread(got, 1, sizeof got - 1, f)] = '\0', (void)fclose(f);
+    return strcmp(got, text) == 0;
+}
+
+TEST(comm_link_removes_sockets_and_nothing_else) {
+    char folder[] = "/tmp/ravel-link-XXXXXX", path[64], address[80];
+    end server, second;
+    ravel_error err = RAVEL_ERROR_INIT;
+    CHECK(mkdtemp(folder));
+    (void)snprintf(path, sizeof path, "%s/weights.bin", folder);
+    (void)snprintf(address, sizeof address, "unix:%s", path);
+    ravel__hub_options o = options_for(address, "t");
+    write_text(path, "precious");
+    CHECK_EQ(open_end(&server, &o, &err), RAVEL_E_ARGUMENT);
+    CHECK_HAS(err.message, path);
+    CHECK_HAS(err.message, "not a socket");
+    CHECK(holds_text(path, "precious"));
+    CHECK(unlink(path) == 0);
+    ravel_error_clear(&err);
+    CHECK_OK(open_end(&server, &o, &err), &err);
+    CHECK_EQ(open_end(&second, &o, &err), RAVEL_E_IO); /* somebody listens there */
+    CHECK(unlink(path) == 0);
+    write_text(path, "another's");
+    ravel__hub_free(server.hub); /* its socket is gone; what is there now is not its own */
+    CHECK(holds_text(path, "another's"));
+    CHECK(unlink(path) == 0 && rmdir(folder) == 0);
+}
+
+static int dial(const ravel__address *at) {
+    int fd = socket(at->at.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    EXPECT(fd >= 0 && connect(fd, (const struct sockaddr *)&at->at, at->bytes) == 0);
+    return fd;
+}
+
+/* Any number of connections that prove nothing, some of which begin to: few are held at a time, the oldest are closed and
+ * told why, and who knows the token gets in beside them. */
+TEST(comm_link_holds_few_strangers_and_lets_others_in) {
+    enum { FLOOD = 400, MOST = 8 };
+    end server, client;
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel__link *link;
+    ravel__address at;
+    int fds[FLOOD], told = 0;
+    uint8_t greeting[RAVEL__GREETING_BYTES + RAVEL__HELLO_MOST];
+    ravel__greeting g = {.role = RAVEL__ROLE_CONNECTS};
+    ravel__hub_options s = options_for("127.0.0.1:0", "t"), c = options_for(NULL, "t");
+    s.max_strangers = MOST, s.max_links = 2;
+    ravel__greeting_write(&g, greeting);
+    CHECK_OK(open_end(&server, &s, &err), &err);
+    CHECK_OK(open_end(&client, &c, &err), &err);
+    CHECK_OK(ravel__address_parse(ravel__hub_address(server.hub), strlen(ravel__hub_address(server.hub)), &at, &err),
+             &err);
+    for (int i = 0; i < FLOOD; i++) {
+        fds[i] = dial(&at);
+        CHECK(send(fds[i], greeting, i % 2 ? RAVEL__GREETING_BYTES : 50, MSG_NOSIGNAL) > 0);
+        (void)ravel__hub_poll(server.hub, 0, NULL, NULL);
+        int held = 0;
+        for (const ravel__link *l = server.hub->links; l; l = l->next) held++;
+        CHECK(held <= 2 * MOST + 1);
+        if (i != FLOOD / 2) continue;
+        CHECK_OK(ravel__hub_connect(client.hub, ravel__hub_address(server.hub), NULL, 0, 60, NULL, &link, &err), &err);
+        POLL_UNTIL(server, client, client.ups);
+        CHECK(client.ups == 1 && server.ups == 1);
+    }
+    for (int i = 0; i < FLOOD; i++) {
+        uint8_t in[512];
+        ravel__greeting answer = {0};
+        ssize_t got = recv(fds[i], in, sizeof in, MSG_DONTWAIT);
+        ssize_t skip = i % 2 && got > RAVEL__GREETING_BYTES ? RAVEL__GREETING_BYTES : 0; /* the server's own */
+        if (got >= skip + RAVEL__GREETING_BYTES && !ravel__greeting_read(in + skip, RAVEL__ROLE_ACCEPTS, &answer))
+            told += answer.role == RAVEL__ROLE_REFUSES && answer.most_body == 1;
+        (void)close(fds[i]);
+    }
+    CHECK(told >= FLOOD - 4 * MOST);
+    CHECK(server.downs == 0 && client.downs == 0);
+    for (int i = 0; i < 2; i++) { /* two are the limit */
+        CHECK_OK(ravel__hub_connect(client.hub, ravel__hub_address(server.hub), NULL, 0, i ? 0.3 : 60, NULL, &link, &err),
+                 &err);
+        POLL_UNTIL(server, client, client.downs || client.ups == 2 + i);
+    }
+    CHECK(client.ups == 2 && client.downs == 1);
+    CHECK_HAS(client.why, "could not be reached within 0.3 s");
+    CHECK_HAS(client.why, "it has as many links as it takes");
+    close_ends(&server, &client);
+}
+
+TEST(comm_link_leaves_descriptors_for_files) {
+    enum { FILES = 90 };
+    end server;
+    struct rlimit old, low;
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel__address at;
+    ravel__hub_options s = options_for("127.0.0.1:0", "t");
+    int fds[2 * FILES], others[FILES], count = 0, free_ones = 0;
+    s.max_strangers = 1000;
+    CHECK_OK(open_end(&server, &s, &err), &err);
+    CHECK_OK(ravel__address_parse(ravel__hub_address(server.hub), strlen(ravel__hub_address(server.hub)), &at, &err),
+             &err);
+    CHECK(getrlimit(RLIMIT_NOFILE, &old) == 0);
+    int highest = dup(0);
+    (void)close(highest);
+    low = old;
+    low.rlim_cur = (rlim_t)highest + 2 * FILES;
+    if (low.rlim_cur > old.rlim_max) check_skip("the limit of descriptors is too low");
+    CHECK(setrlimit(RLIMIT_NOFILE, &low) == 0);
+    while (count < FILES + FILES / 5 && (fds[count] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0)) >= 0) {
+        (void)connect(fds[count++], (const struct sockaddr *)&at.at, at.bytes);
+        (void)ravel__hub_poll(server.hub, 0.001, NULL, NULL);
+    }
+    while (free_ones < FILES && (others[free_ones] = dup(0)) >= 0) free_ones++;
+    for (int i = 0; i < free_ones; i++) (void)close(others[i]);
+    for (int i = 0; i < count; i++) (void)close(fds[i]);
+    CHECK(setrlimit(RLIMIT_NOFILE, &old) == 0);
+    CHECK(free_ones >= FILES / 4);
+    ravel__hub_free(server.hub);
+}
+
+/* A peer that asks and does not read what it asked for: the server holds a limited queue and reads no more until it is
+ * shorter; then all of it is answered. */
+static void answer(void *user, ravel__link *link, const ravel__message *head, void *body) {
+    static const char reply[3000];
+    end *e = user;
+    ravel__message back = {1, head->id, sizeof reply};
+    on_message(user, link, head, body);
+    e->wrong += ravel__link_send(link, &back, reply, NULL, NULL) != RAVEL_OK;
+}
+
+static void count_message(void *user, ravel__link *link, const ravel__message *head, void *body) {
+    (void)link, (void)head;
+    ((end *)user)->messages++;
+    give_room_back(user, body);
+}
+
+TEST(comm_link_reads_no_more_of_a_peer_that_does_not_read) {
+    enum { LIMIT = 100000, ASKS = 20000 };
+    const char *const listens[] = {"127.0.0.1:0", name_of("unread")};
+    for (int k = 0; k < 2; k++) {
+        end server = {0}, client = {0};
+        ravel_error err = RAVEL_ERROR_INIT;
+        ravel__link *link;
+        int64_t longest = 0, asked = 0;
+        ravel__hub_options s = options_for(listens[k], "t"), c = options_for(NULL, "t");
+        const ravel__hub_handler hs = {&server, on_up, on_place, answer, NULL, on_down};
+        const ravel__hub_handler hc = {&client, on_up, on_place, count_message, NULL, on_down};
+        s.max_unsent = LIMIT;
+        CHECK_OK(ravel__hub_open(&s, &hs, &server.hub, &err), &err);
+        CHECK_OK(ravel__hub_open(&c, &hc, &client.hub, &err), &err);
+        CHECK_OK(ravel__hub_connect(client.hub, ravel__hub_address(server.hub), NULL, 0, 60, NULL, &link, &err), &err);
+        POLL_UNTIL(server, client, client.ups && server.ups);
+        while (asked < ASKS) {
+            ravel__message head = {9, (uint64_t)asked++, 0};
+            CHECK_OK(ravel__link_send(client.link, &head, NULL, NULL, &err), &err);
+            if (asked % 50 == 0) (void)ravel__hub_poll(server.hub, 0, NULL, NULL); /* the client does not poll */
+            if (ravel__link_unsent(server.link) > longest) longest = ravel__link_unsent(server.link);
+        }
+        for (int i = 0; i < 100; i++) (void)ravel__hub_poll(server.hub, 0.001, NULL, NULL);
+        if (ravel__link_unsent(server.link) > longest) longest = ravel__link_unsent(server.link);
+        CHECK(longest > 0 && longest <= LIMIT + 3000);
+        CHECK(server.messages < ASKS);
+        POLL_UNTIL(server, client, client.messages == ASKS || client.downs);
+        CHECK_EQ(client.messages, ASKS);
+        CHECK(server.wrong == 0 && server.downs == 0);
+        /* One that goes while it has much to read is noticed. */
+        for (int i = 0; i < 2000; i++) {
+            ravel__message head = {9, (uint64_t)asked++, 0};
+            (void)ravel__link_send(client.link, &head, NULL, NULL, NULL);
+        }
+        for (int i = 0; i < 20; i++) (void)ravel__hub_poll(server.hub, 0.001, NULL, NULL);
+        ravel__hub_free(client.hub);
+        client.hub = NULL;
+        POLL_UNTIL(server, client, server.downs);
+        CHECK_EQ(server.downs, 1);
+        close_ends(&server, &client);
+    }
+}
+
 TEST(comm_link_refuses_other_tokens_other_networks_and_public_addresses_without_a_token) {
     static const struct {
-        const char *server, *client, *allow, *listen;
-    } cases[] = {{"right", "wrong", NULL, "127.0.0.1:0"},
-                 {"right", "", NULL, "127.0.0.1:0"},
-                 {"", "right", NULL, "127.0.0.1:0"},
-                 {"right", "right", "10.0.0.0/8", "127.0.0.1:0"},
-                 {"right", "wrong", NULL, NULL}}; /* an address of 90 letters: the sentence is still whole */
+        const char *server, *client, *allow, *listen, *why;
+    } cases[] = {{"right", "wrong", NULL, "127.0.0.1:0", "the tokens differ"},
+                 {"right", "", NULL, "127.0.0.1:0", "it needs a token; give this side the same (RAVEL_TOKEN)"},
+                 {"", "right", NULL, "127.0.0.1:0", "it was given no token, and this side was"},
+                 {"none", "right", NULL, "127.0.0.1:0", "it takes peers without a token, and this side has one"},
+                 {"none", "", NULL, "127.0.0.1:0", "set RAVEL_TOKEN=none here too"},
+                 {"", "none", NULL, "127.0.0.1:0", "leave out RAVEL_TOKEN=none, or set it on both sides"},
+                 {"right", "right", "10.0.0.0/8", "127.0.0.1:0", "not in a network that it allows"},
+                 {"right", "wrong", NULL, NULL, "the tokens differ"}}; /* an address of 90 letters: still whole */
+    private_cache();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         end server, client;
         ravel__link *link;
@@ -350,7 +596,8 @@ TEST(comm_link_refuses_other_tokens_other_networks_and_public_addresses_without_
         CHECK_OK(ravel__hub_connect(client.hub, ravel__hub_address(server.hub), NULL, 0, 0.5, NULL, &link, &err), &err);
         POLL_UNTIL(server, client, client.downs);
         CHECK(client.downs == 1 && client.ups == 0 && server.ups == 0 && server.downs == 0);
-        CHECK_HAS(client.why, "handshake; are token and allowed addresses right?");
+        CHECK_HAS(client.why, "refused the link in the handshake: ");
+        CHECK_HAS(client.why, cases[i].why);
         close_ends(&server, &client);
     }
     end server;
@@ -475,7 +722,7 @@ TEST(comm_link_survives_strangers) {
     for (int64_t i = 0; i < check_rounds(60, 1000); i++) {
         uint8_t bytes[2000];
         size_t count = ravel__rng_below(&rng, sizeof bytes);
-        ravel__greeting g = {RAVEL__ROLE_CONNECTS, (uint32_t)ravel__rng_below(&rng, 64), 1000, {0}};
+        ravel__greeting g = {.role = RAVEL__ROLE_CONNECTS, .hello_bytes = (uint32_t)ravel__rng_below(&rng, 64)};
         for (size_t k = 0; k < sizeof bytes; k++) bytes[k] = (uint8_t)ravel__rng_next(&rng);
         if (i % 2) ravel__greeting_write(&g, bytes);
         if (i % 4 == 1) bytes[ravel__rng_below(&rng, RAVEL__GREETING_BYTES)] ^= 1;

@@ -5,9 +5,11 @@
 #include "tests/unit/ports.h"
 
 #include "base/clock.h"
+#include "comm/address.h"
 #include "comm/launch.h"
 #include "comm/link_state.h"
 #include "comm/tcp.h"
+#include "comm/token.h"
 
 #include <stdlib.h>
 #include <time.h>
@@ -134,6 +136,30 @@ TEST(comm_tcp_what_a_rank_sent_before_it_left_arrives) {
     if (status) check_fail(__FILE__, __LINE__, "%s: %s", ravel_status_name(status), err.message);
 }
 
+/* Ranks 1 and 2 come when rank 0 listens and silent connections are there. */
+typedef struct silent_world {
+    tcp_world world;
+    const ravel__address *at;
+    int *fds, count;
+    _Atomic int connected;
+} silent_world;
+
+static ravel_status open_beside(void *user, int32_t rank, ravel_comm **comm, ravel_error *err) {
+    silent_world *w = user;
+    for (int i = 0; rank == 1 && i < w->count;) {
+        w->fds[i] = socket(AF_INET, SOCK_STREAM, 0);
+        if (connect(w->fds[i], (const struct sockaddr *)&w->at->at, w->at->bytes) == 0) {
+            i++;
+            continue;
+        }
+        (void)close(w->fds[i]);
+        (void)nanosleep(&(struct timespec){0, 2000000}, NULL);
+    }
+    if (rank == 1) w->connected = w->count;
+    while (rank == 2 && !w->connected) (void)nanosleep(&(struct timespec){0, 2000000}, NULL);
+    return open_rank(&w->world, rank, comm, err);
+}
+
 /* ---- the meeting ---------------------------------------------------------------------------------------- */
 
 static ravel_status add_ranks(ravel_comm *comm, void *user, ravel_error *err) {
@@ -252,7 +278,6 @@ TEST(comm_launch_refuses_what_it_cannot_use) {
     ravel_comm_options o;
     ravel__launch launch;
     ravel_error err = RAVEL_ERROR_INIT;
-    int32_t open = 0;
     ravel_comm_options_default(&o);
     (void)setenv("RANK", "1", 1), (void)setenv("WORLD_SIZE", "2", 1), (void)setenv("MASTER_ADDR", "h", 1);
     (void)setenv("MASTER_PORT", "29500", 1);
@@ -280,9 +305,49 @@ TEST(comm_launch_refuses_what_it_cannot_use) {
     for (size_t i = 0; i < 4; i++) (void)unsetenv(names[i]);
     (void)setenv("RAVEL_TOKEN", text, 1);
     ravel_error_clear(&err);
-    CHECK_EQ(ravel__launch_token(&o, token, &open, &err), RAVEL_E_ARGUMENT);
+    CHECK_EQ(ravel__token_find(NULL, o.token_file, token, &err), RAVEL_E_ARGUMENT);
     CHECK_HAS(err.message, "RAVEL_TOKEN has more than 1023 bytes");
     (void)unsetenv("RAVEL_TOKEN");
+}
+
+/* 80 connections that say nothing are there before the ranks: these meet as if they were not. */
+TEST(comm_tcp_ranks_meet_beside_connections_that_say_nothing) {
+    enum { SILENT = 80 };
+    char place[32];
+    ravel_error err = RAVEL_ERROR_INIT;
+    int fds[SILENT], port = ports_free("127.0.0.1");
+    (void)snprintf(place, sizeof place, "127.0.0.1:%d", port);
+    ravel__address at;
+    CHECK_OK(ravel__address_parse(place, strlen(place), &at, &err), &err);
+    ravel_comm_options o = options_at(place, 60);
+    silent_world w = {{o, 3}, &at, fds, SILENT, 0};
+    int64_t began = ravel__clock_ns();
+    CHECK_OK(comm_ranks_run(3, open_beside, &w, add_ranks, NULL, &err), &err);
+    CHECK(w.connected == SILENT);
+    CHECK((double)(ravel__clock_ns() - began) < 9.5e9); /* the handshake's own limit is 10 s */
+    for (int i = 0; i < SILENT; i++) (void)close(fds[i]);
+}
+
+/* A rendezvous file replaces what an earlier world wrote, and nothing else; nobody can prepare the name it is written at. */
+TEST(comm_tcp_rendezvous_files_replace_only_their_like) {
+    char folder[] = "/tmp/ravel-meet-XXXXXX", file[64], place[80], text[32] = "";
+    CHECK(mkdtemp(folder));
+    (void)snprintf(file, sizeof file, "%s/notes.txt", folder);
+    for (int unix_path = 0; unix_path < 2; unix_path++) {
+        ravel_error err = RAVEL_ERROR_INIT;
+        ravel_comm *comm = NULL;
+        (void)snprintf(place, sizeof place, "%s:%s", unix_path ? "unix" : "file", file);
+        FILE *f = fopen(file, "w");
+        CHECK(f && fputs("my notes", f) >= 0 && fclose(f) == 0);
+        ravel_comm_options o = options_at(place, 0.3);
+        o.ranks = 2;
+        CHECK_EQ(ravel_comm_tcp(&o, &comm, &err), RAVEL_E_ARGUMENT);
+        CHECK_HAS(err.message, file);
+        f = fopen(file, "r");
+        CHECK(f && fgets(text, sizeof text, f) && fclose(f) == 0);
+        CHECK_STR(text, "my notes");
+    }
+    CHECK(unlink(file) == 0 && rmdir(folder) == 0);
 }
 
 /* ---- worlds side by side -------------------------------------------------------------------------------- */

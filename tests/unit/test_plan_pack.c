@@ -2,6 +2,8 @@
 #include "tests/unit/check.h"
 #include "tests/unit/plan_cases.h"
 
+#include "base/hash.h"
+
 #include <stdlib.h>
 
 static bool returns(const ravel_plan_input *in, const ravel_plan_options *o, const ravel_plan *plan) {
@@ -67,6 +69,32 @@ TEST(plan_unpack_sees_every_broken_byte) {
     ravel_plan_free(copy);
     ravel_plan_free(plan);
     free(bytes);
+}
+
+/* Counts whose sum is over 2^63, and a right hash: with the undefined-behaviour sanitizer the sum was an error. */
+TEST(plan_unpack_refuses_counts_that_overflow) {
+    enum { SAMPLES = 7, SKIPPED = 8, MOST = 128 };
+    const int64_t lengths[] = {3, 4};
+    int64_t words[MOST];
+    ravel_plan_options o;
+    ravel_plan_options_default(&o);
+    o.budget = 8;
+    ravel_plan_input in = {.size = sizeof in, .count = 2, .lengths = lengths};
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_plan *plan = NULL, *copy = NULL;
+    CHECK_OK(ravel_plan_create(&in, &o, &plan, &err), &err);
+    size_t size = ravel_plan_packed_bytes(plan), count = size / sizeof *words;
+    CHECK(size <= sizeof words);
+    CHECK_OK(ravel_plan_pack(plan, words, size, &err), &err);
+    CHECK_EQ(words[SAMPLES], 2);
+    words[SAMPLES] = INT64_MAX;
+    words[SKIPPED] = 7;
+    ravel__hash h = ravel__hash_begin((uint64_t)words[0]);
+    ravel__hash_i64s(&h, words, count - 1);
+    words[count - 1] = (int64_t)ravel__hash_end(h);
+    CHECK_EQ(ravel_plan_unpack(words, size, NULL, &copy, &err), RAVEL_E_DATA);
+    CHECK_HAS(err.message, "their sizes do not agree");
+    ravel_plan_free(plan);
 }
 
 /* ---- workspace ---------------------------------------------------------------------------------------------- */

@@ -192,11 +192,11 @@ TEST(refit_moves_any_case) {
         j->load = ravel__rng_below(&rng, 4) == 0;
         j->far = (int)ravel__rng_below(&rng, 2);
         if (!run_job(j)) {
-            printf(
-                "    round %lld: %d senders (tp %d), %d receivers (tp %d), both %d, N %d, B %lld, "
-                "delta %d, stage %d, iterate %d, load %d\n",
-                (long long)round, j->c.senders, j->c.tp[0], j->c.receivers, j->c.tp[1], j->c.both, j->c.options.num_buffers, (long long)j->c.options.buffer_bytes, j->c.options.delta,
-                j->c.options.stage, j->iterate, j->load);
+            printf("    round %lld: %d senders (tp %d), %d receivers (tp %d), both %d, N %d, B %lld, "
+                   "delta %d, stage %d, iterate %d, load %d\n",
+                   (long long)round, j->c.senders, j->c.tp[0], j->c.receivers, j->c.tp[1], j->c.both,
+                   j->c.options.num_buffers, (long long)j->c.options.buffer_bytes, j->c.options.delta,
+                   j->c.options.stage, j->iterate, j->load);
             free(j);
             return;
         }
@@ -353,8 +353,9 @@ static ravel_status bound_body(ravel_comm *comm, few_ranks *s, ravel_error *err)
     }
     int64_t bound = (int64_t)o.num_buffers * o.buffer_bytes + (1 << 20);
     EXPECT(atomic_load(&c.peak) < bound);
-    EXPECT(report.peak_bytes <= atomic_load(&c.peak) && report.peak_bytes > o.num_buffers * o.buffer_bytes);
-    EXPECT(report.frames < 40); /* the tiny ones share frames */
+    EXPECT(report.peak_bytes <= atomic_load(&c.peak) && report.peak_bytes > 0);
+    EXPECT(rank > 0 || report.peak_bytes > o.num_buffers * o.buffer_bytes); /* receivers over threads borrow */
+    EXPECT(report.frames < 40);                                             /* the tiny ones share frames */
     ravel_refit_free(refit);
     EXPECT(atomic_load(&c.live) == 0);
     free(t);

@@ -213,7 +213,8 @@ static void try_layout(const layout *l, int number) {
             check_fail(__FILE__, __LINE__,
                        "trial %d, %d senders (tp %d), %d receivers (tp %d), both %d, %d buffers: "
                        "rank %d: %s, %d wrong",
-                       number, l->senders, l->send_tp, l->receivers, l->receive_tp, l->both, l->buffers, i, r.why[i].message, r.wrong[i]);
+                       number, l->senders, l->send_tp, l->receivers, l->receive_tp, l->both, l->buffers, i,
+                       r.why[i].message, r.wrong[i]);
     pthread_cond_destroy(&r.hall.bell);
     pthread_mutex_destroy(&r.hall.lock);
 }

@@ -293,9 +293,9 @@ static void say(const trial *t) {
         printf("step %d", f->step);
     else
         printf("message %lld", (long long)f->message);
-    printf(" on rank %d (byte %llu); %d senders, %d receivers, N %d, stage %d, delta %d\n",
-           f->rank, (unsigned long long)f->where, t->c.senders, t->c.receivers, t->c.options.num_buffers,
-           t->c.options.stage, t->c.options.delta);
+    printf(" on rank %d (byte %llu); %d senders, %d receivers, N %d, stage %d, delta %d\n", f->rank,
+           (unsigned long long)f->where, t->c.senders, t->c.receivers, t->c.options.num_buffers, t->c.options.stage,
+           t->c.options.delta);
     for (int32_t i = 0; i < t->ranks; i++)
         printf("    rank %d%s: version %lld, %s: %s\n", i, t->r[i].dead ? " (dead)" : "",
                t->r[i].refit ? (long long)ravel_refit_version(t->r[i].refit) : -1, ravel_status_name(t->r[i].status),

@@ -585,7 +585,7 @@ TEST(refit_pull_says_what_differs) {
     p.sink_tensor.dims[0]++;
     p.sink_tensor.name = "v";
     CHECK_EQ(ravel_puller_create(p.self, p.address, &p.sink, &p.pull, &p.puller, &p.err), RAVEL_E_MISMATCH);
-    CHECK(strstr(p.err.message, "no trainer rank has it"));
+    CHECK(strstr(p.err.message, "rank 0 (generator) wants it, no sender has it"));
     ravel_error_clear(&p.err);
     p.pull.timeout = 0.2;
     CHECK_EQ(ravel_puller_create(p.self, "unix:@ravel-nobody-here", &p.sink, &p.pull, &p.puller, &p.err), RAVEL_E_IO);

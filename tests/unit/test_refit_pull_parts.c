@@ -2,7 +2,7 @@
 #include "tests/unit/refit_case.h"
 
 #include "base/clock.h"
-#include "refit/pull_plan.h"
+#include "refit/plan.h"
 #include "refit/pull_wire.h"
 
 #include <stdlib.h>
@@ -74,7 +74,7 @@ static bool has(const ravel__holding *holding, const char *name, const ravel__bo
 }
 
 /* Every element of every item is wanted exactly once, from a sender that has it. */
-static bool covers_once(const world *w, const ravel__holding *sink, const ravel__pull_plan *plan) {
+static bool covers_once(const world *w, const ravel__holding *sink, const ravel__plan *plan) {
     for (int64_t i = 0; i < sink->count; i++) {
         const ravel__box *box = &sink->items[i].view.box;
         int64_t covered = 0;
@@ -102,16 +102,18 @@ TEST(refit_pull_plan_wants_everything_once) {
     for (int round = 0; round < 300; round++) {
         CHECK(make_world(&w, &rng));
         for (int32_t r = 0; r < w.c.receivers; r++) {
-            ravel__pull_place place = {.machine = ravel__rng_below(&rng, 6), .turn = ravel__rng_below(&rng, 100)};
+            ravel__plan_place place = {.machine = ravel__rng_below(&rng, 6), .turn = ravel__rng_below(&rng, 100)};
             ravel__differences list;
-            ravel__pull_plan plan;
+            ravel__plan plan;
             ravel_error err = RAVEL_ERROR_INIT;
             place.cast = w.c.options.cast;
+            place.self = -1;
+            place.who = "here";
             ravel__differences_init(&list, NULL);
-            CHECK_OK(ravel__pull_plan_make(&w.directory, &w.to[r], &place, NULL, &plan, &list, &err), &err);
+            CHECK_OK(ravel__plan_make(&w.directory, &w.to[r], &place, NULL, &plan, &list, &err), &err);
             CHECK_EQ(list.count, 0);
             CHECK(covers_once(&w, &w.to[r], &plan));
-            ravel__pull_plan_free(&plan);
+            ravel__plan_free(&plan);
         }
         free_world(&w);
     }

@@ -145,7 +145,8 @@ static ravel_status join_body(ravel_comm *comm, few_ranks *f, ravel_error *err) 
         if (status == RAVEL_OK) status = ravel_refit_update(refit, rank ? 0 : version, &report, err);
         if (status != RAVEL_OK) break;
         int64_t all = FLOATS * (int64_t)sizeof *w, kept = all - 4096;
-        static const int64_t times[] = {0, 0, 0, 2, 1}; /* receivers that kept blocks: in 2 one of the two had no base */
+        static const int64_t times[] = {0, 0, 0, 2,
+                                        1}; /* receivers that kept blocks: in 2 one of the two had no base */
         EXPECT(report.bytes_kept == times[version] * kept);
         if (rank) EXPECT(((const float *)ravel_refit_data(refit, 0))[2000] == (float)version);
     }

@@ -21,24 +21,7 @@ TEST(dpo_loss_and_its_slope) {
     CHECK(train_dpo_loss(1e6, &slope) == 0 && slope <= 0);
 }
 
-enum { ROWS = 24 };
-
-/* The chosen answer counts up from the prompt, the rejected one down, for another number of digits. */
-static void write_pairs(char *path) {
-    strcpy(path, "/tmp/ravel-pairs-XXXXXX");
-    FILE *f = fdopen(mkstemp(path), "w");
-    for (int row = 0; row < ROWS; row++) {
-        int lengths[] = {3 + row % 5, 2 + row * 5 % 9}, digit = row % 10;
-        (void)fprintf(f, "{\"input_ids\": [");
-        for (int part = 0; part < 2; part++) {
-            (void)fprintf(f, "%s256, %d", part ? ", " : "", '0' + digit);
-            for (int i = 1; i <= lengths[part]; i++) (void)fprintf(f, ", %d", '0' + (digit + (part ? 10 - i : i)) % 10);
-        }
-        (void)fprintf(f, "], \"cu_seqlens\": [0, %d, %d], \"prompt_length\": [2, 2]}\n", 2 + lengths[0],
-                      4 + lengths[0] + lengths[1]);
-    }
-    (void)fclose(f);
-}
+enum { ROWS = JOB_PAIRS };
 
 static void configure(train_config *c, const char *folder, const char *data) {
     job_config(c, folder);
@@ -75,7 +58,7 @@ TEST(train_dpo_begins_at_log_two_however_it_is_cut) {
         int32_t ranks;
         int64_t budget;
     } cuts[] = {{1, 1024}, {1, 24}, {2, 64}, {3, 48}};
-    write_pairs(path);
+    job_pairs(path);
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
         train_config c;
         configure(&c, "", path);
@@ -94,7 +77,7 @@ TEST(train_dpo_resumes_bit_for_bit) {
     char path[64], folder[64], folder2[64];
     curve whole, parts;
     train_config c;
-    write_pairs(path);
+    job_pairs(path);
     job_folder(folder);
     job_folder(folder2);
     configure(&c, folder, path);
@@ -140,7 +123,7 @@ TEST(train_dpo_on_meshes) {
     curve loss[MESHES], accuracy, margin[MESHES];
     char data[64];
     train_config c;
-    write_pairs(data);
+    job_pairs(data);
     for (int i = 0; i < MESHES; i++) {
         configure(&c, NULL, data);
         c.model.layers = 4;

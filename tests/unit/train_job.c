@@ -42,6 +42,23 @@ void job_config(train_config *c, const char *folder) {
     c->grpo.eval_prompts = 4;
 }
 
+/* The chosen answer counts up from the prompt, the rejected one down, for another number of digits. */
+void job_pairs(char path[64]) {
+    strcpy(path, "/tmp/ravel-pairs-XXXXXX");
+    FILE *f = fdopen(mkstemp(path), "w");
+    for (int row = 0; row < JOB_PAIRS; row++) {
+        int lengths[] = {3 + row % 5, 2 + row * 5 % 9}, digit = row % 10;
+        (void)fprintf(f, "{\"input_ids\": [");
+        for (int part = 0; part < 2; part++) {
+            (void)fprintf(f, "%s256, %d", part ? ", " : "", '0' + digit);
+            for (int i = 1; i <= lengths[part]; i++) (void)fprintf(f, ", %d", '0' + (digit + (part ? 10 - i : i)) % 10);
+        }
+        (void)fprintf(f, "], \"cu_seqlens\": [0, %d, %d], \"prompt_length\": [2, 2]}\n", 2 + lengths[0],
+                      4 + lengths[0] + lengths[1]);
+    }
+    (void)fclose(f);
+}
+
 void job_folder(char path[64]) {
     strcpy(path, "/tmp/ravel-train-XXXXXX");
     if (!mkdtemp(path)) check_fail(__FILE__, __LINE__, "no scratch folder");

@@ -30,6 +30,10 @@ void job_config(train_config *config, const char *folder);
 void job_folder(char path[64]);
 void job_wipe(const char *path);
 
+/* A file of preference pairs, as token ids of a byte model. */
+enum { JOB_PAIRS = 24 };
+void job_pairs(char path[64]);
+
 /* What every rank runs: a ravel_threads_run function over a job. */
 ravel_status job_work(ravel_comm *comm, void *user, ravel_error *err);
 /* The whole run on `ranks` ranks, and one of its metrics; false where it failed. */

@@ -207,6 +207,7 @@ void train_parts_free(train_parts *p) {
     for (int32_t i = 0; i < p->width_count; i++) ravel_comm_free(p->ring_hosts[i]);
     if (p->device) p->kernels->close(p->device);
     train__arena_free(&p->arena);
+    train__release(p->options.allocator, p->micro_seconds, (size_t)p->micro_room * sizeof *p->micro_seconds);
     train__release(p->options.allocator, p, sizeof *p);
 }
 

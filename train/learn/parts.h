@@ -83,6 +83,9 @@ typedef struct train_parts_time {
  * ends the call on all. */
 ravel_status train_parts_learn(train_parts *parts, const ravel_feed *feed, int64_t micros, const train_work *work,
                                ravel_metrics *metrics, train_parts_time *time, ravel_error *err);
+/* Seconds of each of its micro-batches on this rank, forward and backward, without what it waited for others: [*count], until
+ * the next call. On a GPU they are those of putting work into streams. */
+const double *train_parts_micro_seconds(const train_parts *parts, int64_t *count);
 ravel_status train_parts_score(train_parts *parts, const ravel_feed *feed, int64_t micros, const train_work *work,
                                ravel_error *err);
 

@@ -34,9 +34,11 @@ struct train_parts {
     train__place places[TRAIN_CHUNKS][TRAIN_FLIGHTS];
     ravel_status sent; /* the first failure of a send that ended between products */
     ravel_error sent_error;
-    train__arena arena; /* of the next two */
-    int32_t *cu;        /* [budget + 1] where a context-parallel rank's shards begin */
-    float *logprob;     /* [budget] of a micro-batch that is scored */
+    train__arena arena;    /* of the next two */
+    int32_t *cu;           /* [budget + 1] where a context-parallel rank's shards begin */
+    float *logprob;        /* [budget] of a micro-batch that is scored */
+    double *micro_seconds; /* [micro_count] of the last update, without waits */
+    int64_t micro_count, micro_room;
 };
 
 /* Moves the sends that are under way along, without waiting; `user` is a train_parts. */

@@ -11,6 +11,9 @@
 #include "train/kernels/host.h"
 #include "train/learn/pipeline.h"
 
+#include <math.h>
+#include <string.h>
+
 enum { TAG_ROWS = 41 }; /* and the tags after it: two per chunk */
 
 typedef struct run {
@@ -158,11 +161,23 @@ static int is_skipped(const run *r, const ravel_micro_batch *micro) {
     return micro->filler && train_layout_parts(&r->p->layout) == 1 && !r->p->options.shard;
 }
 
-/* Adds the time of an operation that began at `begun`, when the model had waited for `before`. */
-static void count_time(run *r, train_op op, double begun, train_waits before) {
-    train_waits after = train_model_waits(r->p->models[op.chunk]);
-    double elapsed = train__now() - begun, tp = after.tp - before.tp, cp = after.cp - before.cp;
-    TRAIN_ASSERT(elapsed >= 0 && tp >= 0 && cp >= 0);
+/* When an operation began, and how long its model had waited for others by then. */
+typedef struct start {
+    double begun, shard;
+    train_waits waits;
+} start;
+
+static start start_of(const run *r, train_op op) {
+    const train_model *model = r->p->models[op.chunk];
+    return (start){train__now(), train_model_waited(model), train_model_waits(model)};
+}
+
+/* Adds the time of an operation. */
+static void count_time(run *r, train_op op, const start *s) {
+    start now = start_of(r, op);
+    double elapsed = now.begun - s->begun, tp = now.waits.tp - s->waits.tp, cp = now.waits.cp - s->waits.cp;
+    TRAIN_ASSERT(elapsed >= 0 && tp >= 0 && cp >= 0 && op.micro < r->p->micro_count);
+    r->p->micro_seconds[op.micro] += fmax(elapsed - tp - cp - (now.shard - s->shard), 0);
     *(op.backward ? &r->time.backward : &r->time.forward) += elapsed - tp - cp;
     r->time.busy += elapsed;
     r->time.tp += tp;
@@ -170,11 +185,11 @@ static void count_time(run *r, train_op op, double begun, train_waits before) {
 }
 
 /* Over NCCL the host only puts operations into streams: the GPU's time is read when all are done. */
-static void end_op(run *r, train_op op, double begun, train_waits before) {
+static void end_op(run *r, train_op op, const start *s) {
     if (r->p->wires)
         train__wires_op_end(r->p->wires);
     else
-        count_time(r, op, begun, before);
+        count_time(r, op, s);
 }
 
 static ravel_status learn_op(run *r, train_op op, ravel_error *err) {
@@ -189,14 +204,13 @@ static ravel_status learn_op(run *r, train_op op, ravel_error *err) {
     status = wait_for(p, op.chunk, op.backward ? &place->forth : &place->back, err);
     if (!status) status = receive(r, op, &micro, err);
     if (status) return status;
-    double begun = train__now();
-    train_waits waits = train_model_waits(p->models[op.chunk]);
+    start begun = start_of(r, op);
     if (p->wires) train__wires_op_begin(p->wires, op.backward);
     if (r->metrics) (void)ravel_metrics_phase_begin(r->metrics, phase, NULL);
     status = op.backward ? train_model_stage_backward(p->models[op.chunk], flight, err)
                          : forward(r, op, place, &micro, &batch, err);
     if (r->metrics) (void)ravel_metrics_phase_end(r->metrics, phase, NULL);
-    end_op(r, op, begun, waits);
+    end_op(r, op, &begun);
     return status ? status : send(r, op, &micro, err);
 }
 
@@ -235,12 +249,22 @@ static ravel_status finish_sends(train_parts *p, ravel_error *err) {
     return first;
 }
 
+static ravel_status clear_times(train_parts *p, int64_t micros, ravel_error *err) {
+    double *grown = train__grown(p->options.allocator, p->micro_seconds, &p->micro_room, 0, micros + 1, sizeof *grown);
+    if (!grown) return train__no_memory(err, (size_t)(micros + 1) * sizeof *grown, "times of micro-batches");
+    p->micro_seconds = grown;
+    p->micro_count = micros;
+    memset(grown, 0, (size_t)micros * sizeof *grown);
+    return RAVEL_OK;
+}
+
 /* All operations of this stage. A rank that fails aborts for the other stages, which would wait for its rows, and for
  * the ranks that would wait for its share of the weights. */
 static ravel_status run_table(run *r, const train_pipeline *table,
                               ravel_status (*run_op)(run *, train_op, ravel_error *), ravel_error *err) {
     train_parts *p = r->p;
     ravel_status status = train_pipeline_check(table, err);
+    if (!status) status = clear_times(p, table->micros, err);
     for (int64_t i = 0; i < train_pipeline_ops(table) && !status; i++) {
         status = run_op(r, train_pipeline_op(table, p->at.pp, i), err);
         if (!status && p->sent) status = ravel_error_set(err, p->sent, "%s", p->sent_error.message);
@@ -305,6 +329,11 @@ static ravel_status read_wires(run *r, ravel_error *err) {
     time->seconds = t.seconds;
     /* of the stage that took longest: the first begins first and ends last */
     return ravel_comm_allreduce(r->p->pp, &time->seconds, &time->seconds, 1, RAVEL_F64, RAVEL_MAX, err);
+}
+
+const double *train_parts_micro_seconds(const train_parts *p, int64_t *count) {
+    *count = p->micro_count;
+    return p->micro_seconds;
 }
 
 ravel_status train_parts_learn(train_parts *p, const ravel_feed *feed, int64_t micros, const train_work *work,

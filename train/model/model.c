@@ -164,8 +164,10 @@ static int blocks_of(train_model *m, block *list) {
     size_t elements = (size_t)held(m);
     const train_types *types = &m->net.types;
     int count = 0;
+/* clang-format off */
 #define BLOCK(place, bytes, kind, field) \
     list[count++] = (block){(void **)&(place), bytes, kind, offsetof(train_memory, field)}
+/* clang-format on */
     BLOCK(m->weights, elements * (size_t)ravel_dtype_bytes(types->weight), DEVICE, weights);
     if (!m->options.inference) BLOCK(m->grads, elements * (size_t)ravel_dtype_bytes(types->grad), DEVICE, grads);
     for (int i = 0; i < TRAIN__UNIT_BUFFERS; i++) {

@@ -2,8 +2,10 @@
 
 #include "train/kernels/assert.h"
 
+/* clang-format off */
 #define ROW(name, kind, field, preset, min, max, choices, doc) \
     { name, RAVEL_OPTION_##kind, offsetof(train_policy, field), preset, min, max, choices, doc }
+/* clang-format on */
 
 static const ravel_option table[] = {
     ROW("advantage", ENUM, advantage, "grpo", 0, 0, RAVEL_ADVANTAGE_CHOICES,

@@ -10,8 +10,10 @@
 #include <stdio.h>
 #include <string.h>
 
+/* clang-format off */
 #define ROW(type, name, kind, field, preset, min, max, choices, doc) \
     { name, RAVEL_OPTION_##kind, offsetof(type, field), preset, min, max, choices, doc }
+/* clang-format on */
 
 #define RUN(...) ROW(train_run_options, __VA_ARGS__)
 static const ravel_option run_table[] = {
@@ -216,6 +218,13 @@ static const ravel_option plan_table[] = {
     PLAN("effort", ENUM, effort, "default", 0, 0, RAVEL_EFFORT_CHOICES, "how much to search for a better plan"),
     {0}};
 
+static const ravel_option cost_table[] = {
+    RUN("cost", STRING, cost, NULL, 0, 0, "COST",
+        "what samples cost, for the balance of ranks: model, the FLOPs of training this model (without it); fit, what its "
+        "micro-batches take, measured in the first updates; or as ravel plan --cost: LIN:QUAD[:OVERHEAD], tokens, a shape, a "
+        "config.json, a file of --fit"),
+    {0}};
+
 #define SOURCE(...) ROW(ravel_source_options, __VA_ARGS__)
 static const ravel_option source_table[] = {
     SOURCE("data", STRING, data, NULL, 0, 0, NULL,
@@ -264,6 +273,7 @@ int train_config_parts(train_config *c, train_kind kind, train_part *parts) {
         parts[n++] = (train_part){"policy loss", train_policy_option_table(), &c->policy};
     }
     parts[n++] = (train_part){"packing", plan_table, &c->plan};
+    parts[n++] = (train_part){"balance", cost_table, &c->run};
     TRAIN_ASSERT(n <= TRAIN_PARTS);
     return n;
 }

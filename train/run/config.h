@@ -42,6 +42,7 @@ typedef struct train_run_options {
     int64_t max_skipped; /* updates in a row without a finite gradient before the run fails */
     double timeout;      /* seconds that a rank waits for another; 0: the communicator's default */
     const char *gpu;     /* for MFU */
+    const char *cost;    /* of a sample (train/run/cost.h); NULL: model */
 } train_run_options;
 
 typedef struct train_sft_options {
@@ -125,7 +126,7 @@ const char *train_kind_name(train_kind kind);
 enum { TRAIN_STEPS = 100 }; /* updates where neither steps nor epochs are given */
 
 /* The parts that a command has, in the order of its help: at most TRAIN_PARTS. */
-enum { TRAIN_PARTS = 9 };
+enum { TRAIN_PARTS = 10 };
 typedef struct train_part {
     const char *title;
     ravel_option_table table;

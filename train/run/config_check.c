@@ -1,6 +1,8 @@
 /* Presets, defaults that depend on other options, and checks of options that depend on one another. */
 #include "train/run/config.h"
 
+#include "train/run/cost.h"
+
 #include "train/kernels/assert.h"
 
 #include <ravel/flops.h>
@@ -239,6 +241,7 @@ ravel_status train_config_check(const train_config *c, train_kind kind, ravel_er
     ravel_status status = check_model(c, err);
     if (!status) status = check_run(c, err);
     if (!status) status = check_pool(c, err);
+    if (!status) status = train_cost_check(c->run.cost, err);
     if (status) return status;
     if (kind == TRAIN_DPO) return check_dpo(c, err);
     if (c->learn.norm > 0 && c->learn.aggregation != RAVEL_SEQ_MEAN_TOKEN_SUM_NORM)

@@ -220,9 +220,9 @@ static void tell(const train_pairs *p, train_dpo_sums *sums) {
 ravel_status train_pairs_learn(train_pairs *p, train_parts *parts, const ravel_feed *feed, int64_t micros,
                                ravel_metrics *metrics, train_parts_time *time, train_dpo_sums *sums, ravel_error *err) {
     train_work work = {.begin = begin_pairs, .user = p};
-    if (metrics) (void)ravel_metrics_phase_begin(metrics, RAVEL_PHASE_FORWARD, NULL);
+    if (metrics) (void)ravel_metrics_phase_begin(metrics, RAVEL_PHASE_REFERENCE, NULL);
     ravel_status status = score_reference(p, parts, feed, micros, err);
-    if (metrics) (void)ravel_metrics_phase_end(metrics, RAVEL_PHASE_FORWARD, NULL);
+    if (metrics) (void)ravel_metrics_phase_end(metrics, RAVEL_PHASE_REFERENCE, NULL);
     if (!status) status = train_parts_learn(parts, feed, micros, &work, metrics, time, err);
     tell(p, sums);
     return status;

@@ -108,6 +108,8 @@ static ravel_status open_trainer(train__grpo *g, const ravel_shape *shape, ravel
     if (!status) status = train_run_open(&g->run, shape, ravel_comm_size(g->world), err);
     if (!status) status = ravel_mesh_create(g->trainers, &c->mesh, &g->mesh, err);
     if (!status) status = join_groups(g, err);
+    if (!status) status = train_cost_open(&g->cost, g->config, TRAIN_GRPO, shape, 1, g->trainers, err);
+    if (!status) train_cost_resume(&g->cost, g->config, &g->run.state);
     if (!status) status = make_feed(g, err);
     if (!status) status = train_learner_create(&options, shape, g->mesh, &g->learner, err);
     if (!status && c->policy.kl > 0) status = train_parts_create(&reference, shape, g->mesh, &g->reference, err);
@@ -126,6 +128,7 @@ static void close_trainer(train__grpo *g) {
     train_learner_disconnect(g->learner);
     train__grpo_refit_close(g);
     ravel_feed_free(g->feed);
+    train_cost_close(&g->cost);
     train_parts_free(g->reference);
     train_scores_free(&g->reference_scores);
     train_scores_free(&g->old);
@@ -194,7 +197,13 @@ static ravel_status one_batch(train__grpo *g, ravel_error *err) {
     g->boundary = g->run.state;
     ravel_metrics_begin(g->run.metrics);
     ravel_status status = RAVEL_OK;
-    if (g->waiting_batch < 0) status = train__grpo_order(g, g->run.state.batch, err);
+    if (g->new_cost) {
+        ravel_feed_free(g->feed);
+        g->feed = NULL;
+        status = make_feed(g, err);
+        g->new_cost = 0;
+    }
+    if (!status && g->waiting_batch < 0) status = train__grpo_order(g, g->run.state.batch, err);
     if (!status) status = train__grpo_collect(g, err);
     if (!status) status = train__grpo_prepare(g, err);
     if (!status && c->grpo.async && more) status = train__grpo_order(g, g->run.state.batch + 1, err);
@@ -258,7 +267,7 @@ static ravel_status trainer(train__grpo *g, const ravel_shape *shape, const trai
 
 ravel_status train_grpo(const train_config *config, ravel_comm *comm, const train_hooks *hooks, train_summary *summary,
                         ravel_error *err) {
-    train_config own = *config; /* with this rank's GPU */
+    train_config own = *config;
     train__grpo g = {.config = &own, .world = comm, .generators = config->grpo.generators};
     ravel_shape shape = {0};
     int32_t rank = ravel_comm_rank(comm), ranks = ravel_comm_size(comm);

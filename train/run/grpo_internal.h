@@ -7,6 +7,7 @@
 #include <ravel/publish.h>
 
 #include "train/rl/experience.h"
+#include "train/run/cost.h"
 #include "train/run/devices.h"
 #include "train/run/grpo.h"
 #include "train/run/grpo_pull.h"
@@ -14,8 +15,10 @@
 #include "train/run/scores.h"
 
 typedef struct train__grpo {
-    const train_config *config;
+    train_config *config; /* this rank's own: its GPU, its cost of samples */
     train_devices devices;
+    train_cost cost;
+    int new_cost;         /* the feed is to be made again before the next batch */
     ravel_comm *world;    /* trainers and generators */
     ravel_comm *trainers; /* the trainers alone */
     ravel_comm *leaders;  /* one trainer per data-parallel rank: they receive and score answers; NULL on the others */

@@ -51,8 +51,8 @@ ravel_status train__grpo_prepare(train__grpo *g, ravel_error *err) {
     ravel_status status =
         train_experience_cut(&g->batch, ravel_mesh_comm(g->mesh, RAVEL_AXIS_DP), g->config->grpo.updates, err);
     if (!status && g->old_by_trainer && g->config->grpo.updates > 1) status = score_later_updates(g, err);
-    (void)ravel_metrics_phase_end(m, RAVEL_PHASE_ADVANTAGE, NULL);
     if (!status) status = ravel_feed_submit(g->feed, train_experience_samples(&g->batch), err);
+    (void)ravel_metrics_phase_end(m, RAVEL_PHASE_ADVANTAGE, NULL);
     return status;
 }
 
@@ -71,7 +71,10 @@ static ravel_status score_reference(train__grpo *g, int64_t micros, ravel_error 
         .take = train_scores_take, .user = &g->reference_scores, .temperature = g->config->grpo.temperature};
     if (!g->reference) return RAVEL_OK;
     train_scores_clear(&g->reference_scores);
-    return train_parts_score(g->reference, g->feed, micros, &work, err);
+    (void)ravel_metrics_phase_begin(g->run.metrics, RAVEL_PHASE_REFERENCE, NULL);
+    ravel_status status = train_parts_score(g->reference, g->feed, micros, &work, err);
+    (void)ravel_metrics_phase_end(g->run.metrics, RAVEL_PHASE_REFERENCE, NULL);
+    return status;
 }
 
 /* The ratio is against these; NULL: against the pass itself, so it is exactly 1. */
@@ -127,7 +130,7 @@ ravel_status train__grpo_update(train__grpo *g, ravel_error *err) {
     ravel_status status = ravel_feed_next(g->feed, &update, err);
     (void)ravel_metrics_phase_end(g->run.metrics, RAVEL_PHASE_FEED, NULL);
     if (status) return status;
-    train_metrics_add_update(g->run.metrics, g->mesh, update);
+    train_metrics_add_update(g->run.metrics, g->mesh, update, train_config_sync(g->config));
     g->update = update->update_in_batch;
     TRAIN_ASSERT(g->update >= 0 && g->update < g->config->grpo.updates);
     train_learner_begin(g->learner);
@@ -136,8 +139,13 @@ ravel_status train__grpo_update(train__grpo *g, ravel_error *err) {
         status = train_parts_learn(train_learner_parts(g->learner), g->feed, update->mine.micro_steps, &work,
                                    g->run.metrics, &time, err);
     if (!status) status = train_run_apply(&g->run, g->learner, err);
+    int changed = 0;
     if (!status) status = train_timeline_add(&g->run, g->mesh, &time, err);
+    if (!status)
+        status = train_cost_add(&g->cost, g->config, &g->run, g->mesh, g->feed, train_learner_parts(g->learner),
+                                &changed, err);
     if (status) return status;
+    g->new_cost |= changed;
     train_metrics_add_time(g->run.metrics, g->mesh, &time);
     add_figures(g);
     return RAVEL_OK;

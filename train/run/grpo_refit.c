@@ -156,10 +156,12 @@ ravel_status train__grpo_refit(train__grpo *g, int64_t version, ravel_error *err
     ravel_status status = train__grpo_drain(g, err);
     (void)ravel_metrics_phase_begin(g->run.metrics, RAVEL_PHASE_REFIT, NULL);
     if (!status) status = g->own ? refit_by_pull(g, order, err) : refit_together(g, order, err);
+    if (!status) {
+        g->run.state.version = version;
+        status = publish(g, version, err);
+    }
     (void)ravel_metrics_phase_end(g->run.metrics, RAVEL_PHASE_REFIT, NULL);
-    if (status) return status;
-    g->run.state.version = version;
-    return publish(g, version, err);
+    return status;
 }
 
 /* The connected generators that do not hold the version. */

@@ -32,7 +32,9 @@ ravel_status train__grpo_send(train__grpo *g, train_order order, int64_t first, 
 
 ravel_status train__grpo_order(train__grpo *g, int64_t batch, ravel_error *err) {
     train_order order = {.kind = TRAIN_ORDER_GENERATE, .batch = batch, .group_size = g->config->grpo.group_size};
+    (void)ravel_metrics_phase_begin(g->run.metrics, RAVEL_PHASE_ROLLOUT, NULL);
     ravel_status status = train__grpo_send(g, order, g->run.state.question, g->config->grpo.prompts, err);
+    (void)ravel_metrics_phase_end(g->run.metrics, RAVEL_PHASE_ROLLOUT, NULL);
     g->ordered_from = g->run.state.question;
     g->run.state.question += g->config->grpo.prompts;
     g->waiting_batch = batch;
@@ -48,13 +50,13 @@ static ravel_status receive_answers(train__grpo *g, int64_t batch, train_rollout
 }
 
 /* Fails on all ranks where no rank could score a single answer. */
-static ravel_status check_dropped(train__grpo *g, int64_t kept, int64_t dropped, const ravel_error *why,
+static ravel_status check_dropped(train__grpo *g, int64_t kept, int64_t dropped, int plain, const ravel_error *why,
                                   ravel_error *err) {
     int64_t counts[] = {kept, dropped};
     TRAIN_ASSERT(g->leaders && kept >= 0 && dropped >= 0);
     ravel_status status = ravel_comm_allreduce(g->leaders, counts, counts, 2, RAVEL_I64, RAVEL_SUM, err);
     if (status) return status;
-    if (counts[0] + counts[1] > 0 && g->rank == 0)
+    if (counts[0] + counts[1] > 0 && g->rank == 0 && !plain)
         (void)ravel_metrics_add(g->run.metrics, TRAIN_METRIC_REWARD_DROPPED,
                                 (double)counts[1] / (double)(counts[0] + counts[1]), (double)(counts[0] + counts[1]));
     if (counts[0] > 0 || counts[1] == 0) return RAVEL_OK;
@@ -82,12 +84,13 @@ static ravel_status score(train__grpo *g, train_rollouts *rollouts, int plain, r
                            .retries = o->reward_retries,
                            .partial = plain ? 0 : o->scoring.partial,
                            .logger = g->run.hooks.logger};
-    (void)ravel_metrics_phase_begin(g->run.metrics, RAVEL_PHASE_REWARD, NULL);
+    ravel_phase phase = plain ? RAVEL_PHASE_EVAL : RAVEL_PHASE_REWARD;
+    (void)ravel_metrics_phase_begin(g->run.metrics, phase, NULL);
     ravel_status status = train_rollouts_score(rollouts, &scorer, &dropped, &why, err);
     if (!status) status = load_answers(g, rollouts, plain, err);
-    (void)ravel_metrics_phase_end(g->run.metrics, RAVEL_PHASE_REWARD, NULL);
+    (void)ravel_metrics_phase_end(g->run.metrics, phase, NULL);
     status = ravel_agree(g->leaders, status, err);
-    return status ? status : check_dropped(g, rollouts->count, dropped, &why, err);
+    return status ? status : check_dropped(g, rollouts->count, dropped, plain, &why, err);
 }
 
 /* Whether some answers of the group at i are right and others wrong; *end is behind the last of them. Rollouts are sorted
@@ -164,10 +167,12 @@ static ravel_status sample_dynamically(train__grpo *g, ravel_error *err) {
         status = ravel_comm_allreduce(g->leaders, &useful, &useful, 1, RAVEL_I64, RAVEL_SUM, err);
         if (status || useful >= o->prompts) break;
         train_order order = {.kind = TRAIN_ORDER_GENERATE, .batch = g->run.state.batch, .group_size = o->group_size};
+        (void)ravel_metrics_phase_begin(g->run.metrics, RAVEL_PHASE_ROLLOUT, NULL);
         status = train__grpo_send(g, order, g->run.state.question, o->prompts, err);
         g->run.state.question += o->prompts;
         train_rollouts_clear(&g->more);
         if (!status) status = receive_answers(g, g->run.state.batch, &g->more, err);
+        (void)ravel_metrics_phase_end(g->run.metrics, RAVEL_PHASE_ROLLOUT, NULL);
         if (!status) count_tokens(g, &g->more);
         if (!status) status = ravel_agree(g->leaders, train_rollouts_take(&g->answers, &g->more, 1, 0, err), err);
         if (!status) status = score(g, &g->answers, 0, err);
@@ -210,9 +215,12 @@ static ravel_status lead(train__grpo *g, ravel_error *err) {
 /* The scored answers of a leader to the ranks that learn from them too. */
 static ravel_status share(train__grpo *g, int plain, ravel_error *err) {
     TRAIN_ASSERT(g->replica);
+    (void)ravel_metrics_phase_begin(g->run.metrics, RAVEL_PHASE_ROLLOUT, NULL);
     ravel_status status = train_rollouts_broadcast(g->replica, &g->answers, err);
     if (!status && !g->leaders) status = load_answers(g, &g->answers, plain, err);
-    return ravel_agree(g->trainers, status, err);
+    status = ravel_agree(g->trainers, status, err);
+    (void)ravel_metrics_phase_end(g->run.metrics, RAVEL_PHASE_ROLLOUT, NULL);
+    return status;
 }
 
 ravel_status train__grpo_collect(train__grpo *g, ravel_error *err) {

@@ -61,7 +61,8 @@ ravel_status train_metrics_create(const train_config *config, train_kind kind, c
     return ravel_metrics_create(&options, metrics, err);
 }
 
-void train_metrics_add_update(ravel_metrics *metrics, const ravel_mesh *mesh, const ravel_feed_update *update) {
+void train_metrics_add_update(ravel_metrics *metrics, const ravel_mesh *mesh, const ravel_feed_update *update,
+                              ravel_sync sync) {
     ravel_lengths_sum sum;
     ravel_metrics_batch batch;
     ravel_mesh_coord at = ravel_mesh_coords(mesh);
@@ -70,12 +71,13 @@ void train_metrics_add_update(ravel_metrics *metrics, const ravel_mesh *mesh, co
     batch.head = batch.loss > 0 ? batch.loss : -1; /* only tokens with a loss go through the head */
     ravel_metrics_add_batch(metrics, &batch);
     if (update->plan) {
-        (void)ravel_metrics_add(metrics, RAVEL_METRIC_PLAN_IDLE_SHARE, update->plan->idle_update, 1);
+        double idle = sync == RAVEL_SYNC_MICRO_STEP ? update->plan->idle_micro_step : update->plan->idle_update;
+        (void)ravel_metrics_add(metrics, RAVEL_METRIC_PLAN_IDLE_SHARE, idle, 1);
         (void)ravel_metrics_add(metrics, RAVEL_METRIC_PLAN_IMBALANCE, update->plan->imbalance, 1);
     }
 }
 
-void train_metrics_add_gpu(ravel_metrics *metrics, const train_kernels *kernels, train_device *device) {
+double train_metrics_add_gpu(ravel_metrics *metrics, const train_kernels *kernels, train_device *device) {
     static const int32_t rows[] = {[TRAIN_PHASE_OTHER] = TRAIN_METRIC_GPU_OTHER,
                                    [TRAIN_PHASE_FORWARD] = TRAIN_METRIC_GPU_FORWARD,
                                    [TRAIN_PHASE_HEAD] = TRAIN_METRIC_GPU_HEAD,
@@ -84,7 +86,7 @@ void train_metrics_add_gpu(ravel_metrics *metrics, const train_kernels *kernels,
     _Static_assert(sizeof rows / sizeof *rows == TRAIN_PHASES, "a row for each phase");
     double seconds[TRAIN_PHASES];
     train_gpu_state state;
-    if (!kernels->gpu_state) return;
+    if (!kernels->gpu_state) return 0;
     TRAIN_ASSERT(kernels->phase_seconds);
     kernels->phase_seconds(device, seconds);
     for (int32_t i = 0; i < TRAIN_PHASES; i++) (void)ravel_metrics_add(metrics, rows[i], seconds[i], 1);
@@ -93,6 +95,7 @@ void train_metrics_add_gpu(ravel_metrics *metrics, const train_kernels *kernels,
     (void)ravel_metrics_count(metrics, RAVEL_METRIC_MEMORY_DEVICE_PEAK, state.peak_bytes);
     (void)ravel_metrics_add(metrics, TRAIN_METRIC_GPU_USED, (double)state.used_bytes, 1);
     (void)ravel_metrics_add(metrics, TRAIN_METRIC_GPU_SCRATCH, (double)state.scratch_bytes, 1);
+    return seconds[TRAIN_PHASE_FORWARD] + seconds[TRAIN_PHASE_HEAD] + seconds[TRAIN_PHASE_BACKWARD];
 }
 
 void train_metrics_add_time(ravel_metrics *metrics, const ravel_mesh *mesh, const train_parts_time *time) {

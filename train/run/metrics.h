@@ -29,6 +29,8 @@
       "time that context-parallel ranks waited for keys, values and their gradients, of the same time")        \
     X(SHARD_EXPOSED, "shard/exposed_share", "share",                                                           \
       "time that ranks waited for sharded weights and gradients, of the time of forward and backward")         \
+    X(IDLE_MEASURED, "plan/idle_measured", "share",                                                            \
+      "plan/idle_share as it was measured: time in forward and backward that ranks waited for one another")    \
     X(GPU_FORWARD, "gpu/forward_sec", "s", "GPU time of the update in forward passes, by events")              \
     X(GPU_HEAD, "gpu/head_sec", "s", "GPU time in logits, losses and their gradient")                          \
     X(GPU_BACKWARD, "gpu/backward_sec", "s", "GPU time in backward passes")                                    \
@@ -48,11 +50,13 @@ typedef enum train_metric {
 ravel_status train_metrics_create(const train_config *config, train_kind kind, const ravel_shape *shape,
                                   ravel_comm *comm, int32_t world, int64_t steps, const ravel_logger *logger,
                                   ravel_metrics **metrics, ravel_error *err);
-/* The counts of a feed's update, once for all ranks that work on the same samples. */
-void train_metrics_add_update(ravel_metrics *metrics, const ravel_mesh *mesh, const ravel_feed_update *update);
+/* The counts of a feed's update, once for all ranks that work on the same samples, and what the plan predicts for ranks
+ * that wait for one another as `sync` says. */
+void train_metrics_add_update(ravel_metrics *metrics, const ravel_mesh *mesh, const ravel_feed_update *update,
+                              ravel_sync sync);
 /* A GPU set's time per phase, by its events, and its memory; of other sets nothing. After an update: what it waits for is
- * done. */
-void train_metrics_add_gpu(ravel_metrics *metrics, const train_kernels *kernels, train_device *device);
+ * done. Returns the seconds of forward and backward; 0 for other sets. */
+double train_metrics_add_gpu(ravel_metrics *metrics, const train_kernels *kernels, train_device *device);
 /* How long ranks waited for one another in forward and backward, by axis, where it has several, and for sharded
  * parameters. */
 void train_metrics_add_time(ravel_metrics *metrics, const ravel_mesh *mesh, const train_parts_time *time);

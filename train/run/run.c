@@ -11,6 +11,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+
+static const double retry_seconds = 30; /* from a checkpoint that failed to the next, if they are further apart */
 
 static void warn(const train_run *run, const char *what, const ravel_error *why) {
     if (run->rank == 0) train_log(run->hooks.logger, RAVEL_LOG_WARN, "%s: %s", what, why->message);
@@ -235,7 +238,7 @@ ravel_status train_run_apply(train_run *run, train_learner *learner, ravel_error
     (void)ravel_metrics_add(m, RAVEL_METRIC_TRAIN_LEARNING_RATE, lr, 1);
     if (!skipped) (void)ravel_metrics_add(m, RAVEL_METRIC_TRAIN_GRAD_NORM, norm, 1);
     (void)ravel_metrics_count(m, RAVEL_METRIC_TRAIN_SKIPPED, skipped);
-    train_metrics_add_gpu(m, train_parts_kernels(parts), train_parts_device(parts));
+    run->gpu_seconds = train_metrics_add_gpu(m, train_parts_kernels(parts), train_parts_device(parts));
     run->state.step = step;
     run->state.skipped += skipped;
     run->skipped_in_row = skipped ? run->skipped_in_row + 1 : 0;
@@ -289,7 +292,8 @@ static ravel_status save(train_run *run, train_learner *learner, int alone, rave
         run->best_due = 0;
         (void)train_checkpoint_folder(run->folder, run->saved, run->checkpoint, NULL);
     }
-    run->saved_at = train__now(); /* also after a failure: it is tried again an interval later */
+    run->saved_at = train__now();
+    if (status && run->every.seconds > retry_seconds) run->saved_at -= run->every.seconds - retry_seconds;
     (void)ravel_metrics_phase_end(run->metrics, RAVEL_PHASE_CHECKPOINT, NULL);
     return status;
 }
@@ -348,20 +352,33 @@ ravel_status train_run_end_step(train_run *run, train_learner *learner, ravel_er
     return RAVEL_OK;
 }
 
+/* The last checkpoint of a run: what may pass (a full disk, no free descriptor) is given some seconds. */
+static ravel_status save_last(train_run *run, train_learner *learner, int alone, ravel_error *err) {
+    static const double pauses[] = {0.2, 1, 3};
+    ravel_status status = save(run, learner, alone, err);
+    for (size_t i = 0; i < sizeof pauses / sizeof *pauses && status == RAVEL_E_IO; i++) {
+        const struct timespec pause = {(time_t)pauses[i], (long)(fmod(pauses[i], 1) * 1e9)};
+        (void)nanosleep(&pause, NULL);
+        ravel_error_clear(err);
+        status = save(run, learner, alone, err);
+    }
+    return status;
+}
+
 /* After an error: with all ranks if they are there, else with rank 0 alone, which has everything without --shard, --tp and --pp. */
 static void rescue(train_run *run, train_learner *learner, ravel_status status) {
     ravel_error why = RAVEL_ERROR_INIT;
     int alone = train__is_lost(status);
     TRAIN_ASSERT(status);
     if (run->state.step == 0 || run->saved == run->state.step) return;
-    if (!alone) status = save(run, learner, 0, &why);
+    if (!alone) status = save_last(run, learner, 0, &why);
     if (!alone && !train__is_lost(status)) {
         if (status) warn(run, "what was learnt since the last checkpoint could not be saved", &why);
         return;
     }
     ravel_error_clear(&why);
     if (run->rank != 0) return;
-    if (save(run, learner, 1, &why)) {
+    if (save_last(run, learner, 1, &why)) {
         warn(run, "what was learnt since the last checkpoint could not be saved", &why);
     } else if (run->reported < run->state.step) {
         (void)ravel_error_set(&why, RAVEL_E_PEER_LOST, "they are reduced over all ranks");
@@ -376,7 +393,7 @@ ravel_status train_run_finish(train_run *run, train_learner *learner, ravel_stat
         return status;
     }
     if ((!run->config->run.checkpoint_end && !run->stopped) || run->saved == run->state.step) return RAVEL_OK;
-    return save(run, learner, 0, err);
+    return save_last(run, learner, 0, err);
 }
 
 void train_run_summarise(const train_run *run, train_summary *summary) {

@@ -33,20 +33,23 @@ typedef struct train_hooks {
 } train_hooks;
 
 /* X(type, option type, name): the state of a run besides weights and moments. state.json holds these. */
-#define TRAIN_STATE_LIST(X)                                                     \
-    X(int64_t, I64, step)     /* updates */                                     \
-    X(int64_t, I64, batch)    /* of prompts: the next one */                    \
-    X(int64_t, I64, question) /* the next one that was never asked */           \
-    X(int64_t, I64, version)  /* of the weights */                              \
-    X(int64_t, I64, epoch)    /* of the data */                                 \
-    X(int64_t, I64, position)                                                   \
-    X(int64_t, I64, skipped)    /* updates whose gradient was not finite */     \
-    X(int64_t, I64, data_bytes) /* of the data file, 0: none */                 \
-    X(uint64_t, U64, data_digest)                                               \
-    X(int64_t, I64, best_step)   /* with the best evaluation; 0: none */        \
-    X(double, F64, best_value)   /* of it; NAN: none */                         \
-    X(double, F64, reward_first) /* greedy reward before training; NAN: none */ \
-    X(double, F64, eval_first)   /* evaluation's loss before training; NAN: none */
+#define TRAIN_STATE_LIST(X)                                                         \
+    X(int64_t, I64, step)     /* updates */                                         \
+    X(int64_t, I64, batch)    /* of prompts: the next one */                        \
+    X(int64_t, I64, question) /* the next one that was never asked */               \
+    X(int64_t, I64, version)  /* of the weights */                                  \
+    X(int64_t, I64, epoch)    /* of the data */                                     \
+    X(int64_t, I64, position)                                                       \
+    X(int64_t, I64, skipped)    /* updates whose gradient was not finite */         \
+    X(int64_t, I64, data_bytes) /* of the data file, 0: none */                     \
+    X(uint64_t, U64, data_digest)                                                   \
+    X(int64_t, I64, best_step)   /* with the best evaluation; 0: none */            \
+    X(double, F64, best_value)   /* of it; NAN: none */                             \
+    X(double, F64, reward_first) /* greedy reward before training; NAN: none */     \
+    X(double, F64, eval_first)   /* evaluation's loss before training; NAN: none */ \
+    X(int64_t, I64, cost_linear) /* fitted by --cost fit; all 0: not yet */         \
+    X(int64_t, I64, cost_quadratic)                                                 \
+    X(int64_t, I64, cost_overhead)
 
 typedef struct train_state {
 #define X(type, option, name) type name;
@@ -89,6 +92,7 @@ typedef struct train_run {
     int64_t checked;        /* step at which a due checkpoint was last checked for */
     int64_t skipped_in_row; /* updates */
     double finish_seconds;  /* of the last train_run_apply */
+    double gpu_seconds;     /* of its update in forward and backward, by a GPU's events; 0: there is none */
     double saved_at;        /* clock of the newest checkpoint, or of the start */
     train_addition addition;
 } train_run;

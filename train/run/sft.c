@@ -3,6 +3,7 @@
 
 #include "train/kernels/assert.h"
 #include "train/learn/checkpoint.h"
+#include "train/run/cost.h"
 #include "train/run/dpo.h"
 #include "train/run/footprint.h"
 #include "train/run/timeline.h"
@@ -16,8 +17,10 @@
 #include <string.h>
 
 typedef struct sft {
-    const train_config *config;
+    train_config *config; /* this rank's own: its GPU, its cost of samples */
     train_devices devices;
+    train_cost cost;
+    double scored;      /* share of tokens that are learnt */
     train_pairs *pairs; /* dpo: the reference, and the loss */
     train_dpo_sums sums;
     train_run run; /* its kind is TRAIN_SFT or TRAIN_DPO */
@@ -145,7 +148,7 @@ static void add_pair_figures(ravel_metrics *m, const train_dpo_sums *sums) {
     (void)ravel_metrics_add(m, TRAIN_METRIC_DPO_REJECTED, sums->rejected / n, n);
 }
 
-static ravel_status learn_update(sft *s, int64_t micros, ravel_error *err) {
+static ravel_status learn_update(sft *s, int64_t micros, int *new_cost, ravel_error *err) {
     train_work work = {0};
     train_parts *parts = train_learner_parts(s->learner);
     train_parts_time time;
@@ -157,6 +160,7 @@ static ravel_status learn_update(sft *s, int64_t micros, ravel_error *err) {
                               : train_parts_learn(parts, s->feed, micros, &work, m, &time, err);
     if (!status) status = train_run_apply(&s->run, s->learner, err);
     if (!status) status = train_timeline_add(&s->run, s->mesh, &time, err);
+    if (!status) status = train_cost_add(&s->cost, s->config, &s->run, s->mesh, s->feed, parts, new_cost, err);
     if (status) return status;
     train_metrics_add_time(m, s->mesh, &time);
     if (s->run.kind == TRAIN_DPO)
@@ -233,20 +237,30 @@ static int eval_is_due(const sft *s) {
 
 /* ---- the loop ------------------------------------------------------------------------------------------- */
 
+/* Batches that are to be planned with another cost: a feed that begins where this one is. */
+static ravel_status renew_feed(sft *s, ravel_error *err) {
+    ravel_feed_free(s->feed);
+    s->feed = NULL;
+    ravel_status status = make_feed(s, s->source, 0, &s->feed, err);
+    return status ? status : ravel_feed_seek(s->feed, (ravel_cursor){s->run.state.epoch, s->run.state.position}, err);
+}
+
 static ravel_status one_step(sft *s, ravel_error *err) {
     const ravel_feed_update *update;
+    int new_cost = 0;
     ravel_metrics *m = s->run.metrics;
     ravel_metrics_begin(m);
     (void)ravel_metrics_phase_begin(m, RAVEL_PHASE_FEED, NULL);
     ravel_status status = ravel_feed_next(s->feed, &update, err);
     (void)ravel_metrics_phase_end(m, RAVEL_PHASE_FEED, NULL);
     if (status) return status;
-    train_metrics_add_update(m, s->mesh, update);
-    status = learn_update(s, update->mine.micro_steps, err);
+    train_metrics_add_update(m, s->mesh, update, train_config_sync(s->config));
+    status = learn_update(s, update->mine.micro_steps, &new_cost, err);
     if (status) return status;
     s->run.state.epoch = update->cursor.epoch;
     s->run.state.position = update->cursor.position;
-    if (eval_is_due(s)) status = evaluate_step(s, err);
+    if (new_cost && s->run.state.step < s->run.steps) status = renew_feed(s, err);
+    if (!status && eval_is_due(s)) status = evaluate_step(s, err);
     if (!status) status = train_run_end_step(&s->run, s->learner, err);
     double nll;
     int32_t shown = s->run.kind == TRAIN_DPO ? RAVEL_METRIC_TRAIN_LOSS : RAVEL_METRIC_TRAIN_TOKEN_NLL;
@@ -271,6 +285,7 @@ static ravel_status check_data(sft *s, const ravel_shape *shape, const ravel_mes
     if (!source.data) rules.most = rows_of(s->run.steps, c->sft.batch);
     ravel_status status = train_data_open(source.data, s->run.comm, &hooks->progress, &s->run.data, err);
     if (!status) status = train_data_check(&rules, s->run.comm, &hooks->progress, hooks->logger, &found, err);
+    if (!status && found.tokens > 0) s->scored = (double)found.loss_tokens / (double)found.tokens;
     return status;
 }
 
@@ -289,6 +304,8 @@ static ravel_status open_all(sft *s, ravel_error *err) {
     status = ravel_agree(comm, status, err);
     if (!status) status = check_data(s, &shape, &layout, err);
     if (!status) status = train_run_open(&s->run, &shape, ravel_comm_size(comm), err);
+    if (!status) status = train_cost_open(&s->cost, s->config, s->run.kind, &shape, s->scored, comm, err);
+    if (!status) train_cost_resume(&s->cost, s->config, &s->run.state);
     if (!status) status = ravel_mesh_create(comm, &s->config->mesh, &s->mesh, err);
     if (!status) status = make_feed(s, s->source, 0, &s->feed, err);
     if (!status) status = train_learner_create(&options, &shape, s->mesh, &s->learner, err);
@@ -313,8 +330,9 @@ static void summarise(const sft *s, train_summary *summary) {
 
 ravel_status train_tune(train_kind kind, const train_config *config, ravel_comm *comm, const train_hooks *hooks,
                         train_summary *summary, ravel_error *err) {
-    train_config own = *config; /* with this rank's GPU */
+    train_config own = *config;
     sft s = {.config = &own,
+             .scored = 1,
              .run = {.config = &own, .kind = kind, .comm = comm},
              .loss_first = NAN,
              .loss_last = NAN,
@@ -329,6 +347,7 @@ ravel_status train_tune(train_kind kind, const train_config *config, ravel_comm 
     if (summary) summarise(&s, summary);
     train_learner_disconnect(s.learner);
     ravel_feed_free(s.feed);
+    train_cost_close(&s.cost);
     train_pairs_free(s.pairs);
     train_learner_free(s.learner);
     ravel_source_free(s.source);

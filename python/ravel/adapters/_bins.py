@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import heapq
+from typing import Any
 
 __all__ = ["fill_empty"]
 
 
-def fill_empty(bins: list[list[int]]) -> list[list[int]]:
+def fill_empty(bins: list[list[Any]]) -> list[list[Any]]:
     """The bins, each empty one filled with half of the bin that has the most samples then. No cap can break: a part of
     a bin is never larger than the bin. Bins are still empty only where there are too few samples."""
     done = list(bins)

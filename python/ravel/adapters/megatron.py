@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import sys
 from typing import Any, Iterable
 
 import numpy as np
@@ -25,15 +26,45 @@ from .._batch import Batch
 from .._abi import RAVEL_E_OVERSIZE
 from .._lib import OversizeError, as_array
 from .._plan import Plan, plan
+from .._shape import shape
 from ._bins import fill_empty
 
-__all__ = ["RavelDynamicScheduler", "RavelScheduler", "install", "packed_seq_params"]
+__all__ = ["RavelDynamicScheduler", "RavelScheduler", "install", "model_cost", "packed_seq_params"]
+
+
+WORKLOAD = (24576, 1)  # 24576 * length + length ** 2: a dense model of 7 B parameters, where no configuration is known
+
+
+def model_cost(config: Any) -> Any:
+    """The cost of a ``TransformerConfig``'s model, for :func:`ravel.plan`: dense, with experts or with latent attention. The
+    vocabulary is in Megatron's arguments, not in the configuration; where those are not loaded the LM head is left out."""
+    def of(name: str, default: int = 0) -> int:
+        return int(getattr(config, name, None) or default)
+
+    if not of("hidden_size") or not of("num_layers") or not of("num_attention_heads"):
+        return WORKLOAD
+    arguments = getattr(sys.modules.get("megatron.training.global_vars"), "_GLOBAL_ARGS", None)
+    heads, experts = of("num_attention_heads"), of("num_moe_experts")
+    ffn, every = of("ffn_hidden_size", 4 * of("hidden_size")), getattr(config, "moe_layer_freq", 1)
+    fields = {"hidden": of("hidden_size"), "layers": of("num_layers"), "heads": heads, "kv_heads": of("num_query_groups", heads),
+              "head_dim": of("kv_channels", of("hidden_size") // heads), "ffn": ffn, "gated": int(of("gated_linear_unit") > 0),
+              "vocab": int(getattr(arguments, "padded_vocab_size", None) or 1), "experts": experts}
+    if experts:
+        dense = every.count(0) if isinstance(every, list) else of("num_layers") - of("num_layers") // max(1, int(every))
+        fields.update(experts_active=of("moe_router_topk", 1), expert_ffn=of("moe_ffn_hidden_size", ffn), dense_layers=dense,
+                      shared_ffn=of("moe_shared_expert_intermediate_size"))
+    if of("multi_latent_attention"):
+        fields.update(head_dim=of("qk_head_dim") + of("qk_pos_emb_head_dim"), rope_dim=of("qk_pos_emb_head_dim"),
+                      v_dim=of("v_head_dim"), q_rank=of("q_lora_rank"), kv_rank=of("kv_lora_rank"), kv_heads=heads)
+    return shape(**fields).cost
 
 
 class RavelScheduler:
     """Takes the constructor arguments of Megatron's schedulers, and any planner option by keyword.
 
-    ``fillers`` says that the caller can run a micro-batch without samples; Megatron's own ``run`` cannot.
+    ``cost`` is what is balanced, as in :func:`ravel.plan`; without one it is the cost of the model whose configuration Megatron
+    gives to ``run`` (:func:`model_cost`). ``fillers`` says that the caller can run a micro-batch without samples; Megatron's own
+    ``run`` cannot.
     """
 
     def __init__(self, max_seqlen_per_dp_cp_rank: int, cp_size: int, dp_size: int,
@@ -54,6 +85,12 @@ class RavelScheduler:
         self.max_seq_len_all_ranks, self.is_dynamic_cp = tokens * cp_size, False
         self.digest: str | None = None  # of the last plan: compare it over ranks before samples move
 
+    def run(self, *arguments: Any, **keywords: Any) -> Any:
+        """Megatron's own, whose last argument is the model's configuration."""
+        if self.cost is None:
+            self.cost = model_cost(keywords.get("config", arguments[-1] if arguments else None))
+        return super().run(*arguments, **keywords)  # type: ignore[misc] # of the class behind this one
+
     def get_groups_and_subsamples(self, sample_id_seqlens: Iterable[tuple[int, int]]) -> list[list[list[int]]]:
         """For each micro-batch, for each of the dp x cp ranks, its sample ids; ranks of one cp group have the same."""
         pairs = list(sample_id_seqlens)
@@ -66,7 +103,7 @@ class RavelScheduler:
                                 f"of them")
         done = plan(lengths, budget=self.max_seqlen_per_dp_cp_rank, cp=self.cp_size, dp=self.dp_size,
                     multiple=self.microbatch_group_size_per_vp_stage or 1, max_samples=self.max_num_seqs or 0,
-                    cost=self.cost, **self.options)
+                    cost=WORKLOAD if self.cost is None else self.cost, **self.options)
         bins = fill_empty([ids[part].tolist() for part in done.bins])
         if not self.fillers and not all(bins):
             raise ValueError(f"{len(pairs)} samples cannot fill {len(bins)} micro-batches ({len(done)} on each of "
@@ -114,7 +151,7 @@ class RavelDynamicScheduler(RavelScheduler):
         lengths = as_array([p[1] for p in pairs], np.int64, "lengths")
         done = plan(lengths, budget=self.max_seqlen_per_dp_cp_rank, cp_pool=pool, min_cp=self.min_cp_size,
                     multiple=self.microbatch_group_size_per_vp_stage or 1, max_samples=self.max_num_seqs or 0,
-                    cp_empty="widen", cost=self.cost, **self.options)
+                    cp_empty="widen", cost=WORKLOAD if self.cost is None else self.cost, **self.options)
         self.digest, hybrid = done.digest, done.hybrid
         assert hybrid is not None  # cp_pool was given
         steps = [[_Box(g.samples.tolist(), g.width) for g in groups] for groups in map(hybrid.groups, range(len(done)))]

@@ -2,15 +2,18 @@
 
     import ravel.adapters.nemo_rl; ravel.adapters.nemo_rl.install()
 
-Read at commit 7ea279ab. The four algorithms go by their names there, and ``ravel`` is one more. Differences: nothing is printed,
-and extra bins (``min_bin_count``, ``bin_count_multiple``) are made by splitting the bins with the most sequences in halves rather
-than by popping single sequences off them. ``first_fit_shuffle`` shuffles by ``seed``, so it can be repeated.
+Read at commit 7ea279ab and with pull requests 3345 and 4105. The algorithms go by their names there, and ``ravel`` is one more.
+Differences: nothing is printed, and extra bins (``min_bin_count``, ``bin_count_multiple``) are made by splitting the bins with the
+most sequences in halves rather than by popping single sequences off them. ``first_fit_shuffle`` shuffles by ``seed``, so it can be
+repeated. Preference pairs (``pair_grouping_key``) come to a packer as one sequence each; ``microbatch_order`` is NeMo-RL's own sort
+of what a rank was given: both work with every algorithm here.
 :mod:`ravel.adapters.nemo_rl_dynamic` has dynamic (padded) batching.
 """
 
 from __future__ import annotations
 
 import functools
+import heapq
 import sys
 from typing import Any, Sequence
 
@@ -23,8 +26,9 @@ from ._switch import put
 
 __all__ = ["ALGORITHMS", "Packer", "PackingMetrics", "get_packer", "install"]
 
-ALGORITHMS = {"concatenative": "next-fit", "first_fit_decreasing": "ffd", "first_fit_shuffle": "",
-              "modified_first_fit_decreasing": "mffd", "ravel": "ravel"}
+ALGORITHMS = {"concatenative": "next-fit", "first_fit_decreasing": "ffd", "first_fit_shuffle": "first-fit",
+              "modified_first_fit_decreasing": "mffd", "greedy_knapsack": "first-fit", "balanced_greedy_knapsack": "least-full",
+              "ravel": "ravel"}  # the planner's methods, or those of this file
 
 
 WORKLOAD = (24576, 1)  # 24576 * length + length ** 2: a dense model of 7 B parameters
@@ -85,7 +89,7 @@ class PackingMetrics:
               or "nothing was packed yet")
 
 
-def _first_fit(lengths: np.ndarray, order: np.ndarray, capacity: int) -> list[list[int]]:
+def _first_fit(lengths: np.ndarray, order: np.ndarray, capacity: int, most: int) -> list[list[int]]:
     """First fit in a given order, through a tree of the largest room left: n log n."""
     leaves = 1 << max(0, int(lengths.size - 1).bit_length())
     room = [capacity] * (2 * leaves)
@@ -97,19 +101,29 @@ def _first_fit(lengths: np.ndarray, order: np.ndarray, capacity: int) -> list[li
         if node - leaves == len(bins):
             bins.append([])
         bins[node - leaves].append(index)
-        room[node] -= need
+        room[node] = room[node] - need if len(bins[node - leaves]) != most else -1
         while node > 1:
             node //= 2
             room[node] = max(room[2 * node], room[2 * node + 1])
     return bins
 
 
-def _add_empty(bins: list[list[int]], lengths: np.ndarray) -> list[list[int]]:
-    """Sequences without tokens go to the first bin, whatever is in it."""
-    empty = np.flatnonzero(lengths == 0).tolist()
-    if not empty:
-        return bins
-    return [[*bins[0], *empty], *bins[1:]] if bins else [empty]
+def _least_full(lengths: np.ndarray, order: np.ndarray, capacity: int, most: int, delta: int) -> list[list[int]]:
+    """Each sequence to the bin with the fewest tokens (the first of equals), of so many bins as the tokens need and ``delta``
+    more; where it does not fit there, to a new one."""
+    bins: list[list[int]] = [[] for _ in range(-(-int(lengths.sum()) // capacity) + delta)]
+    heap = [(0, b) for b in range(len(bins))]
+    for index in map(int, order):
+        load, b = heap[0] if heap else (capacity, 0)
+        if load + int(lengths[index]) > capacity:
+            load, b = 0, len(bins)
+            bins.append([])
+        else:
+            heapq.heappop(heap)
+        bins[b].append(index)
+        if len(bins[b]) != most:
+            heapq.heappush(heap, (load + int(lengths[index]), b))
+    return [part for part in bins if part]
 
 
 class Packer:
@@ -117,7 +131,7 @@ class Packer:
 
     def __init__(self, algorithm: str, bin_capacity: int, collect_metrics: bool = False,
                  min_bin_count: int | None = None, bin_count_multiple: int | None = None, seed: int = 0,
-                 cost: Any = WORKLOAD):
+                 cost: Any = WORKLOAD, max_sequences_per_bin: int | None = None, balanced_knapsack_delta: int = 20):
         name = str(getattr(algorithm, "value", algorithm)).lower()
         if name not in ALGORITHMS:
             raise ValueError(f"algorithm is {name!r}; it must be one of {', '.join(ALGORITHMS)}")
@@ -125,39 +139,55 @@ class Packer:
             raise ValueError("min_bin_count must not be negative")
         if bin_count_multiple is not None and bin_count_multiple < 1:
             raise ValueError("bin_count_multiple must be 1 or more")
+        if max_sequences_per_bin is not None and max_sequences_per_bin < 1:
+            raise ValueError("max_sequences_per_bin must be 1 or more, or None")
+        if balanced_knapsack_delta < 0:
+            raise ValueError("balanced_knapsack_delta must not be negative")
         if bin_capacity < 1:
             raise ValueError(f"bin_capacity is {bin_capacity}; it must be 1 or more")
         self.algorithm, self.bin_capacity = name, bin_capacity
         self.min_bin_count, self.bin_count_multiple, self.seed = min_bin_count, bin_count_multiple, seed
+        self.max_sequences_per_bin, self.balanced_knapsack_delta = max_sequences_per_bin, balanced_knapsack_delta
         self.cost = cost if name == "ravel" else "tokens"
         self.collect_metrics = collect_metrics
         self.metrics = PackingMetrics() if collect_metrics else None
 
     def pack(self, sequence_lengths: Sequence[int]) -> list[list[int]]:
-        """Bins of indices, none empty, none over ``bin_capacity``."""
+        """Bins of indices, none empty, none over ``bin_capacity`` or ``max_sequences_per_bin``."""
         lengths = as_array(sequence_lengths, np.int64, "sequence_lengths")
         if lengths.size and int(lengths.max()) > self.bin_capacity:
             raise ValueError(f"sequence {int(np.argmax(lengths))} has {int(lengths.max())} tokens, which exceeds the bin "
                              f"capacity {self.bin_capacity}")
         if lengths.size and int(lengths.min()) < 0:
             raise ValueError(f"sequence {int(np.argmin(lengths))} has {int(lengths.min())} tokens; it must have 0 or more")
-        bins = _add_empty(self._pack_filled(lengths), lengths)
+        bins = self._pack_all(lengths)
         bins = fill_empty(bins + [[]] * (self._target(len(bins), lengths.size) - len(bins)))
         if self.metrics is not None:
             self.metrics.update(lengths, bins, self.bin_capacity)
         return bins
 
-    def _pack_filled(self, lengths: np.ndarray) -> list[list[int]]:
-        """Bins of the sequences that have tokens."""
-        filled = np.flatnonzero(lengths)
-        return [filled[part].tolist() for part in self._pack(lengths[filled])] if filled.size else []
+    def _pack_all(self, lengths: np.ndarray) -> list[list[int]]:
+        """Sequences without tokens go to the first bin with a place, whatever is in it."""
+        filled, empty = np.flatnonzero(lengths), np.flatnonzero(lengths == 0).tolist()
+        bins = [filled[part].tolist() for part in self._pack(lengths[filled])] if filled.size else []
+        for index in empty:
+            part = next((b for b in bins if len(b) != self.max_sequences_per_bin), None)
+            if part is None:
+                bins.append([index])
+            else:
+                part.append(index)
+        return bins
 
     def _pack(self, lengths: np.ndarray) -> list[list[int]]:
-        if self.algorithm == "first_fit_shuffle":
-            order = np.random.default_rng(self.seed).permutation(lengths.size)
-            return _first_fit(lengths, order, self.bin_capacity)
+        method, most = ALGORITHMS[self.algorithm], self.max_sequences_per_bin or 0
+        if method in ("first-fit", "least-full"):
+            order = np.random.default_rng(self.seed).permutation(lengths.size) if self.algorithm == "first_fit_shuffle" else \
+                np.argsort(-lengths, kind="stable")
+            return _first_fit(lengths, order, self.bin_capacity, most) if method == "first-fit" else \
+                _least_full(lengths, order, self.bin_capacity, most, self.balanced_knapsack_delta)
         multiple = self.bin_count_multiple or 1
-        done = plan(lengths, budget=self.bin_capacity, dp=multiple, cost=self.cost, method=ALGORITHMS[self.algorithm],
+        done = plan(lengths, budget=self.bin_capacity, dp=multiple, cost=self.cost, max_samples=most,
+                    method="ffd" if method == "mffd" and most else method,  # as NeMo-RL does
                     min_micro_steps=-(-(self.min_bin_count or 0) // multiple))
         return [part.tolist() for part in done.bins if part.size]
 
@@ -193,29 +223,30 @@ class Packer:
 
 def _is_one_of_theirs() -> None:
     """Where NeMo-RL is loaded, its abstract SequencePacker counts ours among its own: isinstance holds."""
-    theirs = sys.modules.get("nemo_rl.data.packing.algorithms")
+    theirs = getattr(sys.modules.get("nemo_rl.data.packing"), "SequencePacker", None)
     if theirs is not None:
-        theirs.SequencePacker.register(Packer)
+        theirs.register(Packer)
 
 
 def get_packer(algorithm: Any, bin_capacity: int, collect_metrics: bool = False, min_bin_count: int | None = None,
-               bin_count_multiple: int | None = None, seed: int = 0, cost: Any = WORKLOAD) -> Packer:
-    """A packer by the name of its algorithm (a string, or an enum whose value is one). ``cost`` is what "ravel" balances over the
-    bins that run side by side, as in :func:`ravel.plan`."""
+               bin_count_multiple: int | None = None, **options: Any) -> Packer:
+    """A packer by the name of its algorithm (a string, or an enum whose value is one). ``options``: ``max_sequences_per_bin``,
+    ``balanced_knapsack_delta``, ``seed``, and ``cost``, which is what "ravel" balances over the bins that run side by side, as
+    in :func:`ravel.plan`."""
     _is_one_of_theirs()
-    return Packer(algorithm, bin_capacity, collect_metrics, min_bin_count, bin_count_multiple, seed, cost)
+    return Packer(algorithm, bin_capacity, collect_metrics, min_bin_count, bin_count_multiple, **options)
 
 
-def install(module: Any = "nemo_rl.data.packing.algorithms", algorithm: str | None = None) -> list[str]:
+def install(module: Any = "nemo_rl.data.packing", algorithm: str | None = None) -> list[str]:
     """Puts :func:`get_packer` in the place of NeMo-RL's, also where it was imported by name already. Returns the names that
-    were replaced. With ``algorithm="ravel"`` every packer is that one, for any name in
-    the configuration (which knows four)."""
+    were replaced. With ``algorithm="ravel"`` every packer is that one, whichever of NeMo-RL's the configuration names."""
     always = algorithm
     if always is not None:
         Packer(always, 1)  # a name that does not exist is said now
 
     @functools.wraps(get_packer)
     def get(algorithm: Any, *arguments: Any, **keywords: Any) -> Packer:
-        return get_packer(always or algorithm, *arguments, **keywords)
+        asked = get_packer(algorithm, *arguments, **keywords)  # a name that does not exist is an error as before
+        return asked if always is None else get_packer(always, *arguments, **keywords)
 
     return put(module, {"get_packer": get})

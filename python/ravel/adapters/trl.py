@@ -1,4 +1,4 @@
-"""TRL's packing of tokenised rows (``trl.pack_dataset``, read at commit f2cd5771), on Arrow buffers: no token becomes a Python
+"""TRL's packing of tokenised rows (``trl.pack_dataset``, read at release 1.16.0), on Arrow buffers: no token becomes a Python
 object.
 
     import ravel.adapters.trl; ravel.adapters.trl.install()      before SFTTrainer is made, packing=True as ever
@@ -63,19 +63,43 @@ def _refuse_long(sizes: np.ndarray, seq_length: int, overflow: str) -> None:
                          f"overflow to \"truncate\" or \"split\", or raise seq_length")
 
 
+def _first_come(rank: np.ndarray, sizes: np.ndarray, bin_of: np.ndarray, seq_length: int) -> np.ndarray:
+    """TRL's row of each sample, longest first. TRL takes the row that has waited longest among those with the same room; any
+    other rule meets the same rooms in the same order, so the n-th sample that takes a room follows the n-th that left it."""
+    sizes, bins = sizes[rank], bin_of[rank]
+    grouped = np.argsort(bins, kind="stable")
+    ends = np.cumsum(sizes[grouped])
+    begins = np.flatnonzero(np.diff(bins[grouped], prepend=-1))
+    before = np.repeat((ends - sizes[grouped])[begins], np.diff(begins, append=sizes.size))
+    left = np.empty_like(sizes)
+    left[grouped] = seq_length - (ends - before)  # room after each sample
+    found = left + sizes  # and before it
+    takes = np.flatnonzero(found < seq_length)
+    takes = takes[np.argsort(found[takes], kind="stable")]
+    puts = np.argsort(left, kind="stable")
+    first = np.searchsorted(found[takes], found[takes])
+    turn = np.arange(takes.size) - first  # among the takers of this room
+    chain = np.arange(sizes.size)
+    chain[takes] = puts[np.searchsorted(left[puts], found[takes]) + turn]
+    while not np.array_equal(chain, further := chain[chain]):
+        chain = further
+    return chain
+
+
 def _assign(sizes: np.ndarray, seq_length: int, method: str) -> tuple[np.ndarray, np.ndarray]:
     """The order of the samples, and how many of them each packed row has. Longest first inside a row, and rows by their first
     sample: the order in which best fit opens them."""
     done = plan(sizes, budget=seq_length, cost="tokens", method=method)
-    offsets, samples = done.bin_offsets, done.samples
-    bin_of = np.repeat(np.arange(offsets.size - 1), np.diff(offsets))
-    rank = np.empty(sizes.size, np.int64)  # of each sample when sorted: longest first, then as they came
-    rank[np.argsort(-sizes, kind="stable")] = np.arange(sizes.size)
-    lead = np.full(offsets.size - 1, sizes.size, np.int64)
-    np.minimum.at(lead, bin_of, rank[samples])
-    order = samples[np.lexsort((rank[samples], lead[bin_of]))]
-    counts = np.diff(offsets)[np.argsort(lead, kind="stable")]
-    return order.astype(np.int32), counts[counts > 0]
+    bin_of = np.empty(sizes.size, np.int64)
+    bin_of[done.samples] = np.repeat(np.arange(done.bin_offsets.size - 1), np.diff(done.bin_offsets))
+    rank = np.argsort(-sizes, kind="stable")  # longest first, then as they came
+    if method == "bfd":
+        lead = _first_come(rank, sizes, bin_of, seq_length)
+    else:
+        _, opened, row = np.unique(bin_of[rank], return_index=True, return_inverse=True)
+        lead = opened[row]
+    counts = np.bincount(lead)
+    return rank[np.argsort(lead, kind="stable")].astype(np.int32), counts[counts > 0]
 
 
 class _Packing:

@@ -1,10 +1,12 @@
-"""The ``TokenBudgetBatcher`` of TRL's asynchronous GRPO (``trl.experimental.async_grpo``, read at commit f2cd5771).
+"""The ``TokenBudgetBatcher`` of TRL's asynchronous GRPO (``trl.experimental.async_grpo``, read at release 1.16.0).
 
     import ravel.adapters.trl_rollouts; ravel.adapters.trl_rollouts.install()
 
+Rows are TRL's ``TreeRow``: a token that several samples of a row share is forwarded once, and the budget counts it once.
 Difference: samples of ``lookahead`` micro-batches are planned at once, instead of each sample the moment it comes, so rows are
-fuller and their costs closer together. Every row of every micro-batch has a sample, none is over ``token_budget``, and a sample
-that is longer than it is left out with a warning, as in TRL.
+fuller and their attention costs closer together. Samples of a group stay together unless they exceed the budget or a row would
+be empty. Every row of every micro-batch has a sample, none is over ``token_budget``, and a sample that is longer than it is left
+out with a warning and counted in ``metrics``, as in TRL.
 """
 
 from __future__ import annotations
@@ -12,9 +14,8 @@ from __future__ import annotations
 import logging
 from typing import Any, Iterable, Iterator, TYPE_CHECKING
 
-import numpy as np
-
 from .._plan import plan
+from ._bins import fill_empty
 from ._switch import put
 
 if TYPE_CHECKING:
@@ -30,52 +31,86 @@ __all__ = ["TokenBudgetBatcher", "install"]
 _log = logging.getLogger(__name__)
 
 
+def _weight(tree: Any) -> int:
+    """What a tree takes of the budget: it caps the tokens that are forwarded and the tokens that are trained."""
+    return max(len(tree.tokens), int(tree.trained))
+
+
 class TokenBudgetBatcher(_Base):
-    """Iterates over micro-batches: lists of ``num_processes`` rows, each a list of samples (anything with ``["input_ids"]``).
+    """Iterates over micro-batches: lists of ``num_processes`` rows. A sample has ``["input_ids"]``, ``["completion_mask"]`` and
+    ``["group_id"]``. ``row`` makes an empty row: TRL's ``TreeRow``."""
 
-    ``cost`` is what is balanced over the rows, as in :func:`ravel.plan`: squared lengths unless said otherwise.
-    """
-
-    def __init__(self, dataset: Iterable[Any], num_processes: int, token_budget: int, *, lookahead: int = 2,
-                 cost: Any = (0, 1)):
+    def __init__(self, dataset: Iterable[Any], num_processes: int, token_budget: int, metrics: Any = None, *,
+                 lookahead: int = 2, row: Any = None):
         if lookahead < 1:
             raise ValueError(f"lookahead is {lookahead}; it must be 1 or more")
+        if row is None:
+            from trl.experimental.async_grpo.packing import TreeRow as row
         self.dataset, self.num_processes, self.token_budget = dataset, num_processes, token_budget
-        self.lookahead, self.cost = lookahead, cost
+        self.metrics, self.lookahead, self.row = metrics, lookahead, row
 
-    def _ready(self, held: list[Any], last: bool) -> tuple[list[list[list[Any]]], list[Any]]:
-        """Micro-batches whose rows all have samples, and what is held for later: of the last one, more may still come."""
-        lengths = np.fromiter((len(s["input_ids"]) for s in held), np.int64, len(held))
-        done = plan(lengths, budget=self.token_budget, dp=self.num_processes, cost=self.cost)
+    def _of(self, samples: Iterable[Any]) -> Any:
+        tree = self.row()
+        for sample in samples:
+            tree.add(sample)
+        return tree
+
+    def _rows(self, bins: list[list[Any]]) -> list[Any] | None:
+        """A row per bin, groups halved until none is empty; None if there are too few samples."""
+        bins = fill_empty(bins)
+        for empty in (part for part in bins if not part):
+            source = max(bins, key=lambda part: len(part[0].samples) if len(part) == 1 else 0)
+            samples = source[0].samples if source else []
+            if len(samples) < 2:
+                return None
+            half = len(samples) // 2
+            source[:], empty[:] = [self._of(samples[:half])], [self._of(samples[half:])]
+        return [part[0] if len(part) == 1 else self._of(s for tree in part for s in tree.samples) for part in bins]
+
+    def _ready(self, trees: list[Any], last: bool) -> tuple[list[list[Any]], list[Any]]:
+        """Micro-batches whose rows all have samples, and the trees kept for later: of the last one, more may still come."""
+        done = plan([_weight(t) for t in trees], costs=[t.load for t in trees], budget=self.token_budget, dp=self.num_processes)
         steps = sorted(done, key=lambda bins: min((int(b.min()) for b in bins if b.size), default=0))
-        keep = None if last or len(steps) == 1 else min(steps, key=lambda bins: sum(int(lengths[b].sum()) for b in bins))
+        keep = None if last or len(steps) == 1 else min(steps, key=lambda bins: sum(_weight(trees[i]) for b in bins for i in b))
         out, later = [], []
         for bins in steps:
-            if bins is not keep and all(b.size for b in bins):
-                out.append([[held[i] for i in b] for b in bins])
-            else:
+            rows = None if bins is keep else self._rows([[trees[i] for i in b] for b in bins])
+            if rows is None:
                 later += [i for b in bins for i in b.tolist()]
-        return out, [held[i] for i in sorted(later)]
+            else:
+                out.append(rows)
+        return out, [trees[i] for i in sorted(later)]
 
-    def __iter__(self) -> Iterator[list[list[Any]]]:
-        held: list[Any] = []
-        tokens, enough = 0, self.lookahead * self.num_processes * self.token_budget
+    def __iter__(self) -> Iterator[list[Any]]:
+        trees: list[Any] = []  # of one group each, none over the budget
+        newest: dict[Any, Any] = {}  # the last tree of each group
+        weight, enough = 0, self.lookahead * self.num_processes * self.token_budget
         for sample in self.dataset:
-            length = len(sample["input_ids"])
-            if length > self.token_budget:
-                _log.warning("a sample of %d tokens is left out: token_budget is %d", length, self.token_budget)
+            if len(sample["input_ids"]) > self.token_budget:
+                self._leave_out(sample)
                 continue
-            held.append(sample)
-            tokens += length
-            if tokens >= enough:
-                ready, held = self._ready(held, False)
-                tokens = sum(len(s["input_ids"]) for s in held)
+            tree = newest.get(sample["group_id"])
+            if tree is None or not tree.fits(sample, self.token_budget):
+                tree = newest[sample["group_id"]] = self.row()
+                trees.append(tree)
+            weight -= _weight(tree)
+            tree.add(sample)
+            weight += _weight(tree)
+            if weight >= enough:
+                ready, trees = self._ready(trees, False)
+                newest = {group: tree for tree in trees for group in tree.groups}
+                weight = sum(map(_weight, trees))
                 yield from ready
-        ready, held = self._ready(held, True) if held else ([], held)
+        ready, trees = self._ready(trees, True) if trees else ([], trees)
         yield from ready
-        if held:
-            _log.warning("the source ended: %d samples are too few for %d rows and are left out", len(held),
-                         self.num_processes)
+        if trees:
+            _log.warning("the source ended: %d samples are too few for %d rows and are left out",
+                         sum(len(tree.samples) for tree in trees), self.num_processes)
+
+    def _leave_out(self, sample: Any) -> None:
+        _log.warning("a sample of %d tokens is left out: token_budget is %d", len(sample["input_ids"]), self.token_budget)
+        if self.metrics is not None:
+            self.metrics["batch/dropped_oversize_total"].append(1.0)
 
 
 def install(module: Any = "trl.experimental.async_grpo.async_grpo_trainer") -> list[str]:

@@ -1,10 +1,11 @@
-"""The shapes of ``verl.utils.seqlen_balancing`` (read at commit 1dda039b), and one call that switches verl over:
+"""The shapes of ``verl.utils.seqlen_balancing`` (read at release 0.9.1), and one call that switches verl over:
 
     import ravel.adapters.verl; ravel.adapters.verl.install()
 
-Differences: the budget of a micro-batch is never exceeded (an error names the sequence or group that is larger than it, on
-every rank of ``dp_group``), so there may be more micro-batches than ``ceil(tokens / budget)``; where there are fewer
-sequences than micro-batches the rest are empty lists rather than a failed assertion.
+As in verl, the budget of a micro-batch is never exceeded, no micro-batch is empty, and what makes that impossible is a
+``ValueError`` on every rank of ``dp_group``. Differences: the rank whose row or group is too large names it; micro-batches are
+planned at once instead of one more at a time, so there are fewer of them and the ranks talk once or twice instead of three
+times and more.
 """
 
 from __future__ import annotations
@@ -27,8 +28,6 @@ __all__ = ["calculate_workload", "ceildiv", "get_group_balanced_partitions", "ge
            "rearrange_micro_batches", "restore_dynamic_batch", "restore_order", "roundup_divisible"]
 
 WORKLOAD = (24576, 1)  # verl's cost of a sequence: 24576 * length + length ** 2
-
-_FAILED = 1 << 40  # a count that says: this rank could not plan
 
 
 # ---- numbers ---------------------------------------------------------------------------------------------------------
@@ -139,16 +138,16 @@ def _device_of(group: Any, dist: Any) -> Any:
     return torch.accelerator.current_accelerator() if hasattr(torch, "accelerator") else "cuda"
 
 
-def _most(count: int, group: Any) -> int:
-    """The largest count over the ranks of a torch.distributed group; without a group, this rank's."""
+def _largest(values: list[int], group: Any) -> list[int]:
+    """The largest of each number over the ranks of a torch.distributed group; without a group, this rank's."""
     dist = sys.modules.get("torch.distributed")
     if group is None or dist is None or not dist.is_available() or not dist.is_initialized():
-        return count
+        return values
     import torch
 
-    value = torch.tensor([count], dtype=torch.int64, device=_device_of(group, dist))
-    dist.all_reduce(value, op=dist.ReduceOp.MAX, group=group)
-    return int(value.item())
+    found = torch.tensor(values, dtype=torch.int64, device=_device_of(group, dist))
+    dist.all_reduce(found, op=dist.ReduceOp.MAX, group=group)
+    return [int(value) for value in found.tolist()]
 
 
 class _Rows:
@@ -166,15 +165,21 @@ class _Rows:
         groups = lengths.reshape(-1, group_size)
         self.costs = None if group_size == 1 else calculate_workload(groups).sum(1)
         self.lengths = groups.sum(1)
-        over = np.flatnonzero(self.lengths > budget)
-        if over.size and oversize == "error":
-            first = int(over[0])
-            what = f"row {first}" if group_size == 1 else \
-                f"group {first} (rows {first * group_size} to {(first + 1) * group_size - 1})"
-            raise OversizeError(RAVEL_E_OVERSIZE, f"{what} has {int(self.lengths[first])} tokens, which exceeds max_token_len "
-                                f"{budget}; raise it, or set oversize=\"alone\"")
         if oversize == "alone":
             self.lengths = np.minimum(self.lengths, budget)  # it fills a micro-batch, so nothing joins it
+
+    def refuse_larger(self, budget: int, longest: int) -> None:
+        """An error on all ranks if a row or group of any of them is over the budget; ``longest`` is the largest of all."""
+        if longest <= budget:
+            return
+        over = np.flatnonzero(self.lengths > budget)
+        what, tokens = "a row or group of another rank", longest
+        if over.size:
+            first, tokens = int(over[0]), int(self.lengths[over[0]])
+            what = f"row {first}" if self.size == 1 else \
+                f"group {first} (rows {first * self.size} to {(first + 1) * self.size - 1})"
+        raise OversizeError(RAVEL_E_OVERSIZE, f"{what} has {tokens} tokens, which exceeds max_token_len {budget}; raise it, or "
+                            f"set oversize=\"alone\"")
 
     def rows(self, part: list[int]) -> list[int]:
         return [i for group in sorted(part) for i in range(group * self.size, (group + 1) * self.size)]
@@ -185,29 +190,38 @@ def get_micro_batch_indices(seqlens: Any, max_token_len: int, dp_group: Any = No
                             min_num_micro_batch: int | None = None, use_dynamic_bsz_balance: bool = True,
                             force_group_size: int = 1, *, cost: Any = WORKLOAD, layout: str = "packed",
                             oversize: str = "error") -> list[list[int]]:
-    """Index lists of this rank's micro-batches, each at most ``max_token_len`` tokens.
+    """Index lists of this rank's micro-batches, none empty, each at most ``max_token_len`` tokens.
 
     With a ``dp_group`` of torch.distributed and ``same_micro_num_in_dp``, all its ranks get the same number of them;
     without one nothing is communicated. ``use_dynamic_bsz_balance`` puts small micro-batches at both ends, for pipelines.
-    ``force_group_size`` rows in a row stay together. What is larger than the budget is an error, or alone in its
-    micro-batch with ``oversize="alone"``. ``cost`` is what is balanced, as in :func:`ravel.plan`; ``layout`` "padded"
-    counts rows times the longest against the budget.
+    ``force_group_size`` rows in a row stay together. What is larger than the budget is an error on every rank, or alone in
+    its micro-batch with ``oversize="alone"``; more micro-batches than a rank has rows (or groups) are an error on every
+    rank. ``cost`` is what is balanced, as in :func:`ravel.plan`; ``layout`` "padded" counts rows times the longest against
+    the budget.
     """
+    group = dp_group if same_micro_num_in_dp else None
     options: dict[str, Any] = {"budget": max_token_len, "multiple": num_batches_divided_by or 1, "cost": cost,
                                "layout": layout, "sync": "pipeline" if use_dynamic_bsz_balance else "update"}
     failure: Exception | None = None
-    count = _FAILED
+    failed, longest, groups = 0, 0, 0
     try:
         rows = _Rows(seqlens, force_group_size, max_token_len, layout, oversize)
-        done = plan(rows.lengths, costs=rows.costs, min_micro_steps=min_num_micro_batch or 0, **options)
-        count = len(done)
-    except Exception as exception:  # the others wait for this rank's count: they get it, then this is raised
-        failure = exception
-    most = _most(count, dp_group) if same_micro_num_in_dp else count
+        longest, groups = int(rows.lengths.max(initial=0)), rows.lengths.size
+        done = None if longest > max_token_len else plan(rows.lengths, costs=rows.costs,
+                                                         min_micro_steps=min_num_micro_batch or 0, **options)
+    except Exception as exception:  # the others wait for this rank: they hear of it, then it is raised
+        failure, failed = exception, 1
+    count = 0 if failed or done is None else len(done)
+    failed, longest, groups, most = _largest([failed, longest, -groups, count], group)
     if failure is not None:
         raise failure
-    if most >= _FAILED:
-        raise RuntimeError("another rank of the data-parallel group could not plan its micro-batches; see its error")
+    if failed:
+        raise Refused("another rank of the data-parallel group could not plan its micro-batches; see its error")
+    rows.refuse_larger(max_token_len, longest)
+    if most > -groups:
+        raise Refused(f"{most} micro-batches are needed and a rank has {-groups} rows (or groups of force_group_size rows), "
+                      f"but none may be empty; raise max_token_len or lower min_num_micro_batch")
+    assert done is not None  # no rank is over the budget
     if most != count:
         done = plan(rows.lengths, costs=rows.costs, min_micro_steps=most, **options)
     return [rows.rows(part) for part in fill_empty([part.tolist() for part in done.bins])]

@@ -115,14 +115,18 @@ static int may_compare(const ravel__job *job) {
     return RAVEL__PART_ON(COMPARE) && job->pool->count <= job->limits->compare_samples;
 }
 
-/* ... and whether they could be better. For a long plain update within 1/512 of its lower bound they are not tried,
- * unless bins hold many samples, where differencing gives the best balance. */
-static int should_compare(const ravel__job *job, const ravel__candidates *c, int64_t bound) {
+/* ... and whether they could be better. For a long plain update within 1/512 of its lower bound, and within 1/64 of
+ * that on micro-steps if those come first, they are not tried, unless bins hold many samples, where differencing gives
+ * the best balance. `bound`: on time without overheads; `steps`: on micro-steps. */
+static int should_compare(const ravel__job *job, const ravel__candidates *c, int64_t bound, int64_t steps) {
     int32_t count = job->pool->count;
+    int64_t overhead = job->rules->overhead, best = c->solution.steps, time = c->time + best * overhead;
     if (job->limits->thorough || count <= job->limits->compare_always_samples || count / MANY >= job->bound ||
         !is_plain(job))
         return 1;
-    return c->time > bound + bound / 512;
+    if (!job->rules->by_time && best > steps + steps / 64) return 1;
+    bound += steps * overhead;
+    return time > bound + bound / 512;
 }
 
 static ravel_status enter_own(const ravel__job *job, ravel__candidates *c) {
@@ -139,7 +143,7 @@ static ravel_status enter_others(const ravel__job *job, ravel__candidates *c) {
     int64_t bound = ravel__time_bound(job->rules, job->pool, 0);
     int64_t steps = ravel__steps_for(job->rules, job->bound, job->dp);
     ravel_status status = RAVEL_OK;
-    if (!should_compare(job, c, bound)) return RAVEL_OK;
+    if (!should_compare(job, c, bound, steps)) return RAVEL_OK;
     for (int32_t m = RAVEL_METHOD_RAVEL + 1; !status && ravel_method_name(m); m++) {
         ravel__solution solution;
         if (m == RAVEL_METHOD_MFFD && job->rules->options.layout != RAVEL_LAYOUT_PACKED) continue; /* it is ffd there */

@@ -69,8 +69,10 @@ typedef void tile_fn(int64_t k, const float *a, int64_t a_row, int64_t a_col, co
         tile(mr, nv, k, a, a_row, a_col, b, ldb, c, ldc, add);                                                         \
     }
 #define TILES(nv) TILE(1, nv) TILE(2, nv) TILE(3, nv) TILE(4, nv) TILE(5, nv) TILE(6, nv)
+/* clang-format off */
 #define TILE_ROW(nv) \
     { tile_1_##nv, tile_2_##nv, tile_3_##nv, tile_4_##nv, tile_5_##nv, tile_6_##nv }
+/* clang-format on */
 TILES(1)
 TILES(2)
 #if CPU_NV == 4
