@@ -91,12 +91,13 @@ timeout 300 "$ravel" generate --model "$model" --pull "unix:@${dir##*/}-nobody" 
 code=$?
 check "without trainers: $(tail -n 1 "$dir/out" | cut -c 1-80)" '[ $code = 1 ]'
 place=unix:@${dir##*/}-restart
-trainer_at() { # RUN MODEL: publishes at $place, in the background, in $trainer
-    "$ravel" train grpo --task sort --model "$2" --lr 0.001 --steps 1000000 --prompts 4 --group-size 4 --max-tokens 6 --eval-prompts 0 \
-        --budget 256 --max-flat 0 --sinks jsonl --publish "$place" --publish-linger 0 --run "$dir/$1" >"$dir/$1.out" 2>"$dir/$1.err" &
+trainer_at() { # RUN MODEL FLAGS...: publishes at $place, in the background, in $trainer
+    run=$1 from=$2; shift 2
+    "$ravel" train grpo "$@" --task sort --model "$from" --lr 0.001 --steps 1000000 --prompts 4 --group-size 4 --max-tokens 6 --eval-prompts 0 \
+        --budget 256 --max-flat 0 --sinks jsonl --publish "$place" --publish-linger 0 --run "$dir/$run" >"$dir/$run.out" 2>"$dir/$run.err" &
     trainer=$!
     started="$started $trainer"
-    until_true 1800 'grep -q "^publishing at" "$dir/'"$1"'.err"'
+    until_true 1800 'grep -q "^publishing at" "$dir/$run.err"'
 }
 trainer_at first "$model"
 generators=
@@ -114,6 +115,17 @@ codes=; for p in $generators; do reap $p; codes="$codes$code"; done
 check "one of another model ends them with what differs, and they keep their answers" \
     '[ $codes = 111 ] && grep -q "embed_tokens\|shape" "$dir/live1.err" && grep -q "version" "$dir/live1.answers" && [ -s "$dir/live2.answers" ] && [ -s "$dir/live3.answers" ]'
 kill -INT $trainer; reap $trainer
+# ---- the run's own generators and others pull from one publication ----
+place=unix:@${dir##*/}-both
+trainer_at both "$model" --refit pull --ranks 2
+address=$place
+generator fourth --seed 4
+fourth=$pid
+check "with --refit pull --publish both kinds of generators get versions" 'until_true 1800 "[ \$(versions fourth) -ge 3 ]"'
+check "of one copy: there is no second publication" 'grep -q "@${dir##*/}-both" /proc/net/unix && ! grep -q "@ravel-grpo-$trainer-" /proc/net/unix'
+kill -INT $trainer; reap $trainer; trained=$code
+kill -INT $fourth; reap $fourth
+check "and the run ends well" '[ $trained = 0 ] && [ $code = 0 ]'
 place=unix:$dir/other.sock
 [ ${#dir} -lt 80 ] || place=unix:@${dir##*/} # the path of a socket has at most 107 bytes
 "$ravel" train grpo --task sort --model "$dir/other/checkpoints/step-00000001" --steps 100000 --prompts 4 --group-size 4 --max-tokens 6 \

@@ -32,11 +32,10 @@ typedef struct train__grpo {
     train_text *text;       /* of the model */
     train_prompts *prompts;
     train_reward *command;
-    ravel_refit *refit;         /* collective; else `own` */
-    ravel_publisher *own;       /* for the run's generators, where they pull */
-    train__meeting meeting;     /* with them */
-    train_place place;          /* of the weights, where they pull */
-    ravel_publisher *publisher; /* --publish */
+    ravel_refit *refit;         /* collective; NULL: the run's generators pull from the publisher */
+    ravel_publisher *publisher; /* also for --publish; NULL: nobody pulls */
+    train__meeting meeting;     /* with the run's generators, if they pull */
+    train_place place;          /* of the weights, if they pull */
     ravel_refit_source source;
     ravel_refit_tensor *tensors;
     int64_t tensor_count, tensor_room;

@@ -3,6 +3,7 @@
 #include "train/kernels/assert.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
@@ -47,19 +48,34 @@ static ravel_status choose_meeting(train__meeting *m, ravel_error *err) {
     return RAVEL_OK;
 }
 
+/* The user's address; the token is the environment's, as for generators from elsewhere. */
+static ravel_status take_meeting(train__meeting *m, const char *address, ravel_error *err) {
+    const char *token = getenv("RAVEL_TOKEN");
+    if (!token) token = "";
+    if (strlen(address) >= sizeof m->address || strlen(token) >= sizeof m->token)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--publish takes at most %zu bytes, RAVEL_TOKEN %zu",
+                               sizeof m->address - 1, sizeof m->token - 1);
+    memcpy(m->address, address, strlen(address) + 1);
+    memcpy(m->token, token, strlen(token) + 1);
+    return RAVEL_OK;
+}
+
 ravel_status train__grpo_serve(ravel_comm *world, ravel_comm *trainers, const ravel_refit_source *source,
-                               train__meeting *m, ravel_publisher **publisher, ravel_error *err) {
-    ravel_publish_options options;
+                               const char *address, ravel_publish_options options, train__meeting *m,
+                               ravel_publisher **publisher, ravel_error *err) {
     int first = ravel_comm_rank(trainers) == 0;
-    ravel_publish_options_default(&options);
-    options.keep = 1; /* a generator has pulled a version before the next is published */
-    ravel_status status = first ? choose_meeting(m, err) : RAVEL_OK;
+    ravel_status status = RAVEL_OK;
+    if (first) status = address ? take_meeting(m, address, err) : choose_meeting(m, err);
+    if (!address) options.keep = 1; /* a generator of the run has pulled a version before the next is published */
     status = ravel_agree(world, status, err);
     if (!status) status = ravel_comm_broadcast(world, m, sizeof *m, RAVEL_U8, 0, err);
-    options.token = m->token;
+    options.token = m->token[0] ? m->token : NULL;
     if (!status) status = ravel_publisher_create(trainers, first ? m->address : NULL, source, &options, publisher, err);
     status = ravel_agree(world, status, err);
-    return status ? status : ravel_agree(world, RAVEL_OK, err); /* generators connect */
+    if (status) return status;
+    if (first) (void)snprintf(m->address, sizeof m->address, "%s", ravel_publisher_address(*publisher));
+    status = ravel_comm_broadcast(world, m, sizeof *m, RAVEL_U8, 0, err); /* with the real port */
+    return status ? status : ravel_agree(world, RAVEL_OK, err);           /* generators connect */
 }
 
 ravel_status train__grpo_connect(ravel_comm *world, ravel_comm *comm, const ravel_refit_sink *sink, train__meeting *m,
@@ -69,8 +85,9 @@ ravel_status train__grpo_connect(ravel_comm *world, ravel_comm *comm, const rave
     ravel_status status = ravel_agree(world, RAVEL_OK, err);
     if (!status) status = ravel_comm_broadcast(world, m, sizeof *m, RAVEL_U8, 0, err);
     if (!status) status = ravel_agree(world, RAVEL_OK, err); /* trainers publish */
+    if (!status) status = ravel_comm_broadcast(world, m, sizeof *m, RAVEL_U8, 0, err);
     if (status) return status;
-    options.token = m->token;
+    options.token = m->token[0] ? m->token : NULL;
     return ravel_agree(world, ravel_puller_create(comm, m->address, sink, &options, puller, err), err);
 }
 

@@ -18,9 +18,9 @@
 #include "train/run/config.h"
 #include "train/run/weight_sets.h"
 
-/* Sent by trainer 0 to the other ranks: the address, and the token that the publication requires. */
+/* Sent by trainer 0 to the other ranks: the address, and the token that the publication requires; "": none. */
 typedef struct train__meeting {
-    char address[64], token[40];
+    char address[512], token[256];
 } train__meeting;
 
 /* Whether generators shall pull, where their machine allows it. */
@@ -29,9 +29,12 @@ int train__grpo_pulls(const train_config *config, const train_kernels *kernels);
 ravel_status train__grpo_way(const train_config *config, const train_kernels *kernels, int32_t gpu, ravel_comm *world,
                              train_place *place, int *pulls, ravel_error *err);
 
-/* `trainers`: their communicator; rank 0 of `world` is the first of them. Source and meeting must outlive the publisher. */
+/* `trainers`: their communicator; rank 0 of `world` is the first of them. `address`: where generators that were not launched
+ * with the run pull, too (--publish), so that there is one copy of the weights for all; NULL: only those of the run, at an
+ * address and with a token that nobody else knows. Source and meeting must outlive the publisher. */
 ravel_status train__grpo_serve(ravel_comm *world, ravel_comm *trainers, const ravel_refit_source *source,
-                               train__meeting *meeting, ravel_publisher **publisher, ravel_error *err);
+                               const char *address, ravel_publish_options options, train__meeting *meeting,
+                               ravel_publisher **publisher, ravel_error *err);
 /* `comm`: the ranks of this generator. Sink and meeting must outlive the puller. */
 ravel_status train__grpo_connect(ravel_comm *world, ravel_comm *comm, const ravel_refit_sink *sink,
                                  train__meeting *meeting, ravel_puller **puller, ravel_error *err);

@@ -1,6 +1,6 @@
 /* The weights of the trainers to generators: those of the run, by a collective refit or by publish and pull (grpo_pull.h), and
  * with --publish, as the same versions, generators that were not launched with the run. Those may connect, leave or be slow at
- * any time: publishing copies the weights and returns. */
+ * any time: publishing copies the weights and returns. Where both kinds pull, it is from one publication. */
 #include "train/run/grpo_internal.h"
 
 #include "train/kernels/assert.h"
@@ -52,28 +52,21 @@ static ravel_status list_tensors(train__grpo *g, int pulls, ravel_error *err) {
     return status;
 }
 
-static ravel_status open_publication(train__grpo *g, ravel_error *err) {
+static ravel_publish_options publication_of(const train__grpo *g) {
     const train_grpo_options *o = &g->config->grpo;
     ravel_publish_options options;
-    TRAIN_ASSERT(!g->publisher && g->source.size == sizeof g->source);
-    if (!o->publish) return RAVEL_OK;
     ravel_publish_options_default(&options);
     options.keep = o->publish_keep;
     options.open = o->publish_open;
     options.allow = o->publish_allow;
     options.host = o->publish_host;
     options.logger = g->run.hooks.logger;
-    ravel_status status =
-        ravel_publisher_create(g->trainers, g->rank == 0 ? o->publish : NULL, &g->source, &options, &g->publisher, err);
-    if (status || g->rank != 0) return status;
-    train_log(options.logger, RAVEL_LOG_INFO, "publishing at %s, %d versions of %.1f MiB kept per trainer",
-              ravel_publisher_address(g->publisher), o->publish_keep,
-              (double)ravel_publisher_version_bytes(g->publisher) / 0x1p20);
-    return RAVEL_OK;
+    return options;
 }
 
 /* Step by step with the generators (grpo_generate.c, open_refit). */
 ravel_status train__grpo_refit_open(train__grpo *g, ravel_error *err) {
+    const train_grpo_options *o = &g->config->grpo;
     ravel_refit_options options;
     int pulls = 0;
     ravel_refit_options_default(&options);
@@ -83,14 +76,23 @@ ravel_status train__grpo_refit_open(train__grpo *g, ravel_error *err) {
     if (status) return status;
     status = ravel_agree(g->world, list_tensors(g, pulls, err), err);
     if (status) return status;
-    status = pulls ? train__grpo_serve(g->world, g->trainers, &g->source, &g->meeting, &g->own, err)
+    status = pulls ? train__grpo_serve(g->world, g->trainers, &g->source, o->publish, publication_of(g), &g->meeting,
+                                       &g->publisher, err)
                    : ravel_refit_create(g->world, &g->source, NULL, &options, &g->refit, err);
-    return status ? status : open_publication(g, err);
+    if (status || !o->publish) return status;
+    const ravel_publish_options publication = publication_of(g);
+    if (!pulls)
+        status = ravel_publisher_create(g->trainers, g->rank == 0 ? o->publish : NULL, &g->source, &publication,
+                                        &g->publisher, err);
+    if (status || g->rank != 0) return status;
+    train_log(publication.logger, RAVEL_LOG_INFO, "publishing at %s, %d versions of %.1f MiB kept per trainer",
+              ravel_publisher_address(g->publisher), o->publish_keep,
+              (double)ravel_publisher_version_bytes(g->publisher) / 0x1p20);
+    return RAVEL_OK;
 }
 
 void train__grpo_refit_close(train__grpo *g) {
     ravel_publisher_free(g->publisher);
-    ravel_publisher_free(g->own);
     ravel_refit_free(g->refit);
     train_place_close(&g->place);
     if (g->host_weights) {
@@ -103,9 +105,8 @@ void train__grpo_refit_close(train__grpo *g) {
 /* ---- a version ------------------------------------------------------------------------------------------- */
 
 static ravel_status publish(train__grpo *g, int64_t version, ravel_error *err) {
-    if (!g->publisher) return RAVEL_OK;
     ravel_status status = ravel_publisher_publish(g->publisher, version, err);
-    if (!status) status = train_place_wait(&g->place, err);
+    if (!status) status = train_place_wait(&g->place, err); /* the next update may write */
     if (!status) ravel_publisher_count(g->publisher, g->run.metrics);
     return status;
 }
@@ -143,23 +144,18 @@ static ravel_status refit_together(train__grpo *g, train_order order, ravel_erro
 static ravel_status refit_by_pull(train__grpo *g, train_order order, ravel_error *err) {
     train_parts *parts = train_learner_parts(g->learner);
     ravel_status status = train_parts_kernels(parts)->sync(train_parts_device(parts), err); /* the update is done */
-    if (!status) status = ravel_publisher_publish(g->own, order.version, err);
-    if (!status) status = train_place_wait(&g->place, err); /* the next update may write */
-    if (!status) status = train__grpo_send(g, order, 0, 0, err);
-    if (!status && !g->publisher) ravel_publisher_count(g->own, g->run.metrics);
-    return status;
+    if (!status) status = publish(g, order.version, err);
+    return status ? status : train__grpo_send(g, order, 0, 0, err);
 }
 
 ravel_status train__grpo_refit(train__grpo *g, int64_t version, ravel_error *err) {
     train_order order = {.kind = TRAIN_ORDER_REFIT, .version = version};
-    TRAIN_ASSERT(version >= 1 && !g->own != !g->refit);
+    TRAIN_ASSERT(version >= 1 && (g->refit || g->publisher));
     ravel_status status = train__grpo_drain(g, err);
     (void)ravel_metrics_phase_begin(g->run.metrics, RAVEL_PHASE_REFIT, NULL);
-    if (!status) status = g->own ? refit_by_pull(g, order, err) : refit_together(g, order, err);
-    if (!status) {
-        g->run.state.version = version;
-        status = publish(g, version, err);
-    }
+    if (!status) status = g->refit ? refit_together(g, order, err) : refit_by_pull(g, order, err);
+    if (!status) g->run.state.version = version;
+    if (!status && g->refit && g->publisher) status = publish(g, version, err);
     (void)ravel_metrics_phase_end(g->run.metrics, RAVEL_PHASE_REFIT, NULL);
     return status;
 }
@@ -176,7 +172,7 @@ static int64_t behind(ravel_publisher *publisher, int64_t version) {
 ravel_status train__grpo_linger(train__grpo *g, ravel_error *err) {
     const struct timespec moment = {0, 50 * 1000 * 1000};
     double left = g->config->grpo.publish_linger;
-    if (!g->publisher) return RAVEL_OK;
+    if (!g->config->grpo.publish) return RAVEL_OK;
     for (; g->rank == 0 && left > 0; left -= 0.05) {
         if (behind(g->publisher, g->run.state.version) == 0) break;
         (void)nanosleep(&moment, NULL);
