@@ -228,8 +228,9 @@ typedef struct ravel_refit_options {
     int32_t num_buffers;  /* N, 1 .. 16; 0: RAVEL_REFIT_NUM_BUFFERS, else 2 */
     int32_t cast;         /* ravel_refit_cast */
     int64_t buffer_bytes; /* B, from 4 KiB; 0: RAVEL_REFIT_BUFFER_BYTES, else from memory_ratio */
-    double memory_ratio;  /* share of total memory that the N buffers take; 0: RAVEL_REFIT_BUFFER_MEMORY_RATIO, else at
-                             most 0.02, and less where smaller buffers overlap better */
+    double memory_ratio;  /* share that the N buffers take together of the memory that they are in (this machine's, or the
+                             GPU's over NCCL); 0: RAVEL_REFIT_BUFFER_MEMORY_RATIO, else at most 0.02, and what is best
+                             for the transport: 1 to 4 MiB per buffer, over TCP 1 MiB, over NCCL up to 64 MiB */
     int32_t stage;        /* ravel_refit_stage, of sinks without callbacks; each rank its own */
     int32_t delta;        /* send only blocks that changed since the version before */
     int64_t delta_block;  /* bytes of a block; 0: 256 KiB, more for models beyond 8 GiB per stream */

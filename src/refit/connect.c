@@ -409,7 +409,8 @@ static ravel_status plan_together(ravel_refit *refit, const ravel__hello *hellos
         status = ravel_comm_allreduce(refit->comm, &f->most, &f->most, 1, RAVEL_I64, RAVEL_MAX, &failure);
     if (status == RAVEL_OK) {
         list_extras(refit, f, list);
-        refit->terms = ravel__hello_terms(hellos, refit->ranks, f->most);
+        refit->terms =
+            ravel__hello_terms(hellos, refit->ranks, ravel_comm_kind(refit->data ? refit->data : refit->comm), f->most);
         ravel__hello_afford(hellos, refit->ranks, &refit->terms, list);
         status = ravel__differences_share(list, refit->comm, &failure);
     }
@@ -481,6 +482,9 @@ static ravel_status meet(ravel_refit *refit, ravel_status status, ravel_error *e
         ravel__release(allocator, hellos, ranks * each);
         return lost(refit, ravel__no_memory(err, ranks * each, "the ranks' hellos"), err);
     }
+    ravel_comm *buffers = refit->data ? refit->data : refit->comm;
+    if (status == RAVEL_OK)
+        status = ravel__settings_take(&refit->options, ravel__buffer_memory(buffers), &refit->settings, err);
     if (status == RAVEL_OK) status = encode_manifests(refit, &own, err);
     ravel__hello mine = make_hello(refit, status, err);
     for (int side = 0; side < 2; side++) {

@@ -56,8 +56,9 @@ typedef struct ravel__terms {
 
 /* Compares settings, options and checksum kind of hellos[ranks]; differences go to the list. */
 void ravel__hello_compare(const ravel__hello *hellos, int32_t ranks, ravel__differences *list);
-/* The same on every rank. `stream_bytes`: the most that one rank moves, for sizes that no rank chose. */
-ravel__terms ravel__hello_terms(const ravel__hello *hellos, int32_t ranks, int64_t stream_bytes);
+/* The same on every rank. For sizes that no rank chose: `kind` of the communicator, and `stream_bytes`, the most that one
+ * rank moves. */
+ravel__terms ravel__hello_terms(const ravel__hello *hellos, int32_t ranks, const char *kind, int64_t stream_bytes);
 /* Buffers that a rank cannot afford. */
 void ravel__hello_afford(const ravel__hello *hellos, int32_t ranks, const ravel__terms *terms,
                          ravel__differences *list);
@@ -68,12 +69,12 @@ ravel_status ravel__struct_take(void *to, size_t bytes, const void *from, size_t
                                 ravel_error *err);
 /* The caller's options, over the defaults; NULL: these. */
 ravel_status ravel__options_take(const ravel_refit_options *from, ravel_refit_options *options, ravel_error *err);
-/* Options over environment over defaults, checked; the one place. */
-ravel_status ravel__settings_take(const ravel_refit_options *options, ravel__settings *settings, ravel_error *err);
-
-/* N and B of a session that is alone, for `stream_bytes` to move. E_ARGUMENT quotes a malformed value. */
-ravel_status ravel__settings_alone(const ravel_refit_options *options, int64_t stream_bytes, ravel__terms *terms,
-                                   ravel_error *err);
+ravel_status ravel__options_check(const ravel_refit_options *options, ravel_error *err);
+/* Memory of the kind that the buffers over this communicator are in. */
+int64_t ravel__buffer_memory(ravel_comm *comm);
+/* Options over environment over defaults; the one place. Options that were checked. */
+ravel_status ravel__settings_take(const ravel_refit_options *options, int64_t memory, ravel__settings *settings,
+                                  ravel_error *err);
 
 /* "sender", "receiver", "sender and receiver", "neither sender nor receiver". */
 const char *ravel__role_name(int32_t roles);

@@ -293,7 +293,8 @@ static ravel_status prepare(ravel_publisher *p, const char *address, const char 
     if (status == RAVEL_OK) status = open_server(p, text, err);
     if (status == RAVEL_OK && p->rank == 0 && (ravel__token_is_none(p->token) || (p->options.open && !p->token[0])))
         ravel__log(p->options.logger, RAVEL_LOG_WARN,
-                   "every process that reaches %s may pull the weights: no token is asked for", ravel__hub_address(p->server.lane[0].hub));
+                   "every process that reaches %s may pull the weights: no token is asked for",
+                   ravel__hub_address(p->server.lane[0].hub));
     if (status == RAVEL_OK && p->options.timeout > 0) ravel_comm_set_timeout(p->comm, p->options.timeout);
     return status;
 }

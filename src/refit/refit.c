@@ -68,7 +68,7 @@ static ravel_status take_sink(ravel_refit *refit, const ravel_refit_sink *sink, 
 static ravel_status prepare(ravel_refit *refit, const ravel_refit_source *source, const ravel_refit_sink *sink,
                             const ravel_refit_options *options, ravel_error *err) {
     ravel_status status = ravel__options_take(options, &refit->options, err);
-    if (status == RAVEL_OK) status = ravel__settings_take(&refit->options, &refit->settings, err);
+    if (status == RAVEL_OK) status = ravel__options_check(&refit->options, err);
     if (status == RAVEL_OK) status = take_source(refit, source, err);
     if (status == RAVEL_OK) status = take_sink(refit, sink, err);
     if (status == RAVEL_OK)

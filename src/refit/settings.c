@@ -2,12 +2,25 @@
  *
  *     N   options.num_buffers,  else RAVEL_REFIT_NUM_BUFFERS, else the other ranks' value, else 2
  *     B   options.buffer_bytes, else RAVEL_REFIT_BUFFER_BYTES, else the other ranks' value, else
- *         options.memory_ratio, else RAVEL_REFIT_BUFFER_MEMORY_RATIO: that share of total memory, over N, else
- *         at most 0.02 of total memory over N, and at most 1/64 of the stream (1 to 4 MiB) */
+ *         options.memory_ratio, else RAVEL_REFIT_BUFFER_MEMORY_RATIO: that share of the memory that the buffers are in,
+ *         over N (all buffers together take the share), else
+ *         the transport's default, and at most 0.02 of that memory over N
+ *
+ * The defaults are measured: 315 MB of bf16, 1 to 1, two busy cores, GB/s by size of a buffer, the best of 12 updates:
+ *
+ *                          1 MiB    2 MiB    4 MiB    8 MiB   16 MiB   64 MiB
+ *     threads               2.57     4.27     4.97     2.57     1.29     1.38
+ *     mpi, one machine      3.10     3.32     3.52     0.90     0.77     0.69
+ *     tcp, one machine      1.26     1.22     0.70     0.53     0.48     0.47
+ *     tcp, sockets alone    0.86     0.53     0.43     0.53     0.66     0.37
+ *
+ * Buffers that fit a cache win, and many frames overlap better than few. Over NCCL a frame costs some messages between
+ * the hosts, so there buffers are large (docs/refit.md, "Between GPUs"). */
 #include "refit/hello.h"
 #include "refit/manifest.h"
 
 #include "base/number.h"
+#include "comm/nccl_comm.h"
 
 #include <errno.h>
 #include <math.h>
@@ -25,9 +38,6 @@
 #define RATIO_LEAST    1e-6
 #define RATIO_MOST     0.5
 #define RATIO_DEFAULT  0.02
-#define AUTO_FRAMES    64
-#define AUTO_LEAST     ((int64_t)1 << 20)
-#define AUTO_MOST      ((int64_t)4 << 20)
 #define NUM_DEFAULT    2
 #define GRAIN          4096 /* B is a multiple of it where no rank set another size */
 #define FALLBACK_TOTAL ((int64_t)4 << 30)
@@ -36,9 +46,10 @@ static const ravel_option table[] = {
     {"num-buffers", RAVEL_OPTION_I32, FIELD(num_buffers), "0", 0, NUM_MOST, NULL,
      "buffers per rank (1 to 16); 0: RAVEL_REFIT_NUM_BUFFERS, else 2"},
     {"buffer-bytes", RAVEL_OPTION_I64, FIELD(buffer_bytes), "0", 0, BYTES_MOST, NULL,
-     "bytes of a buffer, from 4k; 0: RAVEL_REFIT_BUFFER_BYTES, else from memory-ratio"},
+     "bytes of a buffer, from 4k; 0: RAVEL_REFIT_BUFFER_BYTES, else from memory-ratio, else 1M to 4M, tcp 1M, nccl to 64M"},
     {"memory-ratio", RAVEL_OPTION_F64, FIELD(memory_ratio), "0", 0, RATIO_MOST, NULL,
-     "share of total memory for all buffers of a rank; 0: RAVEL_REFIT_BUFFER_MEMORY_RATIO, else at most 0.02"},
+     "share of the memory that the buffers are in (this machine's; over NCCL the GPU's) for all buffers of a rank together; "
+     "0: RAVEL_REFIT_BUFFER_MEMORY_RATIO, else at most 0.02"},
     {"cast", RAVEL_OPTION_ENUM, FIELD(cast), "exact", 0, 0, RAVEL_REFIT_CAST_CHOICES,
      "exact: the same dtype on both sides; narrow: f64, f32, bf16, f16 may differ, the narrower travels"},
     {"stage", RAVEL_OPTION_ENUM, FIELD(stage), "spare", 0, 0, RAVEL_REFIT_STAGE_CHOICES,
@@ -85,7 +96,24 @@ ravel_status ravel__options_take(const ravel_refit_options *from, ravel_refit_op
     return status;
 }
 
-static int64_t total_memory(void) {
+/* Sizes of a buffer that nobody chose: `frames` of a stream, from `least` to `most` bytes. */
+typedef struct transport_row {
+    const char *kind; /* ravel_comm_kind; NULL: any other */
+    int64_t frames, least, most;
+} transport_row;
+
+static const transport_row transports[] = {
+    {"tcp", 64, 1 << 20, 1 << 20},
+    {"nccl", 8, 1 << 20, 64 << 20},
+    {NULL, 64, 1 << 20, 4 << 20},
+};
+
+/* The device's, if the buffers are on one: frames over NCCL are. */
+int64_t ravel__buffer_memory(ravel_comm *comm) {
+    ravel_device_info info = {.size = sizeof info};
+    if (ravel_comm_host(comm) != comm &&
+        ravel_device_info_get(ravel_stream_device(ravel__comm_nccl_stream(comm)), &info, NULL) == RAVEL_OK)
+        return info.total_bytes;
     long pages = sysconf(_SC_PHYS_PAGES), each = sysconf(_SC_PAGESIZE);
     return pages > 0 && each > 0 ? (int64_t)pages * each : FALLBACK_TOTAL;
 }
@@ -141,25 +169,29 @@ static ravel_status take_bytes(const ravel_refit_options *options, ravel__settin
     return RAVEL_OK;
 }
 
-static ravel_status take_ratio(const ravel_refit_options *options, ravel__settings *settings, ravel_error *err) {
+static ravel_status take_ratio(const ravel_refit_options *options, int64_t total, ravel__settings *settings,
+                               ravel_error *err) {
     double ratio = options->memory_ratio;
-    int64_t total = total_memory();
     if (ratio != 0 && (!(ratio >= RATIO_LEAST) || ratio > RATIO_MOST))
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "memory-ratio is %g; allowed is 0.000001 to 0.5, or 0", ratio);
     if (ratio == 0 && env_ratio("RAVEL_REFIT_BUFFER_MEMORY_RATIO", &ratio) < 0)
         return bad_value(err, "RAVEL_REFIT_BUFFER_MEMORY_RATIO", getenv("RAVEL_REFIT_BUFFER_MEMORY_RATIO"),
-                         "a share of total memory from 0.000001 to 0.5");
+                         "a share of memory, of all buffers of a rank together, from 0.000001 to 0.5");
     settings->size_from = ratio > 0 ? RAVEL__SIZE_RATIO : RAVEL__SIZE_DEFAULT;
     settings->buffer_bytes = (int64_t)((double)total * (ratio > 0 ? ratio : RATIO_DEFAULT));
     settings->afford = ratio > 0 ? settings->buffer_bytes : (int64_t)((double)total * RATIO_MOST);
     return RAVEL_OK;
 }
 
-ravel_status ravel__settings_take(const ravel_refit_options *options, ravel__settings *settings, ravel_error *err) {
+ravel_status ravel__options_check(const ravel_refit_options *options, ravel_error *err) {
+    return ravel_options_check(table, options, err);
+}
+
+ravel_status ravel__settings_take(const ravel_refit_options *options, int64_t memory, ravel__settings *settings,
+                                  ravel_error *err) {
     ravel__settings taken = {0};
-    ravel_status status = ravel_options_check(table, options, err);
-    if (status == RAVEL_OK) status = take_num(options, &taken.num_buffers, err);
-    if (status == RAVEL_OK) status = take_ratio(options, &taken, err);
+    ravel_status status = take_num(options, &taken.num_buffers, err);
+    if (status == RAVEL_OK) status = take_ratio(options, memory, &taken, err);
     if (status == RAVEL_OK) status = take_bytes(options, &taken, err);
     if (status == RAVEL_OK) *settings = taken;
     return status;
@@ -225,28 +257,30 @@ void ravel__hello_compare(const ravel__hello *hellos, int32_t ranks, ravel__diff
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) compare(&rows[i], hellos, ranks, list);
 }
 
-static int64_t auto_bytes(int64_t stream_bytes) {
-    int64_t bytes = stream_bytes / AUTO_FRAMES;
-    return bytes < AUTO_LEAST ? AUTO_LEAST : bytes > AUTO_MOST ? AUTO_MOST : bytes;
+static int64_t auto_bytes(const char *kind, int64_t stream_bytes) {
+    const transport_row *row = transports;
+    while (row->kind && strcmp(row->kind, kind) != 0) row++;
+    int64_t bytes = stream_bytes / row->frames;
+    return bytes < row->least ? row->least : bytes > row->most ? row->most : bytes;
 }
 
 /* B by this rank's own settings. */
-static int64_t wanted_bytes(const ravel__settings *s, int32_t num, int64_t stream_bytes) {
-    int64_t bytes = s->buffer_bytes / num, best = auto_bytes(stream_bytes);
+static int64_t wanted_bytes(const ravel__settings *s, int32_t num, const char *kind, int64_t stream_bytes) {
+    int64_t bytes = s->buffer_bytes / num, best = auto_bytes(kind, stream_bytes);
     if (s->size_from == RAVEL__SIZE_EXPLICIT) return s->buffer_bytes;
     if (s->size_from == RAVEL__SIZE_DEFAULT && bytes > best) bytes = best;
     bytes -= bytes % GRAIN;
     return bytes < (int64_t)BYTES_LEAST ? (int64_t)BYTES_LEAST : bytes;
 }
 
-ravel__terms ravel__hello_terms(const ravel__hello *hellos, int32_t ranks, int64_t stream_bytes) {
+ravel__terms ravel__hello_terms(const ravel__hello *hellos, int32_t ranks, const char *kind, int64_t stream_bytes) {
     ravel__terms terms = {NUM_DEFAULT, 0};
     for (int32_t r = ranks; r-- > 0;)
         if (hellos[r].settings.num_buffers > 0) terms.num_buffers = hellos[r].settings.num_buffers;
     for (int32_t r = 0; r < ranks && terms.buffer_bytes == 0; r++) terms.buffer_bytes = explicit_bytes(&hellos[r]);
     if (terms.buffer_bytes > 0) return terms;
     for (int32_t r = 0; r < ranks; r++) {
-        int64_t bytes = wanted_bytes(&hellos[r].settings, terms.num_buffers, stream_bytes);
+        int64_t bytes = wanted_bytes(&hellos[r].settings, terms.num_buffers, kind, stream_bytes);
         if (terms.buffer_bytes == 0 || bytes < terms.buffer_bytes) terms.buffer_bytes = bytes;
     }
     return terms;
@@ -262,15 +296,4 @@ void ravel__hello_afford(const ravel__hello *hellos, int32_t ranks, const ravel_
                                (int)(sets * terms->num_buffers), (long long)terms->buffer_bytes, r,
                                ravel__role_name(hellos[r].roles), (long long)hellos[r].settings.afford);
     }
-}
-
-ravel_status ravel__settings_alone(const ravel_refit_options *options, int64_t stream_bytes, ravel__terms *terms,
-                                   ravel_error *err) {
-    ravel_refit_options o;
-    ravel__hello hello = {0};
-    ravel_status status = ravel__options_take(options, &o, err);
-    if (status == RAVEL_OK) status = ravel__settings_take(&o, &hello.settings, err);
-    if (status != RAVEL_OK) return status;
-    *terms = ravel__hello_terms(&hello, 1, stream_bytes);
-    return RAVEL_OK;
 }

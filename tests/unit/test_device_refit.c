@@ -211,3 +211,45 @@ TEST(device_refit_over_nccl_refuses) {
         CHECK_EQ(mock_nccl.live, 0);
     }
 }
+
+/* The ratio is of the GPU's memory (the stub has 1 MiB) where the buffers are on it. */
+static ravel_status measure_buffers(ravel_comm *host, void *user, ravel_error *err) {
+    ravel_device *device = user;
+    ravel_stream *stream = NULL;
+    ravel_comm *comm = NULL;
+    ravel_refit *refit = NULL;
+    void *data = NULL;
+    ravel_refit_report report = {.size = sizeof report};
+    ravel_refit_options options;
+    int sends = ravel_comm_rank(host) == 0;
+    ravel_refit_options_default(&options);
+    options.memory_ratio = 0.25;
+    ravel_status status = ravel_stream_create(device, &stream, err);
+    if (!status) status = make_mock(host, stream, NULL, &comm, err);
+    if (!status) status = ravel_device_alloc(device, RAVEL_DEVICE, 256, stream, &data, err);
+    ravel_refit_tensor t = float_tensor("w", data, 64);
+    t.place = (ravel_place){.kind = RAVEL_DEVICE, .stream = stream};
+    ravel_refit_sink sink = {.size = sizeof sink, .tensors = &t, .count = 1};
+    ravel_refit_source source = {.size = sizeof source, .tensors = &t, .count = 1};
+    if (!status)
+        status = ravel_refit_create(comm, sends ? &source : NULL, sends ? NULL : &sink, &options, &refit, err);
+    if (!status) status = ravel_refit_update(refit, 1, &report, err);
+    if (!status) EXPECT(report.num_buffers == 2 && report.buffer_bytes == (1 << 20) / 4 / 2);
+    ravel_refit_free(refit);
+    ravel_device_release(device, data, stream);
+    ravel_comm_free(comm);
+    ravel_stream_free(stream);
+    return status;
+}
+
+TEST(device_refit_buffers_take_a_share_of_the_device) {
+    ravel_device *device = NULL;
+    ravel_error err = RAVEL_ERROR_INIT;
+    mock_nccl_reset();
+    stub_reset();
+    CHECK_OK(ravel__device_make(&stub_driver, 0, &device, &err), &err);
+    CHECK_OK(ravel_threads_run(2, NULL, measure_buffers, device, &err), &err);
+    ravel_device_free(device);
+    CHECK_EQ(stub.live, 0);
+    CHECK_EQ(mock_nccl.live, 0);
+}

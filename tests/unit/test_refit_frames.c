@@ -9,7 +9,6 @@
 #include "refit/manifest.h"
 
 #include <stdlib.h>
-#include <unistd.h>
 
 /* ---- frames --------------------------------------------------------------------------------------------- */
 
@@ -146,11 +145,24 @@ TEST(refit_notices_come_back) {
 
 /* ---- settings ------------------------------------------------------------------------------------------- */
 
+/* N and B of a rank that is alone, on a machine of `memory` bytes. */
+static int64_t memory = (int64_t)100 << 30;
+
+static ravel_status alone(const ravel_refit_options *options, int64_t bytes, ravel__terms *terms, ravel_error *err) {
+    ravel_refit_options o;
+    ravel__hello hello = {0};
+    ravel_status status = ravel__options_take(options, &o, err);
+    if (!status) status = ravel__options_check(&o, err);
+    if (!status) status = ravel__settings_take(&o, memory, &hello.settings, err);
+    if (!status) *terms = ravel__hello_terms(&hello, 1, "threads", bytes);
+    return status;
+}
+
 static void expect_setting(const char *variable, const char *value, const char *words) {
     ravel__terms terms = {0};
     ravel_error err = RAVEL_ERROR_INIT;
     setenv(variable, value, 1);
-    ravel_status status = ravel__settings_alone(NULL, 1 << 30, &terms, &err);
+    ravel_status status = alone(NULL, 1 << 30, &terms, &err);
     unsetenv(variable);
     CHECK_EQ(status, RAVEL_E_ARGUMENT);
     CHECK_HAS(err.message, variable);
@@ -176,26 +188,24 @@ TEST(refit_settings_options_over_environment_over_defaults) {
     ravel__terms terms = {0};
     ravel_error err = RAVEL_ERROR_INIT;
     ravel_refit_options_default(&o);
-    CHECK_OK(ravel__settings_alone(&o, (int64_t)1 << 30, &terms, &err), &err);
+    CHECK_OK(alone(&o, (int64_t)1 << 30, &terms, &err), &err);
     CHECK_EQ(terms.num_buffers, 2);
     CHECK_EQ(terms.buffer_bytes, 4 << 20); /* a sixty-fourth of the stream would be more than is good */
-    CHECK_OK(ravel__settings_alone(&o, 1000, &terms, &err), &err);
+    CHECK_OK(alone(&o, 1000, &terms, &err), &err);
     CHECK_EQ(terms.buffer_bytes, 1 << 20);
-    double total = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-    o.memory_ratio = 0x1p20 / total; /* all of it, in two */
-    CHECK_OK(ravel__settings_alone(&o, (int64_t)1 << 30, &terms, &err), &err);
-    CHECK(terms.buffer_bytes >= (1 << 19) - 4096 && terms.buffer_bytes <= 1 << 19);
-    o.memory_ratio = 0;
+    memory = 64 << 20; /* a small machine: 0.02 of it, in two */
+    CHECK_OK(alone(&o, (int64_t)1 << 30, &terms, &err), &err);
+    CHECK_EQ(terms.buffer_bytes, (int64_t)(0.02 * (64 << 20)) / 2 / 4096 * 4096);
     setenv("RAVEL_REFIT_NUM_BUFFERS", "4", 1);
     setenv("RAVEL_REFIT_BUFFER_MEMORY_RATIO", "0.25", 1);
-    ravel_status status = ravel__settings_alone(&o, (int64_t)1 << 30, &terms, &err);
-    CHECK_EQ(terms.buffer_bytes, (int64_t)(0.25 * total) / 4 / 4096 * 4096); /* all of the ratio, in four */
+    ravel_status status = alone(&o, (int64_t)1 << 30, &terms, &err);
+    CHECK_EQ(terms.buffer_bytes, 4 << 20); /* all of the ratio, in four */
     setenv("RAVEL_REFIT_BUFFER_BYTES", "64k", 1);
     o.num_buffers = 3;
-    if (status == RAVEL_OK) status = ravel__settings_alone(&o, (int64_t)1 << 30, &terms, &err);
+    if (status == RAVEL_OK) status = alone(&o, (int64_t)1 << 30, &terms, &err);
     int64_t from_env = terms.buffer_bytes;
     o.buffer_bytes = 8192;
-    if (status == RAVEL_OK) status = ravel__settings_alone(&o, (int64_t)1 << 30, &terms, &err);
+    if (status == RAVEL_OK) status = alone(&o, (int64_t)1 << 30, &terms, &err);
     unsetenv("RAVEL_REFIT_NUM_BUFFERS");
     unsetenv("RAVEL_REFIT_BUFFER_MEMORY_RATIO");
     unsetenv("RAVEL_REFIT_BUFFER_BYTES");
@@ -204,8 +214,24 @@ TEST(refit_settings_options_over_environment_over_defaults) {
     CHECK_EQ(terms.num_buffers, 3);
     CHECK_EQ(terms.buffer_bytes, 8192);
     o.buffer_bytes = 100;
-    CHECK_EQ(ravel__settings_alone(&o, 0, &terms, &err), RAVEL_E_ARGUMENT);
+    CHECK_EQ(alone(&o, 0, &terms, &err), RAVEL_E_ARGUMENT);
     CHECK_HAS(err.message, "buffer-bytes is 100; allowed is 4k");
+    memory = (int64_t)100 << 30;
+}
+
+TEST(refit_settings_by_transport) {
+    static const struct {
+        const char *kind;
+        int64_t stream, bytes;
+    } rows[] = {{"threads", 1 << 30, 4 << 20}, {"mpi", 1 << 30, 4 << 20},   {"mpi", 1 << 20, 1 << 20},
+                {"tcp", 1 << 30, 1 << 20},     {"nccl", 1 << 30, 64 << 20}, {"nccl", 64 << 20, 8 << 20}};
+    ravel_refit_options o;
+    ravel__hello hello = {0};
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_refit_options_default(&o);
+    CHECK_OK(ravel__settings_take(&o, memory, &hello.settings, &err), &err);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        CHECK_EQ(ravel__hello_terms(&hello, 1, rows[i].kind, rows[i].stream).buffer_bytes, rows[i].bytes);
 }
 
 TEST(refit_differences_are_one_sentence) {

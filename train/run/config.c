@@ -183,6 +183,14 @@ static const ravel_option grpo_table[] = {
         "refit", ENUM, refit, "auto", 0, 0, TRAIN_REFIT_CHOICES,
         "how weights go to the run's generators: collective, over the ranks' links; pull, by shared memory of one machine, "
         "on a GPU from device to device; auto: pull on a GPU"),
+    GRPO("refit-buffers", I32, refit_buffers, "0", 0, 16, NULL,
+         "buffers of a rank in a collective refit; 0: RAVEL_REFIT_NUM_BUFFERS, else 2"),
+    GRPO("refit-buffer-size", I64, refit_buffer_size, "0", 0, 0x1p40, NULL,
+         "bytes of each, from 4k; 0: RAVEL_REFIT_BUFFER_BYTES, else from --refit-memory"),
+    GRPO(
+        "refit-memory", F64, refit_memory, "0", 0, 0.5, NULL,
+        "share of the machine's memory for all of a rank's buffers together; 0: RAVEL_REFIT_BUFFER_MEMORY_RATIO, else at "
+        "most 0.02 and 4 MiB each"),
     GRPO("publish", STRING, publish, NULL, 0, 0, "ADDRESS",
          "publish every version for generators that pull (ravel generate --pull): host:port, :port, unix:/path"),
     GRPO("publish-keep", I32, publish_keep, "2", 1, 64, NULL, "versions that are kept for them, on every trainer"),

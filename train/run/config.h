@@ -98,6 +98,10 @@ typedef struct train_grpo_options {
     int32_t publish_keep;      /* versions that are kept */
     int32_t publish_open;      /* 1: listen beyond this machine without a token */
     int32_t refit;             /* train_refit_way */
+    int32_t refit_buffers;     /* of a collective refit, per rank; 0: RAVEL_REFIT_NUM_BUFFERS, else 2 */
+    int64_t refit_buffer_size; /* bytes of one; 0: RAVEL_REFIT_BUFFER_BYTES, else from refit_memory */
+    double
+        refit_memory; /* share of memory that all of a rank take; 0: RAVEL_REFIT_BUFFER_MEMORY_RATIO, else a default */
     const char *generator_devices; /* GPUs of generators, as model.devices; NULL: they follow the trainers there */
     double publish_linger;         /* seconds to wait at the end until connected generators have the last version */
 } train_grpo_options;

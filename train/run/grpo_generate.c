@@ -68,9 +68,8 @@ static ravel_status open_rank(rank *r, const ravel_shape *shape, int64_t longest
 
 /* Step by step with the trainers (grpo.c, make_refit). */
 static ravel_status open_refit(rank *r, ravel_error *err) {
-    ravel_refit_options options;
+    const ravel_refit_options options = train__grpo_buffers(r->config);
     int pulls = 0;
-    ravel_refit_options_default(&options);
     ravel_status status =
         train__grpo_way(r->config, r->kernels, r->config->model.gpu, r->world, &r->place, &pulls, err);
     if (status) return status;

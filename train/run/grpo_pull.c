@@ -10,6 +10,15 @@
 
 static const double pull_seconds = 300; /* for a version that is published already */
 
+ravel_refit_options train__grpo_buffers(const train_config *c) {
+    ravel_refit_options options;
+    ravel_refit_options_default(&options);
+    options.num_buffers = c->grpo.refit_buffers;
+    options.buffer_bytes = c->grpo.refit_buffer_size;
+    options.memory_ratio = c->grpo.refit_memory;
+    return options;
+}
+
 int train__grpo_pulls(const train_config *c, const train_kernels *kernels) {
     return c->grpo.refit == TRAIN_REFIT_PULL || (c->grpo.refit == TRAIN_REFIT_AUTO && !kernels->host_memory);
 }

@@ -23,6 +23,9 @@ typedef struct train__meeting {
     char address[512], token[256];
 } train__meeting;
 
+/* Of a collective refit: what the configuration says of buffers. The same on every rank. */
+ravel_refit_options train__grpo_buffers(const train_config *config);
+
 /* Whether generators shall pull, where their machine allows it. */
 int train__grpo_pulls(const train_config *config, const train_kernels *kernels);
 /* `gpu`: this rank's. Where pulling is the way, *place is open and is the caller's to close. */

@@ -67,9 +67,8 @@ static ravel_publish_options publication_of(const train__grpo *g) {
 /* Step by step with the generators (grpo_generate.c, open_refit). */
 ravel_status train__grpo_refit_open(train__grpo *g, ravel_error *err) {
     const train_grpo_options *o = &g->config->grpo;
-    ravel_refit_options options;
+    const ravel_refit_options options = train__grpo_buffers(g->config);
     int pulls = 0;
-    ravel_refit_options_default(&options);
     ravel_status status = ravel_agree(g->world, RAVEL_OK, err);
     const train_kernels *kernels = train_parts_kernels(train_learner_parts(g->learner));
     if (!status) status = train__grpo_way(g->config, kernels, g->config->model.gpu, g->world, &g->place, &pulls, err);
