@@ -82,6 +82,12 @@ ok "a run without a checkpoint is not begun again" '[ $? = 1 ] && grep -q "has n
 tiny="--ranks 1 --prompts 2 --group-size 2 --steps 1 --max-tokens 4 $small"
 refuse 2 'not both' grpo --data answers.jsonl --task sort
 refuse 2 '0 (off) or above 1' grpo --dual-clip 0.5
+refuse 2 'refit-buffer-size 100' grpo --refit-buffer-size 100
+RAVEL_REFIT_NUM_BUFFERS=many; export RAVEL_REFIT_NUM_BUFFERS
+refuse 2 'RAVEL_REFIT_NUM_BUFFERS is .many.' grpo --task sort $tiny --refit collective
+timeout 300 "$ravel" train grpo --task sort $tiny --refit-buffers 2 --refit-buffer-size 8k --run buffers >out 2>&1
+ok "with --refit-buffers the environment is not looked at" '[ $? = 0 ]'
+unset RAVEL_REFIT_NUM_BUFFERS
 refuse 1 '2 of 2 rows of none.jsonl cannot be used' grpo --data none.jsonl $tiny
 ok "... because nothing can score them" 'grep -q "no --reward-command" out'
 refuse 1 '1 of 2 rows of some.jsonl cannot be used' grpo --data some.jsonl $tiny

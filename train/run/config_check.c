@@ -225,6 +225,10 @@ static ravel_status check_grpo(const train_config *c, ravel_error *err) {
                                "learnt; give one above 0");
     if (!o->publish && (o->publish_open || o->publish_allow || o->publish_host))
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "--publish-... describe a publication; say where: --publish");
+    if ((o->refit_buffer_size > 0 && o->refit_buffer_size < 4096) || (o->refit_memory > 0 && o->refit_memory < 1e-6))
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "--refit-buffer-size %lld, --refit-memory %g; allowed is from 4k, from 0.000001, or 0",
+                               (long long)o->refit_buffer_size, o->refit_memory);
     if (o->prompts < o->updates)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "%lld prompts cannot be dealt to %d updates",
                                (long long)o->prompts, o->updates);
