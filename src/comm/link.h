@@ -30,8 +30,8 @@
  * kernel's keep-alive, and by bytes that stay unacknowledged, within options.keepalive. A peer that runs but does not
  * poll is found only where options.silence is set: each side sends a heartbeat every options.heartbeat while it polls.
  *
- * What crosses the wire is written down in comm/link_frame.h. Everything from it is checked before it is used. It is not
- * encrypted: between machines that do not trust the network, put a tunnel (TLS, WireGuard, ssh -L) underneath.
+ * What crosses the wire is written down in comm/link_frame.h. Everything from it is checked before it is used, and carries a tag that
+ * nobody can make who does not know the token (comm/mac.h). It is not encrypted.
  *
  * Threads: a hub and its links belong to one thread at a time; ravel__hub_wake may be called from any. */
 #ifndef RAVEL_COMM_LINK_H
@@ -76,7 +76,7 @@ typedef struct ravel__hub_handler {
     int (*up)(void *user, ravel__link *link, const void *hello, int32_t bytes);
     /* A message with a body begins: where its bytes go, room for head->bytes. NULL: they are read and dropped. May be NULL. */
     void *(*place)(void *user, ravel__link *link, const ravel__message *head);
-    /* The whole message has arrived and, unless it was sent raw, its checksum is right; body: what `place` returned. */
+    /* The whole message has arrived and, unless it was sent raw inside a machine, its tag is right; body: what `place` returned. */
     void (*message)(void *user, ravel__link *link, const ravel__message *head, void *body);
     /* The body that was sent with this token is the caller's again. May be NULL. */
     void (*sent)(void *user, ravel__link *link, void *token);
@@ -130,7 +130,8 @@ void ravel__hub_wake(ravel__hub *hub);
  * E_ARGUMENT: longer than the peer takes. E_STATE: the link is not up or is lost; `down` says why. */
 ravel_status ravel__link_send(ravel__link *link, const ravel__message *head, const void *body, void *token,
                               ravel_error *err);
-/* The same without a checksum of the body: for bytes whose hash the receiver knows and compares anyway. */
+/* The same without a tag of the body inside a machine: for bytes whose hash the receiver knows and compares anyway. Over TCP, where
+ * others could change both, as ravel__link_send. */
 ravel_status ravel__link_send_raw(ravel__link *link, const ravel__message *head, const void *body, void *token,
                                   ravel_error *err);
 /* Cancels a send: the caller may reuse the body at once, and `sent` is not called. The rest is sent from a copy, since

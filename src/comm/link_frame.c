@@ -1,8 +1,6 @@
 #include "comm/link_frame.h"
 
 #include "base/assert.h"
-#include "base/hash.h"
-#include "base/rng.h"
 
 #include <string.h>
 
@@ -78,31 +76,39 @@ void ravel__link_proof(const char *token, const char *word, const uint8_t *conne
 
 /* ---- frames --------------------------------------------------------------------------------------------- */
 
-static uint32_t check_of(const uint8_t *bytes, uint64_t salt) {
-    ravel__hash h = ravel__hash_begin(salt);
-    ravel__hash_u64(&h, ravel__read32(bytes + 4));
-    for (int at = 8; at < RAVEL__HEAD_BYTES; at += 8) ravel__hash_u64(&h, ravel__read64(bytes + at));
-    return (uint32_t)ravel__hash_end(h);
+enum { TAGGED = RAVEL__HEAD_BYTES - 8 + 8 }; /* the head after its tag, and the whole number */
+
+static uint64_t tag_of(const uint8_t *bytes, const ravel__mac_key *key, uint64_t number) {
+    uint8_t text[TAGGED];
+    memcpy(text, bytes + 8, RAVEL__HEAD_BYTES - 8);
+    ravel__le64(text + RAVEL__HEAD_BYTES - 8, number);
+    return ravel__mac_text(key, text, sizeof text);
 }
 
-void ravel__frame_write(const ravel__frame *f, uint64_t salt, uint8_t bytes[RAVEL__HEAD_BYTES]) {
-    ravel__le32(bytes + 4, f->type);
-    ravel__le32(bytes + 8, f->number);
+void ravel__frame_write(const ravel__frame *f, const ravel__mac_key *key, uint8_t bytes[RAVEL__HEAD_BYTES]) {
+    ravel__le32(bytes + 8, f->type | (uint32_t)(f->number & 0xffff) << 16);
     ravel__le32(bytes + 12, f->kind);
     ravel__le64(bytes + 16, f->id);
     ravel__le64(bytes + 24, f->bytes);
-    ravel__le32(bytes, check_of(bytes, salt));
+    ravel__le64(bytes, tag_of(bytes, key, f->number));
 }
 
-const char *ravel__frame_read(const uint8_t bytes[RAVEL__HEAD_BYTES], uint64_t salt, uint32_t number, uint64_t most,
-                              ravel__frame *f) {
-    if (ravel__read32(bytes) != check_of(bytes, salt)) return "a damaged frame";
-    f->type = ravel__read32(bytes + 4);
-    f->number = ravel__read32(bytes + 8);
+/* What a wrong tag means: the head is that of another frame of this link, near this one, or of none. */
+static const char *misplaced(const uint8_t *bytes, const ravel__mac_key *key, uint64_t number) {
+    int16_t away = (int16_t)(uint16_t)((ravel__read32(bytes + 8) >> 16) - (uint32_t)number);
+    if (away == 0 || ravel__read64(bytes) != tag_of(bytes, key, number + (uint64_t)(int64_t)away))
+        return "a frame that was changed on the way, or was made by somebody else";
+    return away < 0 ? "a frame that came before (it was repeated on the way)" : "a frame too early (one was lost or moved on the way)";
+}
+
+const char *ravel__frame_read(const uint8_t bytes[RAVEL__HEAD_BYTES], const ravel__mac_key *key, uint64_t number,
+                              uint64_t most, ravel__frame *f) {
+    if (ravel__read64(bytes) != tag_of(bytes, key, number)) return misplaced(bytes, key, number);
+    f->type = ravel__read32(bytes + 8) & 0xffff;
+    f->number = number;
     f->kind = ravel__read32(bytes + 12);
     f->id = ravel__read64(bytes + 16);
     f->bytes = ravel__read64(bytes + 24);
-    if (f->number != number) return "a frame out of order";
     if (f->type < RAVEL__FRAME_MESSAGE || f->type >= RAVEL__FRAME_TYPES) return "a frame of an unknown type";
     if (f->bytes > most) return "a frame longer than this side takes";
     if (f->type == RAVEL__FRAME_HEARTBEAT && f->bytes) return "a heartbeat with a body";
@@ -114,23 +120,24 @@ const char *ravel__frame_read(const uint8_t bytes[RAVEL__HEAD_BYTES], uint64_t s
 
 /* ---- shared memory -------------------------------------------------------------------------------------- */
 
-static uint32_t check_record(uint64_t salt, uint32_t number, uint64_t at, uint32_t piece) {
-    ravel__hash h = ravel__hash_begin(salt);
-    ravel__hash_u64(&h, (uint64_t)number << 32 | piece);
-    ravel__hash_u64(&h, at);
-    return (uint32_t)ravel__hash_end(h);
+static uint32_t check_record(const ravel__mac_key *key, uint64_t number, uint64_t at, uint32_t piece) {
+    uint8_t text[20]; /* shorter than a head's */
+    ravel__le64(text, number);
+    ravel__le64(text + 8, at);
+    ravel__le32(text + 16, piece);
+    return (uint32_t)ravel__mac_text(key, text, sizeof text);
 }
 
-void ravel__ring_record_write(uint64_t salt, uint32_t number, uint64_t at, uint32_t piece,
+void ravel__ring_record_write(const ravel__mac_key *key, uint64_t number, uint64_t at, uint32_t piece,
                               uint8_t bytes[RAVEL__RECORD_BYTES]) {
     ravel__le32(bytes, piece);
-    ravel__le32(bytes + 4, check_record(salt, number, at, piece));
+    ravel__le32(bytes + 4, check_record(key, number, at, piece));
 }
 
-const char *ravel__ring_record_read(const uint8_t bytes[RAVEL__RECORD_BYTES], uint64_t salt, uint32_t number,
-                                    uint64_t at, uint64_t left, uint32_t *piece) {
+const char *ravel__ring_record_read(const uint8_t bytes[RAVEL__RECORD_BYTES], const ravel__mac_key *key,
+                                    uint64_t number, uint64_t at, uint64_t left, uint32_t *piece) {
     *piece = ravel__read32(bytes);
-    if (ravel__read32(bytes + 4) != check_record(salt, number, at, *piece)) return "a damaged record";
+    if (ravel__read32(bytes + 4) != check_record(key, number, at, *piece)) return "a damaged record";
     if (*piece == 0 || *piece > RAVEL__RING_BYTES || *piece > left) return "a piece longer than its body or its ring";
     return NULL;
 }
@@ -140,19 +147,4 @@ int ravel__ring_room(uint64_t produced, uint64_t freed, uint64_t consumed, uint6
     *room = RAVEL__RING_BYTES - (produced - consumed);
     RAVEL_ASSERT(*room <= RAVEL__RING_BYTES);
     return 1;
-}
-
-/* ---- bodies --------------------------------------------------------------------------------------------- */
-
-void ravel__body_sum_begin(ravel__body_sum *s, uint64_t salt, uint32_t number) {
-    ravel__xxh3_begin(&s->hash);
-    s->salt = ravel__mix64(salt + ((uint64_t)number << 8));
-}
-
-void ravel__body_sum_add(ravel__body_sum *s, const void *data, size_t bytes) {
-    ravel__xxh3_add(&s->hash, data, bytes);
-}
-
-uint64_t ravel__body_sum_end(const ravel__body_sum *s) {
-    return ravel__mix64(ravel__xxh3_end(&s->hash) ^ s->salt);
 }

@@ -13,18 +13,18 @@
  *               24 u64 most bytes of a body that this side takes  32 nonce[32]  64 zero[32]  96 hello
  *     refusal    a greeting of role 3 instead of the accepting side's greeting or proof: the hello is the reason, a sentence,
  *               and at 24 there is 1 if the peer may try again soon
- *     frame      0 u32 check   4 u16 type  6 u16 zero  8 u32 number of the frame  12 u32 kind  16 u64 id  24 u64 bytes
- *               32 body[bytes] and, where bytes > 0 and the type is not RAW, u64 checksum of the body
+ *     frame      0 u64 tag of the head   8 u16 type  10 u16 number of the frame, its low bits  12 u32 kind  16 u64 id  24 u64 bytes
+ *               32 body[bytes] and, if bytes > 0 and the type is not RAW, u64 tag of the body
  *     In a SHARED frame the body is in shared memory (link_memory.c), and records take its place, one per piece:
- *                0 u32 bytes of the piece  4 u32 check
+ *                0 u32 bytes of the piece  4 u32 low half of its tag
  *
- * `check` covers the head, and both it and the body's checksum are salted with a number that the handshake made for this
- * link and direction. So bytes that were lost, repeated, reordered or taken from another link are detected. This
- * protects against accidents; against an attacker who can change bytes on the network use a tunnel (TLS, WireGuard). */
+ * Tags are keyed (comm/mac.h) by a secret that the handshake makes for this link and direction, and cover the number of the frame, which
+ * counts from 0 and is never used again. So bytes that were changed, lost, repeated, reordered, or taken from another link or direction are
+ * detected, whoever did it, unless he knows the token. RAW frames are taken only where nobody can be in between: inside a machine. */
 #ifndef RAVEL_COMM_LINK_FRAME_H
 #define RAVEL_COMM_LINK_FRAME_H
 
-#include "base/xxh3.h"
+#include "comm/mac.h"
 #include "comm/sha256.h"
 
 enum {
@@ -38,7 +38,7 @@ enum {
 };
 enum { RAVEL__ROLE_CONNECTS = 1, RAVEL__ROLE_ACCEPTS, RAVEL__ROLE_REFUSES };
 enum { RAVEL__TOKEN_NONE, RAVEL__TOKEN_GIVEN, RAVEL__TOKEN_USER, RAVEL__TOKEN_KINDS };
-/* RAW: a message whose body has no checksum here, since the receiver verifies its bytes itself. RING: descriptors of shared
+/* RAW: a message whose body has no tag here, since the receiver verifies its bytes itself; not over TCP. RING: descriptors of shared
  * memory come with it. SHARED and SHARED_RAW: MESSAGE and RAW whose body is there. */
 enum {
     RAVEL__FRAME_MESSAGE = 1,
@@ -70,39 +70,29 @@ void ravel__peer_text(const uint8_t *from, size_t bytes, char *text, size_t room
 const char *ravel__token_mismatch(uint32_t accepts, uint32_t connects);
 
 /* HMAC of both greetings (with their hellos; the connecting side's first) and a word: "connects" and "accepts" for the
- * proofs, "salt" for the salts. */
+ * proofs, "connects key" and "accepts key" for the secrets of the two directions. */
 void ravel__link_proof(const char *token, const char *word, const uint8_t *connects, size_t connects_bytes,
                        const uint8_t *accepts, size_t accepts_bytes, uint8_t digest[RAVEL__SHA256_BYTES]);
 
 typedef struct ravel__frame {
-    uint32_t type, number, kind;
-    uint64_t id, bytes;
+    uint32_t type, kind;
+    uint64_t number, id, bytes;
 } ravel__frame;
 
-void ravel__frame_write(const ravel__frame *f, uint64_t salt, uint8_t bytes[RAVEL__HEAD_BYTES]);
+void ravel__frame_write(const ravel__frame *f, const ravel__mac_key *key, uint8_t bytes[RAVEL__HEAD_BYTES]);
 /* NULL, or what is wrong. `number`: of the next frame of this link; most: the largest body that is taken. */
-const char *ravel__frame_read(const uint8_t bytes[RAVEL__HEAD_BYTES], uint64_t salt, uint32_t number, uint64_t most,
-                              ravel__frame *f);
+const char *ravel__frame_read(const uint8_t bytes[RAVEL__HEAD_BYTES], const ravel__mac_key *key, uint64_t number,
+                              uint64_t most, ravel__frame *f);
 
 /* A record: the piece of `bytes` that lies at `at` in the body of frame `number`. */
-void ravel__ring_record_write(uint64_t salt, uint32_t number, uint64_t at, uint32_t piece,
+void ravel__ring_record_write(const ravel__mac_key *key, uint64_t number, uint64_t at, uint32_t piece,
                               uint8_t bytes[RAVEL__RECORD_BYTES]);
 /* NULL, or what is wrong. left: bytes of the body from `at` on. */
-const char *ravel__ring_record_read(const uint8_t bytes[RAVEL__RECORD_BYTES], uint64_t salt, uint32_t number,
-                                    uint64_t at, uint64_t left, uint32_t *piece);
+const char *ravel__ring_record_read(const uint8_t bytes[RAVEL__RECORD_BYTES], const ravel__mac_key *key,
+                                    uint64_t number, uint64_t at, uint64_t left, uint32_t *piece);
 /* Free bytes of a ring after `produced` bytes were written, of which the receiver reports `consumed`, and before that
  * `freed`. 0: the report is impossible. */
 int ravel__ring_room(uint64_t produced, uint64_t freed, uint64_t consumed, uint64_t *room);
-
-/* The checksum of a body, piece by piece: its XXH3, salted. */
-typedef struct ravel__body_sum {
-    ravel__xxh3 hash;
-    uint64_t salt;
-} ravel__body_sum;
-
-void ravel__body_sum_begin(ravel__body_sum *s, uint64_t salt, uint32_t number);
-void ravel__body_sum_add(ravel__body_sum *s, const void *data, size_t bytes);
-uint64_t ravel__body_sum_end(const ravel__body_sum *s);
 
 static inline void ravel__le32(uint8_t *to, uint32_t x) {
     for (int i = 0; i < 4; i++) to[i] = (uint8_t)(x >> 8 * i);

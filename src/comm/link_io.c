@@ -71,11 +71,11 @@ static void sum_ahead(ravel__link *link, link_out *o) {
     if (!o->sum_bytes || o->summed >= o->bytes || o->summed - sent >= SLICE) return;
     RAVEL_ASSERT(o->summed >= sent && !o->shared); /* no byte goes before it is summed */
     int64_t part = o->bytes - o->summed < SLICE ? o->bytes - o->summed : SLICE;
-    if (o->summed == 0) ravel__body_sum_begin(&link->summing, link->out_salt, o->number);
-    ravel__body_sum_add(&link->summing, o->body + o->summed, (size_t)part);
+    if (o->summed == 0) ravel__mac_begin(&link->summing, &link->out_key, o->number);
+    ravel__mac_add(&link->summing, o->body + o->summed, (size_t)part);
     o->summed += part;
     RAVEL_ASSERT(part > 0 && o->summed <= o->bytes);
-    if (o->summed == o->bytes) ravel__le64(o->sum, ravel__body_sum_end(&link->summing));
+    if (o->summed == o->bytes) ravel__le64(o->sum, ravel__mac_end(&link->summing));
 }
 
 static int is_raw(uint32_t type) {
@@ -108,14 +108,14 @@ static int next_record(ravel__link *link, link_out *o) {
     if (put < 0) spoil(link, "the peer wrote garbage into the shared memory");
     if (put <= 0) return 0;
     RAVEL_ASSERT(put <= o->bytes - o->summed && put <= RAVEL__RING_BYTES);
-    ravel__ring_record_write(link->out_salt, o->number, (uint64_t)o->summed, (uint32_t)put, o->head);
-    if (o->sum_bytes && o->summed == 0) ravel__body_sum_begin(&link->summing, link->out_salt, o->number);
-    if (o->sum_bytes) ravel__body_sum_add(&link->summing, o->body + o->summed, (size_t)put);
+    ravel__ring_record_write(&link->out_key, o->number, (uint64_t)o->summed, (uint32_t)put, o->head);
+    if (o->sum_bytes && o->summed == 0) ravel__mac_begin(&link->summing, &link->out_key, o->number);
+    if (o->sum_bytes) ravel__mac_add(&link->summing, o->body + o->summed, (size_t)put);
     o->summed += put;
     o->done = 0;
     o->head_bytes = RAVEL__RECORD_BYTES;
     if (o->summed < o->bytes || !o->sum_bytes) return 1;
-    ravel__le64(o->head + RAVEL__RECORD_BYTES, ravel__body_sum_end(&link->summing));
+    ravel__le64(o->head + RAVEL__RECORD_BYTES, ravel__mac_end(&link->summing));
     o->head_bytes += RAVEL__SUM_BYTES;
     return 1;
 }
@@ -213,12 +213,12 @@ static int send_at_once(ravel__link *link, const ravel__frame *f, const void *bo
     int64_t body_bytes = (int64_t)f->bytes, bytes = RAVEL__HEAD_BYTES + body_bytes;
     if (link->first || link->writing || body_bytes > SMALL || f->type == RAVEL__FRAME_RING) return 0;
     RAVEL_ASSERT(link->frames == 0 && link->unsent == 0 && body_bytes >= 0);
-    ravel__frame_write(f, link->out_salt, whole);
+    ravel__frame_write(f, &link->out_key, whole);
     if (body_bytes > 0) memcpy(whole + RAVEL__HEAD_BYTES, body, (size_t)body_bytes);
     if (body_bytes > 0 && !is_raw(f->type)) {
-        ravel__body_sum_begin(&link->summing, link->out_salt, f->number);
-        ravel__body_sum_add(&link->summing, body, (size_t)body_bytes);
-        ravel__le64(whole + bytes, ravel__body_sum_end(&link->summing));
+        ravel__mac_begin(&link->summing, &link->out_key, f->number);
+        ravel__mac_add(&link->summing, body, (size_t)body_bytes);
+        ravel__le64(whole + bytes, ravel__mac_end(&link->summing));
         bytes += RAVEL__SUM_BYTES;
     }
     ssize_t sent = send(link->fd, whole, (size_t)bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -237,13 +237,13 @@ static int send_at_once(ravel__link *link, const ravel__frame *f, const void *bo
 ravel_status ravel__link_frame(ravel__link *link, uint32_t type, const ravel__message *head, const void *body,
                                void *token, ravel_error *err) {
     RAVEL_ASSERT(link->state == LINK_UP && head->bytes >= 0 && type > 0 && type < RAVEL__FRAME_TYPES);
-    ravel__frame f = {type, link->out_number, head->kind, head->id, (uint64_t)head->bytes};
+    ravel__frame f = {type, head->kind, link->out_number, head->id, (uint64_t)head->bytes};
     if (!token && link->fd >= 0 && send_at_once(link, &f, body)) return RAVEL_OK;
     link_out *o = ravel__link_queue(link, body, head->bytes, !token && head->bytes > 0);
     if (!o) return ravel__no_memory(err, sizeof *o + (size_t)head->bytes, "a message");
     o->gives = type == RAVEL__FRAME_RING;
     o->shared = type == RAVEL__FRAME_SHARED || type == RAVEL__FRAME_SHARED_RAW;
-    ravel__frame_write(&f, link->out_salt, o->head);
+    ravel__frame_write(&f, &link->out_key, o->head);
     o->number = link->out_number++;
     o->head_bytes = RAVEL__HEAD_BYTES;
     o->sum_bytes = head->bytes > 0 && !is_raw(type) ? RAVEL__SUM_BYTES : 0;
@@ -276,7 +276,7 @@ ravel_status ravel__link_send(ravel__link *link, const ravel__message *head, con
 
 ravel_status ravel__link_send_raw(ravel__link *link, const ravel__message *head, const void *body, void *token,
                                   ravel_error *err) {
-    return send_as(link, RAVEL__FRAME_RAW, head, body, token, err);
+    return send_as(link, link->is_tcp ? RAVEL__FRAME_MESSAGE : RAVEL__FRAME_RAW, head, body, token, err);
 }
 
 int ravel__link_detach(ravel__link *link, void *token) {
@@ -323,7 +323,7 @@ static void begin_body(ravel__link *link) {
     RAVEL_ASSERT(link->frame.bytes <= (uint64_t)link->hub->options.max_body);
     link->body = NULL;
     if (!link->frame.bytes) return;
-    ravel__body_sum_begin(&link->running, link->in_salt, link->frame.number);
+    ravel__mac_begin(&link->running, &link->in_key, link->frame.number);
     if (link->frame.type == RAVEL__FRAME_GOODBYE)
         link->body = link->goodbye;
     else if (hub->handler.place)
@@ -360,10 +360,14 @@ static void damaged(ravel__link *link, const char *what) {
 
 static void take_head(ravel__link *link) {
     RAVEL_ASSERT(link->in_end - link->in_at >= RAVEL__HEAD_BYTES);
-    const char *wrong = ravel__frame_read(link->in + link->in_at, link->in_salt, link->in_number,
+    const char *wrong = ravel__frame_read(link->in + link->in_at, &link->in_key, link->in_number,
                                           (uint64_t)link->hub->options.max_body, &link->frame);
     if (wrong) {
         damaged(link, wrong);
+        return;
+    }
+    if (link->is_tcp && is_raw(link->frame.type)) {
+        damaged(link, "a body without a tag");
         return;
     }
     if (is_shared(link) && !ravel__ring_is_mapped(link)) {
@@ -382,7 +386,7 @@ static void sum_body(ravel__link *link) {
     uint64_t upto = link->got == link->frame.bytes ? link->got : link->got / SUM_STEP * SUM_STEP;
     RAVEL_ASSERT(link->got <= link->frame.bytes && link->summed <= upto);
     if (link->body && upto > link->summed && !is_raw(link->frame.type))
-        ravel__body_sum_add(&link->running, link->body + link->summed, (size_t)(upto - link->summed));
+        ravel__mac_add(&link->running, link->body + link->summed, (size_t)(upto - link->summed));
     link->summed = upto;
     if (link->got == link->frame.bytes) link->stage = IN_SUM;
 }
@@ -401,7 +405,7 @@ static void take_body(ravel__link *link) {
 static void take_record(ravel__link *link) {
     RAVEL_ASSERT(link->stage == IN_RECORD && link->got < link->frame.bytes && ravel__ring_is_mapped(link));
     uint32_t piece;
-    const char *wrong = ravel__ring_record_read(link->in + link->in_at, link->in_salt, link->frame.number, link->got,
+    const char *wrong = ravel__ring_record_read(link->in + link->in_at, &link->in_key, link->frame.number, link->got,
                                                 link->frame.bytes - link->got, &piece);
     if (wrong) {
         damaged(link, wrong);
@@ -426,8 +430,8 @@ static void take_sum(ravel__link *link) {
     RAVEL_ASSERT(link->stage == IN_SUM && link->got == link->frame.bytes);
     uint64_t sum = ravel__read64(link->in + link->in_at);
     link->in_at += RAVEL__SUM_BYTES;
-    if (link->body && sum != ravel__body_sum_end(&link->running))
-        damaged(link, "a body whose checksum is wrong");
+    if (link->body && sum != ravel__mac_end(&link->running))
+        damaged(link, "a body that was changed on the way, or was made by somebody else");
     else
         end_frame(link);
 }

@@ -424,10 +424,12 @@ static int take_refusal(ravel__link *link, int32_t here) {
 static void come_up(ravel__link *link) {
     RAVEL_ASSERT(link->state == LINK_PROVES && !link->was_up && link->in_number == 0 && link->out_number == 0);
     ravel__hub *hub = link->hub;
-    uint8_t salt[RAVEL__SHA256_BYTES];
-    prove(link, "salt", salt);
-    link->out_salt = ravel__read64(salt + (link->connects ? 0 : 8));
-    link->in_salt = ravel__read64(salt + (link->connects ? 8 : 0));
+    uint8_t secret[RAVEL__SHA256_BYTES];
+    prove(link, "connects key", secret);
+    ravel__mac_key_make(link->connects ? &link->out_key : &link->in_key, secret);
+    prove(link, "accepts key", secret);
+    ravel__mac_key_make(link->connects ? &link->in_key : &link->out_key, secret);
+    explicit_bzero(secret, sizeof secret);
     link->state = LINK_UP;
     link->trouble[0] = '\0'; /* of earlier attempts: it explains nothing that happens from here on */
     link->was_up = 1;

@@ -33,7 +33,7 @@ typedef struct link_out {
     struct link_out *next;
     uint8_t head[RAVEL__HEAD_BYTES], sum[RAVEL__SUM_BYTES];
     int32_t head_bytes, sum_bytes; /* 0 or all */
-    uint32_t number;
+    uint64_t number;
     int32_t
         shared;    /* the body goes through the ring: `head` is the head, then one record after the other and the sum */
     int32_t gives; /* the ring's descriptors go with it */
@@ -92,14 +92,14 @@ struct ravel__link {
     link_stage stage;
     ravel__frame frame;
     uint8_t *body; /* where it goes; NULL: nowhere */
-    uint64_t got, summed, in_salt, out_salt;
-    uint32_t in_number, out_number;
-    ravel__body_sum running;
+    uint64_t got, summed, in_number, out_number;
+    ravel__mac_key in_key, out_key;
+    ravel__mac running;
     uint8_t goodbye[RAVEL__HELLO_MOST + 1];
     /* out */
     link_out *first, *last;
     int64_t unsent, frames;  /* bytes and frames of the queue */
-    ravel__body_sum summing; /* of the one frame that is summed in part */
+    ravel__mac summing;      /* of the one frame that is summed in part */
     int64_t last_in_ns, last_out_ns, stuck_ns;
     link_ring rings[2]; /* RING_OUT, RING_IN */
     int given[2];       /* descriptors that came and were not looked at yet; -1: none */

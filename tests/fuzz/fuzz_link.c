@@ -8,25 +8,34 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
+static ravel__mac_key key;
+
 static void try_greeting(const uint8_t *data) {
     ravel__greeting g;
     uint8_t again[RAVEL__GREETING_BYTES];
+    if (!ravel__greeting_read(data, RAVEL__ROLE_ACCEPTS, &g) && g.role == RAVEL__ROLE_REFUSES) {
+        char text[64];
+        ravel__peer_text(data + 32, 32 + g.hello_bytes % 32, text, sizeof text);
+        if (strlen(text) != 32 + g.hello_bytes % 32) abort();
+        (void)ravel__token_mismatch(g.token_kind, g.token_kind);
+    }
     if (ravel__greeting_read(data, RAVEL__ROLE_CONNECTS, &g)) return;
     if (g.hello_bytes > RAVEL__HELLO_MOST || g.role != RAVEL__ROLE_CONNECTS) abort();
     ravel__greeting_write(&g, again);
-    if (memcmp(again, data, 20) != 0 || memcmp(again + 24, data + 24, 40) != 0) abort();
+    if (memcmp(again, data, 24) != 0 || memcmp(again + 24, data + 24, 40) != 0) abort();
 }
 
 static void try_frame(const uint8_t *data) {
     ravel__frame f;
     uint8_t again[RAVEL__HEAD_BYTES], fixed[RAVEL__HEAD_BYTES];
     memcpy(fixed, data, sizeof fixed);
-    f = (ravel__frame){ravel__read32(data + 4), ravel__read32(data + 8), ravel__read32(data + 12),
+    f = (ravel__frame){ravel__read32(data + 8) & 0xffff, ravel__read32(data + 12), ravel__read64(data) % 5,
                        ravel__read64(data + 16), ravel__read64(data + 24)};
-    ravel__frame_write(&f, 7, fixed); /* the check is right: what else is looked at? */
-    if (ravel__frame_read(fixed, 7, 3, 1 << 20, &f)) return;
+    (void)ravel__frame_read(data, &key, 3, 1 << 20, &f);
+    ravel__frame_write(&f, &key, fixed); /* the tag is right: what else is looked at? */
+    if (ravel__frame_read(fixed, &key, 3, 1 << 20, &f)) return;
     if (f.number != 3 || f.bytes > 1 << 20 || f.type < 1 || f.type >= RAVEL__FRAME_TYPES) abort();
-    ravel__frame_write(&f, 7, again);
+    ravel__frame_write(&f, &key, again);
     if (memcmp(again, fixed, sizeof again) != 0) abort();
 }
 
@@ -36,9 +45,9 @@ static void try_ring(const uint8_t *data) {
     uint32_t piece;
     uint64_t left = ravel__read64(data + 8) % (16 << 20), produced = ravel__read64(data + 16),
              freed = ravel__read64(data + 24), consumed = ravel__read64(data + 32), room = 0;
-    (void)ravel__ring_record_read(data, 7, 3, 0, left, &piece);
-    ravel__ring_record_write(7, 3, 0, ravel__read32(data), record); /* the check is right */
-    if (!ravel__ring_record_read(record, 7, 3, 0, left, &piece) &&
+    (void)ravel__ring_record_read(data, &key, 3, 0, left, &piece);
+    ravel__ring_record_write(&key, 3, 0, ravel__read32(data), record); /* the check is right */
+    if (!ravel__ring_record_read(record, &key, 3, 0, left, &piece) &&
         (piece == 0 || piece > left || piece > RAVEL__RING_BYTES))
         abort();
     if (ravel__ring_room(produced, freed, consumed, &room) &&
@@ -64,6 +73,7 @@ static void try_text(const uint8_t *data, size_t bytes) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     uint8_t room[RAVEL__GREETING_BYTES] = {0};
     memcpy(room, data, bytes < sizeof room ? bytes : sizeof room);
+    if (!key.text[0]) ravel__mac_key_make(&key, (const uint8_t *)"a secret of thirty-two bytes ...");
     try_greeting(room);
     try_frame(room);
     try_ring(room);

@@ -878,3 +878,155 @@ TEST(comm_link_gives_no_wrong_byte_and_no_hang_whatever_happens_on_the_way) {
         one_fault(&rng, (harm)(1 + i % (HARMS - 1)));
     }
 }
+
+/* ---- somebody in between ---------------------------------------------------------------------------------- */
+
+/* He reads and writes all bytes and knows the protocol, but not the token: he takes the client's frames apart and does something
+ * to frame number DUE. */
+typedef enum trick {
+    HONEST,
+    FLIP_HEAD,
+    FLIP_BODY,
+    FLIP_TAG,
+    REPLAY,
+    DROP,
+    REORDER,
+    HALVE,
+    END_EARLY,
+    SPLICE,
+    REFLECT,
+    RELABEL,
+    TRICKS
+} trick;
+enum { DUE = 5, FRAMES = 9, FRAME_BODY = 700, FRAME_ALL = RAVEL__HEAD_BYTES + FRAME_BODY + RAVEL__SUM_BYTES };
+
+typedef struct middle {
+    relay sockets;
+    trick how;
+    uint8_t stream[RAVEL__GREETING_BYTES + 64 + (FRAMES + 1) * FRAME_ALL], earlier[FRAME_ALL], back[FRAME_ALL];
+    size_t bytes, handshake, sent; /* of `stream`; before the first frame; frames that went on */
+    size_t returned;               /* bytes of the server's first frame, after its greeting and proof */
+    int64_t skipped;
+} middle;
+
+static void middle_send(middle *m, const uint8_t *bytes, size_t count) {
+    if (m->sockets.out >= 0) (void)!send(m->sockets.out, bytes, count, MSG_NOSIGNAL);
+}
+
+static void middle_end(middle *m) {
+    if (m->sockets.out >= 0) (void)shutdown(m->sockets.out, SHUT_WR);
+}
+
+static void middle_trick(middle *m, uint8_t *frame) {
+    ravel__mac_key guessed;
+    uint8_t copy[2 * FRAME_ALL];
+    memcpy(copy, frame, m->how == REORDER ? 2 * FRAME_ALL : FRAME_ALL);
+    if (m->how == FLIP_HEAD) copy[16] ^= 1;
+    if (m->how == FLIP_BODY) copy[RAVEL__HEAD_BYTES + 300] ^= 1;
+    if (m->how == FLIP_TAG) copy[FRAME_ALL - 1] ^= 1;
+    if (m->how == SPLICE) memcpy(copy, m->earlier, FRAME_ALL);
+    if (m->how == REFLECT) memcpy(copy, m->back, FRAME_ALL);
+    if (m->how == RELABEL) { /* a head of his own, with the right number and a key from what is on the wire */
+        ravel__frame f = {RAVEL__FRAME_MESSAGE, 1, DUE, 99, FRAME_BODY};
+        ravel__mac_key_make(&guessed, m->stream + 32);
+        ravel__frame_write(&f, &guessed, copy);
+    }
+    if (m->how == REORDER) {
+        middle_send(m, copy + FRAME_ALL, FRAME_ALL);
+        m->sent++;
+    }
+    if (m->how != DROP && m->how != END_EARLY) middle_send(m, copy, m->how == HALVE ? FRAME_ALL / 2 : FRAME_ALL);
+    if (m->how == REPLAY) middle_send(m, copy, FRAME_ALL);
+    if (m->how == HALVE || m->how == END_EARLY) middle_end(m);
+}
+
+static void middle_pass(middle *m) {
+    while (m->bytes >= m->handshake + (m->sent + 1) * FRAME_ALL) {
+        uint8_t *frame = m->stream + m->handshake + m->sent * FRAME_ALL;
+        int two = m->bytes >= m->handshake + (m->sent + 2) * FRAME_ALL;
+        if (m->sent == DUE && m->how == REORDER && !two) return;
+        if (m->sent == DUE && m->how == HONEST) memcpy(m->earlier, frame, FRAME_ALL);
+        if (m->sent == DUE && m->how == REFLECT && m->returned < FRAME_ALL) return;
+        if (m->sent == DUE)
+            middle_trick(m, frame);
+        else
+            middle_send(m, frame, FRAME_ALL);
+        m->sent++;
+    }
+}
+
+static void middle_poll(middle *m) {
+    relay *r = &m->sockets;
+    uint8_t in[4096];
+    int fd = accept(r->listener, NULL, NULL);
+    if (fd >= 0) {
+        r->in = fd, r->out = dial(&r->to);
+        m->bytes = m->sent = m->returned = 0, m->skipped = 0;
+    }
+    if (r->in < 0) return;
+    size_t before = m->bytes;
+    ssize_t got = recv(r->in, m->stream + m->bytes, sizeof m->stream - m->bytes, MSG_DONTWAIT);
+    if (got > 0) m->bytes += (size_t)got;
+    if (before < m->handshake) middle_send(m, m->stream + before, (m->bytes < m->handshake ? m->bytes : m->handshake) - before);
+    middle_pass(m);
+    got = recv(r->out, in, sizeof in, MSG_DONTWAIT);
+    if (got > 0) (void)!send(r->in, in, (size_t)got, MSG_NOSIGNAL);
+    int64_t first = RAVEL__GREETING_BYTES + 6 + RAVEL__SHA256_BYTES - m->skipped; /* of the server's frame in `in` */
+    for (ssize_t i = first > 0 ? first : 0; i < got && m->returned < FRAME_ALL; i++) m->back[m->returned++] = in[i];
+    if (got > 0) m->skipped += got;
+}
+
+static void send_frame(end *e, uint64_t id) {
+    uint8_t body[FRAME_BODY];
+    ravel__message head = {1, id, FRAME_BODY};
+    for (int64_t i = 0; i < FRAME_BODY; i++) body[i] = byte_of(id, i);
+    CHECK(!ravel__link_send(e->link, &head, body, NULL, NULL));
+}
+
+TEST(comm_link_ends_with_the_reason_whatever_somebody_in_between_does) {
+    static const char *const reasons[TRICKS] = {
+        [FLIP_HEAD] = "a frame that was changed on the way", [FLIP_BODY] = "a body that was changed on the way",
+        [FLIP_TAG] = "a body that was changed on the way",   [REPLAY] = "it was repeated on the way",
+        [DROP] = "one was lost or moved on the way",         [REORDER] = "one was lost or moved on the way",
+        [HALVE] = "closed the connection",                   [END_EARLY] = "closed the connection",
+        [SPLICE] = "a frame that was changed on the way",    [REFLECT] = "a frame that was changed on the way",
+        [RELABEL] = "a frame that was changed on the way"};
+    middle m = {.handshake = RAVEL__GREETING_BYTES + 6 + RAVEL__SHA256_BYTES};
+    for (int t = 0; t < TRICKS; t++) {
+        end server, client;
+        ravel_error err = RAVEL_ERROR_INIT;
+        ravel__link *link;
+        char address[RAVEL__ADDRESS_TEXT];
+        ravel__hub_options s = options_for("127.0.0.1:0", "t"), c = options_for(NULL, "t");
+        m.how = (trick)t;
+        s.heartbeat = c.heartbeat = 0;
+        CHECK_OK(open_end(&server, &s, &err), &err);
+        CHECK_OK(open_end(&client, &c, &err), &err);
+        (void)ravel__hub_set_hello(server.hub, "server", 6, NULL);
+        CHECK(relay_open(&m.sockets, ravel__hub_address(server.hub), CUT, 0));
+        CHECK_OK(ravel__hub_connect(client.hub, relay_address(&m.sockets, address), "client", 6, 60, NULL, &link, &err), &err);
+        for (int64_t end_ns = ravel__clock_ns() + 60000000000; ravel__clock_ns() < end_ns && !(server.ups && client.ups);) {
+            middle_poll(&m);
+            (void)ravel__hub_poll(client.hub, 0.0005, NULL, NULL);
+            (void)ravel__hub_poll(server.hub, 0.0005, NULL, NULL);
+        }
+        CHECK(server.ups == 1 && client.ups == 1);
+        for (uint64_t id = 0; id < FRAMES; id++) send_frame(&client, id);
+        send_frame(&server, 0);
+        int64_t most = t == HONEST ? FRAMES : DUE + (t == REPLAY);
+        for (int64_t end_ns = ravel__clock_ns() + 60000000000;
+             ravel__clock_ns() < end_ns && !server.downs && !(t == HONEST && server.messages == FRAMES);) {
+            middle_poll(&m);
+            (void)ravel__hub_poll(client.hub, 0.0005, NULL, NULL);
+            (void)ravel__hub_poll(server.hub, 0.0005, NULL, NULL);
+        }
+        CHECK_EQ(server.messages, most);
+        CHECK_EQ(server.wrong, 0);
+        CHECK_EQ(server.downs, t != HONEST);
+        if (t != HONEST) CHECK_HAS(server.why, reasons[t]);
+        if (t == HONEST) CHECK(m.bytes == m.handshake + FRAMES * (size_t)FRAME_ALL); /* the sizes above are right */
+        close_ends(&server, &client);
+        relay_close(&m.sockets);
+        (void)close(m.sockets.listener);
+    }
+}

@@ -99,21 +99,96 @@ TEST(comm_networks_hold_their_addresses) {
     CHECK(ravel__networks_check("10.0.0.0/8,::1,fd00::/8", NULL) == RAVEL_OK);
 }
 
+static ravel__mac_key random_key(ravel__rng *rng) {
+    ravel__mac_key key;
+    uint8_t secret[RAVEL__MAC_SECRET];
+    for (size_t i = 0; i < sizeof secret; i++) secret[i] = (uint8_t)ravel__rng_next(rng);
+    ravel__mac_key_make(&key, secret);
+    return key;
+}
+
 TEST(comm_frames_with_one_bit_changed_are_refused) {
     ravel__rng rng = ravel__rng_seed(check_seed());
-    for (int i = 0; i < 2000; i++) {
+    for (uint64_t i = 0; i < 2000; i++) {
         uint8_t bytes[RAVEL__HEAD_BYTES];
-        ravel__frame f = {RAVEL__FRAME_MESSAGE, (uint32_t)i, (uint32_t)ravel__rng_next(&rng), ravel__rng_next(&rng),
+        uint64_t number = i < 1000 ? i : ravel__rng_next(&rng) >> 1;
+        ravel__frame f = {RAVEL__FRAME_MESSAGE, (uint32_t)ravel__rng_next(&rng), number, ravel__rng_next(&rng),
                           ravel__rng_below(&rng, 1000)},
                      back;
-        uint64_t salt = ravel__rng_next(&rng);
-        ravel__frame_write(&f, salt, bytes);
-        CHECK(!ravel__frame_read(bytes, salt, (uint32_t)i, 1000, &back));
-        CHECK(back.kind == f.kind && back.id == f.id && back.bytes == f.bytes);
-        CHECK(ravel__frame_read(bytes, salt ^ 1, (uint32_t)i, 1000, &back) != NULL);
-        CHECK(ravel__frame_read(bytes, salt, (uint32_t)i + 1, 1000, &back) != NULL);
-        CHECK(ravel__frame_read(bytes, salt, (uint32_t)i, f.bytes ? f.bytes - 1 : 0, &back) != NULL || !f.bytes);
+        ravel__mac_key key = random_key(&rng), other = random_key(&rng);
+        ravel__frame_write(&f, &key, bytes);
+        CHECK(!ravel__frame_read(bytes, &key, number, 1000, &back));
+        CHECK(back.kind == f.kind && back.id == f.id && back.bytes == f.bytes && back.number == number);
+        CHECK_HAS(ravel__frame_read(bytes, &other, number, 1000, &back), "changed on the way");
+        CHECK_HAS(ravel__frame_read(bytes, &key, number + 1, 1000, &back), "came before");
+        CHECK_HAS(ravel__frame_read(bytes, &key, number - 3, 1000, &back), "too early");
+        CHECK(ravel__frame_read(bytes, &key, number + ((uint64_t)1 << 16), 1000, &back) != NULL);
+        CHECK(ravel__frame_read(bytes, &key, number + ((uint64_t)1 << 32), 1000, &back) != NULL);
+        CHECK(ravel__frame_read(bytes, &key, number, f.bytes ? f.bytes - 1 : 0, &back) != NULL || !f.bytes);
         bytes[ravel__rng_below(&rng, sizeof bytes)] ^= (uint8_t)(1u << ravel__rng_below(&rng, 8));
-        CHECK(ravel__frame_read(bytes, salt, (uint32_t)i, 1000, &back) != NULL);
+        CHECK(ravel__frame_read(bytes, &key, number, 1000, &back) != NULL);
     }
+}
+
+/* ---- tags ------------------------------------------------------------------------------------------------ */
+
+TEST(comm_mac_siphash_gives_its_published_vectors) { /* key 00 .. 0f, texts of 0, 1, 2, 3, 8 and 15 bytes 00 .. */
+    static const struct {
+        size_t bytes;
+        uint64_t tag;
+    } cases[] = {{0, 0x726fdb47dd0e0e31u}, {1, 0x74f839c593dc67fdu}, {2, 0x0d6c8009d9a94f5au},
+                 {3, 0x85676696d7fb7e2du}, {8, 0x93f5f5799a932462u}, {15, 0xa129ca6149be45e5u}};
+    const uint64_t key[2] = {0x0706050403020100u, 0x0f0e0d0c0b0a0908u};
+    uint8_t text[16];
+    for (int i = 0; i < 16; i++) text[i] = (uint8_t)i;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        CHECK(ravel__siphash(key, text, cases[i].bytes) == cases[i].tag);
+}
+
+/* The tag from its definition in comm/mac.h: padded chunks, Horner's rule with remainders by division. */
+static uint64_t plain_tag(const ravel__mac_key *key, uint64_t number, const uint8_t *body, size_t bytes) {
+    __extension__ typedef unsigned __int128 u128;
+    const uint64_t prime = ((uint64_t)1 << 61) - 1, low = ((uint64_t)1 << 60) - 1;
+    uint64_t words[4] = {number, bytes, 0, 0};
+    uint8_t text[32];
+    for (size_t at = 0; at < bytes; at += RAVEL__MAC_CHUNK) {
+        uint8_t chunk[RAVEL__MAC_CHUNK] = {0};
+        uint64_t d[2];
+        size_t here = bytes - at < sizeof chunk ? bytes - at : sizeof chunk;
+        memcpy(chunk, body + at, here);
+        ravel__mac_digest_reference(key, chunk, (here + 31) / 32 * 32, d);
+        const uint64_t three[3] = {d[0] & low, d[1] & low, d[0] >> 60 | d[1] >> 60 << 4};
+        for (int w = 0; w < 3; w++)
+            for (int i = 0; i < 2; i++)
+                words[2 + i] = (uint64_t)(((u128)words[2 + i] * key->points[i] + three[w]) % prime);
+    }
+    for (int i = 0; i < 4; i++) ravel__le64(text + 8 * i, words[i]);
+    return ravel__siphash(key->body, text, sizeof text);
+}
+
+TEST(comm_mac_is_the_same_however_a_body_is_cut_and_other_for_every_change) {
+    enum { MOST = 9000 };
+    ravel__rng rng = ravel__rng_seed(check_seed());
+    uint8_t *body = malloc(MOST);
+    for (int64_t i = 0; i < check_rounds(400, 20000); i++) {
+        ravel__mac_key key = random_key(&rng);
+        ravel__mac m;
+        size_t bytes = ravel__rng_below(&rng, i % 3 ? 200 : MOST), at = 0;
+        uint64_t number = ravel__rng_next(&rng);
+        for (size_t k = 0; k < bytes; k++) body[k] = i % 5 ? (uint8_t)ravel__rng_next(&rng) : 0xff;
+        ravel__mac_begin(&m, &key, number);
+        while (at < bytes) {
+            size_t part = 1 + ravel__rng_below(&rng, bytes - at);
+            ravel__mac_add(&m, body + at, part);
+            at += part;
+        }
+        uint64_t tag = ravel__mac_end(&m);
+        CHECK(tag == plain_tag(&key, number, body, bytes));
+        CHECK(tag != plain_tag(&key, number + 1, body, bytes));
+        if (bytes == 0) continue;
+        body[ravel__rng_below(&rng, bytes)] ^= (uint8_t)(1u << ravel__rng_below(&rng, 8));
+        CHECK(tag != plain_tag(&key, number, body, bytes));
+        CHECK(tag != plain_tag(&key, number, body, bytes - 1));
+    }
+    free(body);
 }
