@@ -31,7 +31,7 @@ LINK   = -pthread $(if $(SAN),-fsanitize=$(SAN)) $(LDFLAGS)
 LIBS   = -lm -ldl
 
 # Goals that build nothing need no probing.
-ifneq ($(filter-out help clean lint format test test-frameworks wheel check demo fuzz fuzzers fuzz-bundle,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(filter-out help clean lint format test test-frameworks test-peers wheel check demo fuzz fuzzers fuzz-bundle,$(or $(MAKECMDGOALS),all)),)
 include $(BUILD)/config.mk
 endif
 
@@ -88,7 +88,7 @@ endif
 TRAIN_LIBS := $(if $(HAVE_OPENBLAS),-lopenblas)
 TRAIN_DEFS := $(if $(HAVE_OPENBLAS),-DRAVEL_HAVE_OPENBLAS)
 
-.PHONY: wheel test-frameworks test-gpu check-gpu bench-gpu all lib help demo demo-real test check bench soak lint format fuzz fuzz-targets fuzzers fuzz-bundle install clean reprobe examples unit docs
+.PHONY: wheel test-frameworks test-peers test-gpu check-gpu bench-gpu all lib help demo demo-real test check bench soak lint format fuzz fuzz-targets fuzzers fuzz-bundle install clean reprobe examples unit docs
 .DEFAULT_GOAL := all
 
 all: $(STATIC) $(SHARED) $(MODULES) $(RAVEL) examples
@@ -103,6 +103,7 @@ help:
 	@echo "make demo-real  SmolLM2 from a pip wheel: fine-tuning and GRPO, with figures and answers before and after (15 minutes)"
 	@echo "make test       every test (installs what is missing); SUITES=unit,cli for some of them"
 	@echo "make test-frameworks  the Python tests beside torch, transformers, trl, ...: installs gigabytes under $(BUILD)/"
+	@echo "make test-peers CHECKOUTS=FOLDER  the adapters beside checkouts of the frameworks, and what is newer there than what was tested"
 	@echo "make wheel      an sdist and a manylinux_2_28 wheel, tried in fresh environments, under $(BUILD)/wheel/dist"
 	@echo "make bench      the table of measurements, also as $(BUILD)/bench.json; FILTER=plan for some of it"
 	@echo "make test-gpu   the tests that need a GPU; FILTER=gpu_batch for some, SANITIZER=compute-sanitizer to check them"
@@ -251,6 +252,9 @@ wheel:
 test-frameworks:
 	@$(MAKE) --no-print-directory all $(BUILD)/libravel_stub.so
 	@sh mk/frameworks.sh $(BUILD)
+test-peers: # beside checkouts of the frameworks: CHECKOUTS=folder
+	@$(MAKE) --no-print-directory all $(BUILD)/libravel_stub.so
+	@sh mk/peers.sh $(BUILD) "$(CHECKOUTS)"
 
 bench: $(BENCH) all
 	@BUILD=$(BUILD) $(BENCH) --json $(BUILD)/bench.json $(if $(FILTER),--filter "$(FILTER)")

@@ -9,14 +9,14 @@ python=/usr/bin/python3
 torch="torch ${TORCH_INDEX:+--index-url $TORCH_INDEX}"
 mkdir -p "$build"
 if [ ! -e "$venv/ready" ]; then
-    echo "installing torch, transformers, trl, tensordict, datasets, mpi4py into $venv"
+    echo "installing torch, transformers, trl, tensordict, datasets, mpi4py, wandb into $venv"
     rm -rf "$venv"
     # shellcheck disable=SC2086 # a name and an option
     {
         "$python" -m venv "$venv" &&
             "$venv/bin/pip" install --disable-pip-version-check $torch &&
-            "$venv/bin/pip" install --disable-pip-version-check numpy pytest hypothesis transformers trl tensordict datasets mpi4py mypy tokenizers
-    } >"$log" 2>&1 && "$venv/bin/python" -c 'import torch, transformers, trl, tensordict, datasets, mypy' >>"$log" 2>&1 && touch "$venv/ready"
+            "$venv/bin/pip" install --disable-pip-version-check numpy pytest hypothesis transformers trl tensordict datasets mpi4py mypy tokenizers wandb
+    } >"$log" 2>&1 && "$venv/bin/python" -c 'import torch, transformers, trl, tensordict, datasets, mypy, wandb' >>"$log" 2>&1 && touch "$venv/ready"
     [ -e "$venv/ready" ] || { tail -n 20 "$log"; echo "the packages could not be installed; $log has the whole"; exit 1; }
 fi
 # The inference engines' own sources, without what they need: the plug-ins are tested with their base classes and factories.
@@ -34,7 +34,7 @@ fi
 "$venv/bin/python" -m pip list 2>/dev/null | grep -iE '^(torch|transformers|trl|tensordict|datasets|mpi4py|numpy) ' | sed 's/^/  /'
 RAVEL_LIBRARY=$(realpath "$build/libravel.so") RAVEL_COMMAND=$(realpath "$build/ravel") \
     RAVEL_STUB=$(realpath "$build/libravel_stub.so") RAVEL_ENGINES=$(realpath "$venv/engines") timeout 1800 "$venv/bin/python" -m pytest -q -rsfE \
-    -p no:cacheprovider python/tests >"$build/frameworks-tests.log" 2>&1
+    -p no:cacheprovider ${TESTS:-python/tests} >"$build/frameworks-tests.log" 2>&1
 code=$?
 line=$(tail -n 1 "$build/frameworks-tests.log")
 if [ $code != 0 ]; then tail -n 80 "$build/frameworks-tests.log"; else grep '^SKIPPED' "$build/frameworks-tests.log"; fi

@@ -4,8 +4,10 @@
 CHECKOUTS=folder` names a folder of checkouts (RAVEL_CHECKOUTS), under the names of REPOSITORIES. Without either, a test says what it
 did not compare with."""
 
+import importlib.metadata
 import os
 import pathlib
+import subprocess
 import sys
 import types
 
@@ -65,3 +67,33 @@ def verl(monkeypatch):
              "verl__utils__device": {"get_device_name": lambda: "cpu"}, "verl__utils__tensordict_utils":
              {"index_select_tensor_dict": lambda batch, index: batch[index]}}
     return load(monkeypatch, "verl.utils.seqlen_balancing", engine("verl/utils/seqlen_balancing.py"), **stubs)
+
+
+def head(root):
+    """The commit of a checkout, "?" for a folder without one."""
+    done = subprocess.run(["git", "-C", str(root), "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True)
+    top = subprocess.run(["git", "-C", str(root), "rev-parse", "--show-toplevel"], capture_output=True, text=True).stdout.strip()
+    return done.stdout.strip() if done.returncode == 0 and pathlib.Path(top) == pathlib.Path(root).resolve() else "?"
+
+
+def newer():
+    """A sentence per checkout or package that is not what the adapters were tested with."""
+    for folder, (repository, tested) in REPOSITORIES.items():
+        root = pathlib.Path(os.environ.get("RAVEL_CHECKOUTS") or "/nowhere", folder)
+        at = head(root) if root.is_dir() else None
+        if at and not at.startswith(tested[:7]):
+            count = subprocess.run(["git", "-C", str(root), "rev-list", "--count", f"{tested}..HEAD"], capture_output=True, text=True)
+            more = f", {count.stdout.strip()} commits later" if count.returncode == 0 else ""
+            yield f"{repository} is at {at}{more}; the adapters were tested with {tested}"
+    for package, tested in PACKAGES.items():
+        try:
+            version = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found = list(pathlib.Path(os.environ.get("RAVEL_ENGINES") or "/nowhere").glob(f"{package}-*.dist-info"))
+            version = found[0].name[len(package) + 1:-len(".dist-info")] if found else tested
+        if version != tested:
+            yield f"{package} is {version}; the adapters were tested with {tested}"
+
+
+if __name__ == "__main__":
+    print("\n".join(newer()) or "nothing is newer than what the adapters were tested with")
