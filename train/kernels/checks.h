@@ -109,7 +109,7 @@ static inline int train__sample_ok(const train_sample *x) {
 
 static inline int train__loss_ok(const train_loss_rows *x) {
     const train_policy_terms *p = x->policy;
-    if (x->rows < 0 || (x->rows > 0 && !(x->logprob && x->weights))) return 0;
+    if (x->rows < 0 || (x->rows > 0 && !(x->logprob && x->weights)) || (x->first && !x->list)) return 0;
     return !p || x->rows == 0 || (x->advantages && (!p->sequence || x->samples) && p->clip_low >= 0 && p->kl >= 0);
 }
 

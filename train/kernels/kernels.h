@@ -142,7 +142,8 @@ static inline train_matmul train__matmul_filled(const train_matmul *x) {
     return y;
 }
 
-/* to[to_ids[r]] = from[from_ids[r]] for r in 0 .. rows - 1. */
+/* to[to_ids[r]] = from[from_ids[r]] for r in 0 .. rows - 1. With `first`: the sum, in f32, of the rows from_ids[first[r]] ..
+ * from_ids[first[r + 1] - 1], in this order. */
 typedef struct train_rows {
     int64_t rows, width;
     void *to;                /* [A] rows ld_to apart */
@@ -150,6 +151,7 @@ typedef struct train_rows {
     const int32_t *to_ids;   /* [rows] each at most once; NULL: r itself */
     const int32_t *from_ids; /* [rows]; NULL: r itself */
     int64_t ld_to, ld_from;
+    const int32_t *first; /* [rows + 1] or NULL; needs from_ids, and `from` apart from `to` */
 } train_rows;
 
 /* Rows of a table by token. The device holds rows first .. first + count - 1 of the whole table (vocabulary-parallel:

@@ -18,6 +18,10 @@
  * reduces them per sample, and the loss kernel reads the sums. Where a sample's tokens are spread over ranks (context
  * parallel), the sums of the ranks are added in between.
  *
+ * Samples that share a prefix share its log-probs, but not its losses: `first`, `list` and `row_of` then say which losses
+ * each log-prob has, every loss with its own weight, advantage and old log-prob. Derivatives of a row are added up over its
+ * losses; advantages never are, since the clip depends on their signs.
+ *
  * What a run reports is added up on the device in `train_loss_sums` and read back once per update. */
 #ifndef TRAIN_LOSS_H
 #define TRAIN_LOSS_H
@@ -76,7 +80,8 @@ typedef struct train_sequence_sums {
     double weight; /* sum of weight * min(exp(o - g), tis) */
 } train_sequence_sums;
 
-/* Arrays are on the device, [rows]; those that the terms do not ask for may be NULL. */
+/* Arrays are on the device, [rows]; those that the terms do not ask for may be NULL. With `first`, row r has the losses
+ * list[first[r]] .. list[first[r + 1] - 1], and weights, old, generator, reference, advantages and samples are [losses]. */
 typedef struct train_loss_rows {
     int64_t rows;
     const train_policy_terms *policy; /* host memory; NULL: negative log-likelihood */
@@ -89,6 +94,10 @@ typedef struct train_loss_rows {
     train_real *coef;                                      /* = */
     train_real *entropy_coef;                              /* = where given: with an entropy bonus */
     train_loss_sums *sums;                                 /* += (maxima: the larger) */
+    int64_t losses;        /* with `first`: of all rows, for sequence_sums; else unused */
+    const int32_t *first;  /* [rows + 1] NULL: row r has loss r alone */
+    const int32_t *list;   /* [losses] */
+    const int32_t *row_of; /* [losses] of a loss; for sequence_sums, which takes all rows */
 } train_loss_rows;
 
 #endif

@@ -36,7 +36,7 @@ static size_t cut_kept(train_model *m, char *base) {
     train_real **numbers[] = {&k->logprob, &k->lse, &k->entropy, &k->coef, &k->entropy_coef};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         *numbers[i] = train__cut_take(&cut, s->tokens, sizeof(train_real));
-    k->sequences = train__cut_take(&cut, s->tokens, sizeof *k->sequences);
+    k->sequences = train__cut_take(&cut, s->flat, sizeof *k->sequences);
     return cut.used;
 }
 
@@ -55,6 +55,14 @@ static size_t cut_ring(train_model *m, char *base, size_t used) {
     if (train__model_by_chunk(m) && !m->options.inference) r->back = train__cut_take(&cut, 1, bytes);
     r->o = train__cut_take(&cut, 1, train__net_bytes(n, m->sizes.tokens * n->q_width));
     r->lse = train__cut_take(&cut, m->sizes.tokens * n->shape.heads, sizeof *r->lse);
+    return cut.used;
+}
+
+/* The output of a level, behind the other working arrays. */
+static size_t cut_tree(train_model *m, char *base, size_t used) {
+    train__cut cut = {base, used};
+    m->tree.o = train__cut_take(&cut, 1, train__net_bytes(&m->net, m->sizes.tokens * m->net.q_width));
+    m->tree.lse = train__cut_take(&cut, m->sizes.tokens * m->net.shape.heads, sizeof *m->tree.lse);
     return cut.used;
 }
 
@@ -84,6 +92,7 @@ static size_t cut_working(train_model *m, char *base) {
     size_t most = cut.used > forward.used ? cut.used : forward.used;
     if (head.used > most) most = head.used;
     TRAIN_ASSERT(most >= cut.used && most >= forward.used && most >= head.used);
+    if (m->options.flat_tokens) most = cut_tree(m, base, most);
     return m->cp_most > 1 ? cut_ring(m, base, most) : most;
 }
 
@@ -98,7 +107,9 @@ static size_t cut_tables(train_model *m, char *base) {
 }
 
 static train_limits limits_of(const train_model *m) {
-    train_limits limits = train__net_limits(&m->net, m->sizes.tokens, m->sizes.positions, m->sizes.tokens);
+    /* with shared prefixes, all that stands below a node are its queries, and a call's samples are nodes */
+    int64_t longest = m->options.flat_tokens ? m->sizes.tokens : m->sizes.positions;
+    train_limits limits = train__net_limits(&m->net, m->sizes.tokens, longest, m->sizes.tokens);
     limits.inference = m->options.inference;
     return limits;
 }
@@ -107,6 +118,8 @@ static train_limits limits_of(const train_model *m) {
 enum { STAGED_ARRAYS = 18 };
 /* Chunk by chunk: two arrays of [1.5 T] and five of [T / 2] for each of 2 R - 1 views. */
 enum { OWN_ARRAYS = 3, VIEW_ARRAYS = 5 };
+/* Shared prefixes: nodes, and the losses of each row (model_tree.c). */
+enum { TREE_ARRAYS = 9 };
 
 static void sizes_of(train_model *m) {
     const train_model_options *o = &m->options;
@@ -114,6 +127,7 @@ static void sizes_of(train_model *m) {
     train__sizes *s = &m->sizes;
     int64_t t = o->budget, share = train__net_share(n, t);
     *s = (train__sizes){.tokens = t, .positions = o->longest > 0 ? train__min(o->longest, t) : t};
+    s->flat = train__max(o->flat_tokens, t);
     if (m->cp_most > 1) s->positions = o->longest > 0 ? o->longest : t * m->cp_most;
     s->o = lines(train__net_bytes(n, t * n->qkv_width));
     s->lse = s->o + lines(train__net_bytes(n, t * n->q_width));
@@ -136,7 +150,8 @@ static void sizes_of(train_model *m) {
     s->tables = cut_tables(m, NULL);
     int64_t arrays = STAGED_ARRAYS;
     if (train__model_by_chunk(m)) arrays += OWN_ARRAYS + (int64_t)VIEW_ARRAYS * m->cp_most;
-    s->stage = (size_t)arrays * (lines((size_t)t * 4) + 2 * TRAIN_ALIGN);
+    if (o->flat_tokens) arrays += TREE_ARRAYS;
+    s->stage = (size_t)arrays * (lines((size_t)s->flat * 4) + 2 * TRAIN_ALIGN);
     TRAIN_ASSERT(s->positions > 0 && s->logits_rows > 0 && s->logits_rows <= s->tokens);
     TRAIN_ASSERT(s->o <= s->lse && s->lse <= s->x_mid && s->q <= s->k && s->k <= s->h);
 }
@@ -194,7 +209,7 @@ static int64_t host_bytes(const train_model *m) {
     int64_t graphs = m->graphs.kernels ? TRAIN__GRAPH_PLACES * (int64_t)sizeof *m->graphs.places : 0;
     int64_t views =
         train__model_by_chunk(m) ? (int64_t)m->options.in_flight * 2 * m->cp_most * (int64_t)sizeof(train__view) : 0;
-    return graphs + views + m->sizes.tokens * 4 * (3 + m->options.in_flight) +
+    return graphs + views + train__tree_bytes(m) + m->sizes.tokens * 4 + m->sizes.flat * 4 * (2 + m->options.in_flight) +
            train__max(m->net.hidden, m->net.shape.head_dim) * (int64_t)sizeof(train_real);
 }
 
@@ -209,6 +224,9 @@ static ravel_status check_options(const train_model_options *o, ravel_error *err
                                INT32_MAX);
     if (o->longest < 0 || o->logits_rows < 0)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "longest and logits_rows must not be negative");
+    if (o->flat_tokens < 0 || o->flat_tokens > INT32_MAX / 2)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "flat_tokens is %lld; it must be 0 to %d",
+                               (long long)o->flat_tokens, INT32_MAX / 2);
     if (o->in_flight < 0 || o->in_flight > TRAIN_FLIGHTS)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "in_flight is %d; it must be 0 to %d", o->in_flight,
                                TRAIN_FLIGHTS);
@@ -249,7 +267,8 @@ static void prepare_exchange(train_model *m, const train_kernels *kernels, train
 /* Graphs are for training: a reference model has none, and needs none. */
 static ravel_status prepare_graphs(train_model *m, const train_kernels *kernels, train_device *device,
                                    ravel_error *err) {
-    int apart = m->tp.ranks == 1 && m->cp_most <= 1 && !train__model_sharded(m) && !m->options.progress;
+    int apart = m->tp.ranks == 1 && m->cp_most <= 1 && !train__model_sharded(m) && !m->options.progress &&
+                !m->options.flat_tokens;
     if (m->options.inference) return RAVEL_OK;
     m->graphs.device = device;
     if (kernels->capture_begin && apart && m->options.graphs != TRAIN_GRAPHS_OFF) m->graphs.kernels = kernels;
@@ -279,6 +298,13 @@ static ravel_status prepare(train_model *m, const train_kernels *kernels, train_
     m->net.tp = &m->tp;
     m->net.sequence = options->sequence && m->tp.ranks > 1;
     m->vocab = shape->vocab;
+    if (options->flat_tokens && m->net.window)
+        return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
+                               "shared prefixes are not possible with a sliding window of %d tokens yet",
+                               m->net.window);
+    if (options->flat_tokens && m->cp_most > 1)
+        return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
+                               "shared prefixes are not possible with %d context-parallel ranks yet", m->cp_most);
     sizes_of(m);
     prepare_exchange(m, kernels, device);
     TRAIN_ASSERT(m->staging.count <= TRAIN__MOST_STAGES && m->net.hidden > 0);
@@ -317,14 +343,15 @@ static ravel_status take_memory(train_model *m, ravel_error *err) {
     const train_kernels *k = m->net.kernels;
     train_limits limits = limits_of(m);
     block list[BLOCKS];
-    for (int i = 0; i < m->options.in_flight; i++) TRAIN__TAKE(&m->arena, m->flights[i].places, m->sizes.tokens);
+    for (int i = 0; i < m->options.in_flight; i++) TRAIN__TAKE(&m->arena, m->flights[i].places, m->sizes.flat);
     for (int i = 0; i < m->options.in_flight && train__model_by_chunk(m); i++)
         TRAIN__TAKE(&m->arena, m->flights[i].views, 2 * m->cp_most);
     if (m->graphs.kernels) TRAIN__TAKE(&m->arena, m->graphs.places, TRAIN__GRAPH_PLACES);
     TRAIN__TAKE(&m->arena, m->numbers, m->sizes.tokens);
-    TRAIN__TAKE(&m->arena, m->by_place, 2 * m->sizes.tokens);
+    TRAIN__TAKE(&m->arena, m->by_place, 2 * m->sizes.flat);
     TRAIN__TAKE(&m->arena, m->row, train__max(m->net.hidden, m->net.shape.head_dim));
-    ravel_status status = train__arena_status(&m->arena, "staging of batches", err);
+    ravel_status status = train__tree_open(m, err);
+    if (!status) status = train__arena_status(&m->arena, "staging of batches", err);
     if (!status) status = k->reserve(m->net.device, &limits, err);
     for (int i = 0, count = blocks_of(m, list); i < count && !status; i++)
         status = (list[i].kind == STAGED ? k->alloc_host : k->alloc)(m->net.device, list[i].bytes, list[i].place, err);

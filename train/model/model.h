@@ -68,6 +68,9 @@ typedef struct train_model_options {
     int32_t tp_ranks, tp_rank; /* train_model_memory: of the model to be, where there are no communicators yet */
     int32_t cp_ranks;          /* the same; and, where batches bring their own ring (train_batch.cp), its most ranks */
     int32_t pairs;             /* context-parallel batches may have `splits` */
+    int64_t flat_tokens;       /* batches may have `shared`: the most tokens of a batch's samples, those that are shared
+                                  counted for each sample (budget: counted once); 0: they have not. Not with a sliding
+                                  window or context-parallel ranks */
     int32_t sequence; /* sequence parallel, where there are several tensor-parallel ranks: between the products of a
                                   layer each of them has a share of the rows */
     ravel_comm *cp;   /* ranks that share samples (context parallel): each runs its zig-zag shard of every batch, see
@@ -183,6 +186,11 @@ typedef struct train_batch {
     const int32_t
         *splits;    /* [samples] or NULL, context parallel only (option pairs): the place in the whole sample at which
                               a second sequence begins, which does not see the first; positions are of its own */
+    /* Samples that share prefixes, in tree order: shared[i] is the number of leading tokens that sample i has in common with
+     * sample i - 1 (ravel/tree_batch.h). Each is computed once, and counts once towards the budget; losses, weights and
+     * results stay per sample, and equal those without `shared` up to rounding. NULL: nothing is shared. Needs option
+     * flat_tokens. A scored token that is shared must have the same target in all its samples. */
+    const int32_t *shared;
     ravel_comm *cp; /* ranks that share the samples of this batch, at most option cp_ranks; NULL: those of option cp. It
                        must outlive the model. */
 } train_batch;

@@ -58,7 +58,7 @@ static ravel_status check_sample(const train_model *m, const train_batch *b, int
     return check_tokens(m, b, i, err);
 }
 
-static ravel_status check_batch(const train_model *m, const train_batch *b, ravel_error *err) {
+static ravel_status check_batch(train_model *m, const train_batch *b, ravel_error *err) {
     const train_slice *part = &m->params->part;
     int first = part->first_layer == 0, last = part->last_layer == m->net.shape.layers;
     ravel_comm *ring = b->cp ? b->cp : m->options.cp;
@@ -74,7 +74,7 @@ static ravel_status check_batch(const train_model *m, const train_batch *b, rave
         return ravel_error_set(err, RAVEL_E_DATA, "cu_seqlens must begin with 0");
     if (b->temperature < 0 || b->temperature != b->temperature)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "temperature is %g; it must be above 0", b->temperature);
-    if (b->samples > m->sizes.tokens || padded_start(b, b->samples) > m->sizes.tokens)
+    if (b->samples > m->sizes.flat || padded_start(b, b->samples) > (b->shared ? m->sizes.flat : m->sizes.tokens))
         return ravel_error_set(err, RAVEL_E_OVERSIZE,
                                "the batch has %d tokens in %d samples; the budget is %lld tokens",
                                padded_start(b, b->samples), b->samples, (long long)m->sizes.tokens);
@@ -87,14 +87,14 @@ static ravel_status check_batch(const train_model *m, const train_batch *b, rave
         ravel_status status = check_sample(m, b, i, ranks, err);
         if (status) return status;
     }
-    return RAVEL_OK;
+    return b->shared ? train__tree_check(m, b, err) : RAVEL_OK;
 }
 
 /* ---- layout --------------------------------------------------------------------------------------------- */
 
 /* The next array of 4-byte elements: returns where the host writes it, and sets where the device will read it. */
 static void *next_array(train_model *m, int64_t count, const void *there) {
-    TRAIN_ASSERT(count >= 0 && count <= 2 * m->sizes.tokens);
+    TRAIN_ASSERT(count >= 0 && count <= 2 * m->sizes.flat);
     return train__staging_take(&m->staging, count, 4, there);
 }
 
@@ -103,15 +103,15 @@ static void score_sample(train_model *m, const train_batch *b, int32_t i, int32_
     int32_t start = padded_start(b, i), end = start + b->cu_seqlens[i + 1] - b->cu_seqlens[i];
     for (int32_t t = start; b->targets && t < end; t++) {
         if (b->weights[t] == 0) continue;
-        rows[m->now.scored] = t;
-        targets[m->now.scored] = b->targets[t];
-        m->now.places[m->now.scored++] = t;
+        rows[m->now.losses] = t;
+        targets[m->now.losses] = b->targets[t];
+        m->now.places[m->now.losses++] = t;
     }
     for (int32_t t = start + 1; !b->targets && t < end; t++) {
         if (b->weights && b->weights[t] == 0) continue;
-        rows[m->now.scored] = t - 1;
-        targets[m->now.scored] = b->tokens[t];
-        m->now.places[m->now.scored++] = t;
+        rows[m->now.losses] = t - 1;
+        targets[m->now.losses] = b->tokens[t];
+        m->now.places[m->now.losses++] = t;
     }
 }
 
@@ -134,13 +134,19 @@ static void lay_out_tokens(train_model *m, const train_batch *b) {
     int32_t *starts = next_array(m, b->samples, &s->starts), *lengths = next_array(m, b->samples, &s->lengths);
     memset(ids, 0, (size_t)tokens * sizeof *ids);
     memset(positions, 0, (size_t)tokens * sizeof *positions);
+    if (b->shared) train__tree_lay_out(m, b, ids, positions);
     for (int32_t i = 0; i < b->samples; i++) {
         starts[i] = padded_start(b, i);
         lengths[i] = b->cu_seqlens[i + 1] - b->cu_seqlens[i];
+        if (b->shared) continue;
         if (b->tokens) memcpy(ids + starts[i], b->tokens + starts[i], (size_t)lengths[i] * sizeof *ids);
         for (int32_t t = 0; t < lengths[i]; t++)
             positions[starts[i] + t] = b->positions ? b->positions[starts[i] + t] : t;
         if (lengths[i] > longest) longest = lengths[i];
+    }
+    if (b->shared) {
+        train__tree_stage_levels(m);
+        longest = (int32_t)m->tree.batch.longest;
     }
     m->now.ragged.longest = longest;
     m->now.ragged.starts = s->starts;
@@ -149,18 +155,26 @@ static void lay_out_tokens(train_model *m, const train_batch *b) {
     TRAIN_ASSERT(longest >= 1 && longest <= m->sizes.positions && m->now.ragged.tokens <= m->sizes.tokens);
     if (m->options.inference || m->params->part.first_layer > 0) return;
     int32_t *order = next_array(m, m->now.ordered, &s->order);
-    for (int32_t i = 0, n = 0; i < b->samples; i++)
+    for (int32_t t = 0; b->shared && t < tokens; t++) order[t] = t;
+    for (int32_t i = 0, n = 0; i < b->samples && !b->shared; i++)
         for (int32_t t = 0; t < lengths[i]; t++) order[n++] = starts[i] + t;
     TRAIN_ASSERT(m->now.ordered <= m->sizes.tokens);
     sort_by_token(order, (int32_t *)(void *)m->numbers, m->now.ordered, ids, m->vocab);
 }
 
-/* By place in the batch, to the order of scored rows. */
+/* By place in the batch, to the order of losses. */
 static void gather(train_model *m, const float *by_place, const float **device) {
     if (!by_place) return;
+    float *to = next_array(m, m->now.losses, device);
+    for (int64_t i = 0; i < m->now.losses; i++) to[i] = by_place[m->now.places[i]];
+}
+
+/* The same, added up over the losses of each scored row. */
+static void gather_rows(train_model *m, const float *by_place, float scale, const float **device) {
     float *to = next_array(m, m->now.scored, device);
-    TRAIN_ASSERT(m->now.scored <= m->now.ordered);
-    for (int64_t i = 0; i < m->now.scored; i++) to[i] = by_place[m->now.places[i]];
+    for (int64_t i = 0; i < m->now.scored; i++) to[i] = 0;
+    for (int64_t i = 0; i < m->now.losses; i++)
+        to[train__model_row_of(m, i)] += scale * (by_place ? by_place[m->now.places[i]] : 1);
 }
 
 /* Context parallel: see ring.h. */
@@ -178,30 +192,34 @@ static void lay_out_halves(train_model *m, const train_batch *b) {
     if (train__model_by_chunk(m)) train__ring_lay_out(m);
 }
 
-static void lay_out_scored(train_model *m, const train_batch *b, const train__extra *x) {
+static ravel_status lay_out_scored(train_model *m, const train_batch *b, const train__extra *x, ravel_error *err) {
     train__staged *s = &m->now.staged;
-    int32_t *rows = next_array(m, m->now.ordered, &s->rows), *targets = next_array(m, m->now.ordered, &s->targets);
-    m->now.scored = 0;
+    int64_t most = b->shared ? padded_start(b, b->samples) : m->now.ordered;
+    int32_t *rows = next_array(m, most, &s->rows), *targets = next_array(m, most, &s->targets);
+    m->now.losses = 0;
     for (int32_t i = 0; i < b->samples && (b->targets || b->tokens); i++) score_sample(m, b, i, rows, targets);
-    TRAIN_ASSERT(m->now.scored >= 0 && m->now.scored <= m->now.ordered);
-    float *weights = next_array(m, m->now.scored, &s->weights);
-    for (int64_t i = 0; i < m->now.scored; i++) weights[i] = b->weights ? b->weights[m->now.places[i]] : 1;
-    if (x->negative_weights) {
-        float *coef = next_array(m, m->now.scored, &s->coef);
-        for (int64_t i = 0; i < m->now.scored; i++) coef[i] = -weights[i];
+    m->now.scored = m->now.losses;
+    if (b->shared) {
+        ravel_status status = train__tree_stage_scored(m, b, rows, targets, err);
+        if (status) return status;
     }
+    TRAIN_ASSERT(m->now.scored >= 0 && m->now.scored <= m->now.ordered);
+    float *weights = next_array(m, m->now.losses, &s->weights);
+    for (int64_t i = 0; i < m->now.losses; i++) weights[i] = b->weights ? b->weights[m->now.places[i]] : 1;
+    if (x->negative_weights) gather_rows(m, b->weights, -1, &s->coef);
     gather(m, x->old, &s->old);
     gather(m, x->generator, &s->generator);
     gather(m, x->reference, &s->reference);
-    if (!x->advantages) return;
-    float *advantages = next_array(m, m->now.scored, &s->advantages);
-    int32_t *samples_of = next_array(m, m->now.scored, &s->samples_of), sample = 0;
-    for (int64_t i = 0; i < m->now.scored; i++) {
+    if (!x->advantages) return RAVEL_OK;
+    float *advantages = next_array(m, m->now.losses, &s->advantages);
+    int32_t *samples_of = next_array(m, m->now.losses, &s->samples_of), sample = 0;
+    for (int64_t i = 0; i < m->now.losses; i++) {
         while (sample + 1 < b->samples && m->now.places[i] >= padded_start(b, sample + 1)) sample++;
         samples_of[i] = sample;
         TRAIN_ASSERT(m->now.places[i] >= padded_start(b, sample) && m->now.places[i] < padded_start(b, sample + 1));
         advantages[i] = x->advantages[sample];
     }
+    return RAVEL_OK;
 }
 
 /* ---- calls ---------------------------------------------------------------------------------------------- */
@@ -219,11 +237,20 @@ ravel_status train__model_stage(train_model *m, const train_batch *b, const trai
     m->now.ragged = (train_ragged){.tokens = padded_start(b, b->samples)};
     m->now.ordered = b->cu_seqlens[b->samples];
     m->now.gaps = m->now.ragged.tokens != m->now.ordered;
-    TRAIN_ASSERT(m->now.ordered >= b->samples && m->now.ordered <= m->now.ragged.tokens);
+    if (b->shared) { /* checking the batch has measured the tree */
+        m->now.ragged.tokens = (int32_t)m->tree.batch.tokens;
+        m->now.ordered = m->tree.batch.tokens;
+        m->now.gaps = 0;
+    }
+    TRAIN_ASSERT(m->now.ordered >= 1 && m->now.ordered <= m->now.ragged.tokens);
     m->now.logit_scale = (train_real)(b->temperature > 0 ? 1 / b->temperature : 1);
     lay_out_tokens(m, b);
     if (m->cp) lay_out_halves(m, b);
-    lay_out_scored(m, b, extra);
+    status = lay_out_scored(m, b, extra, err);
+    if (status) {
+        train__staging_release(&m->staging, m->now.staged.block);
+        return status;
+    }
     TRAIN_ASSERT(m->now.staged.positions && m->now.staged.starts && m->now.staged.block == m->staging.turn);
     train__staging_send(&m->staging);
     return RAVEL_OK;
@@ -232,6 +259,6 @@ ravel_status train__model_stage(train_model *m, const train_batch *b, const trai
 void train__model_stage_coefs(train_model *m, const float *coef) {
     TRAIN_ASSERT(coef && m->now.scored >= 0);
     train__staging_begin(&m->staging);
-    gather(m, coef, &m->now.staged.coef);
+    gather_rows(m, coef, 1, &m->now.staged.coef);
     train__staging_send(&m->staging);
 }

@@ -35,16 +35,22 @@ train_loss_rows train__model_loss_rows(const train_model *m, const train__head *
     const train__staged *s = &m->now.staged;
     TRAIN_ASSERT(first >= 0 && count >= 0 && first + count <= m->now.scored && s->weights);
     TRAIN_ASSERT(!head->policy || (s->advantages && s->samples_of));
+    int tree = train__model_has_tree(m);
+    int64_t at = tree ? 0 : first; /* `list` says where the losses are */
     return (train_loss_rows){.rows = count,
+                             .losses = m->now.losses,
+                             .first = tree ? s->first + first : NULL,
+                             .list = s->list,
+                             .row_of = s->row_of,
                              .policy = head->policy,
                              .logprob = k->logprob + first,
                              .entropy = head->entropy ? k->entropy + first : NULL,
-                             .weights = s->weights + first,
-                             .old = s->old ? s->old + first : NULL,
-                             .generator = s->generator ? s->generator + first : NULL,
-                             .reference = s->reference ? s->reference + first : NULL,
-                             .advantages = s->advantages ? s->advantages + first : NULL,
-                             .samples = s->samples_of ? s->samples_of + first : NULL,
+                             .weights = s->weights + at,
+                             .old = s->old ? s->old + at : NULL,
+                             .generator = s->generator ? s->generator + at : NULL,
+                             .reference = s->reference ? s->reference + at : NULL,
+                             .advantages = s->advantages ? s->advantages + at : NULL,
+                             .samples = s->samples_of ? s->samples_of + at : NULL,
                              .sequences = k->sequences,
                              .coef = k->coef + first,
                              .entropy_coef = head->entropy_coef ? k->entropy_coef + first : NULL,
@@ -132,7 +138,7 @@ static void spread(train_model *m) {
     n->kernels->zero(n->device, d_rows, train__net_bytes(n, m->now.scored * n->hidden));
     train__model_norm_backward(m, m->params->norm, m->now.kept.head_x, m->working.d_rows, d_rows, m->now.scored);
     n->kernels->zero(n->device, d_x, train__net_bytes(n, m->now.ragged.tokens * n->hidden));
-    train__model_copy_scored(m, d_x, d_rows, m->now.staged.rows, NULL);
+    train__model_spread_scored(m, d_x, d_rows);
 }
 
 /* Sharded weights and gradients of the last norm and the head, which may be the embedding; the last layer's weights are
@@ -163,7 +169,7 @@ static void spread_shares(train_model *m) {
     int64_t tokens = m->now.ragged.tokens, share = train__net_share(n, tokens);
     TRAIN_ASSERT(n->sequence && share * m->tp.ranks >= tokens);
     n->kernels->zero(n->device, w->whole, train__net_bytes(n, tokens * n->hidden));
-    train__model_copy_scored(m, w->whole, w->d_rows, m->now.staged.rows, NULL);
+    train__model_spread_scored(m, w->whole, w->d_rows);
     train__net_leave(n, w->y, w->whole, tokens);
     n->kernels->zero(n->device, w->d_x, train__net_bytes(n, share * n->hidden));
     train__model_norm_backward(m, m->params->norm, last_x(m), w->y, w->d_x, share);

@@ -3,6 +3,7 @@
  *   model.c          creation, memory, accessors
  *   model_batch.c    a batch checked, laid out and staged
  *   model_layers.c   the layers, forward and backward
+ *   model_tree.c     batches whose samples share prefixes
  *   model_head.c     from the last hidden rows to log-probs, and back, a chunk of logits at a time
  *   model_run.c      score, learn
  *   graphs.c         runs of kernels recorded and launched as graphs
@@ -20,6 +21,8 @@
  * kept is there once per micro-batch in flight. */
 #ifndef TRAIN_MODEL_INTERNAL_H
 #define TRAIN_MODEL_INTERNAL_H
+
+#include <ravel/tree_batch.h>
 
 #include "train/model/graphs.h"
 #include "train/model/model.h"
@@ -49,10 +52,12 @@ typedef struct train__staged {
     const int32_t *starts, *lengths;   /* [samples] */
     const int32_t *order;              /* [ordered] rows sorted by token, see train_embedding */
     const int32_t *rows, *targets;     /* [scored] the row that predicts, and what */
-    const int32_t *samples_of;         /* [scored] sample */
-    const float *weights;              /* [scored] */
+    const int32_t *samples_of;         /* [losses] sample */
+    const float *weights;              /* [losses] */
     const float *coef;                 /* [scored] from the caller (train_loss.couple) or -weights */
-    const float *old, *generator, *reference, *advantages; /* [scored] of a policy loss */
+    const float *old, *generator, *reference, *advantages; /* [losses] of a policy loss */
+    const int32_t *sources, *source_first, *source_list; /* shared prefixes: rows that predict, and the scored rows of each */
+    const int32_t *first, *list, *row_of; /* shared prefixes: losses of each scored row (train_loss_rows) */
     train__halves halves;
     int32_t block; /* of the staging */
 } train__staged;
@@ -85,8 +90,25 @@ typedef struct train__ring {
     train_real *lse;       /* [T, heads] */
 } train__ring;
 
+/* Samples that share prefixes (model_tree.c): what staging a batch needs, and what attention does level by level. */
+typedef struct train__tree {
+    ravel_tree_batch batch; /* on the host: of the batch that is being staged */
+    void *block;            /* its arrays */
+    int32_t *marks;         /* [T + 1] */
+    void *o;                /* on the device: output of a level, [T, q_width], */
+    train_real *lse;        /* and log-sum-exps, [T, heads] */
+} train__tree;
+
+/* Of a micro-batch: nodes sorted by level. Keys of a node are its own rows, queries these and all rows below. */
+typedef struct train__levels {
+    int32_t *offsets; /* host [T + 1] first node of each level */
+    int64_t count;    /* 0: nothing is shared */
+    train_ragged queries, keys;
+} train__levels;
+
 typedef struct train__sizes {
     int64_t tokens, positions, logits_rows;
+    int64_t flat; /* tokens of samples, shared ones counted for each; else `tokens` */
     size_t x, rest, gate_up; /* strides between layers, 0 where layers share */
     size_t light;            /* the same for arrays that are cheap to recompute, 0 where they are not kept */
     size_t o, lse, x_mid;    /* within a layer's rest; qkv is first */
@@ -100,7 +122,11 @@ typedef struct train__flight {
     train__staged staged;
     train_batch batch;
     train_ragged ragged;
-    int32_t *places;    /* [T] on the host: place of each scored row in the batch */
+    train__levels levels;
+    int32_t *places;    /* [flat] on the host: place of each loss in the batch */
+    int32_t *rows_of;   /* [flat] on the host, shared prefixes: scored row of each loss; else NULL, as they are the same */
+    int64_t losses;     /* scored tokens of all samples */
+    int64_t sources;    /* shared prefixes: rows that predict a scored token, or several where samples part */
     train__view *views; /* [2 * cp_most] two per rank of the ring: chunk by chunk only */
     int64_t scored, ordered;
     train_real logit_scale;
@@ -120,6 +146,7 @@ struct train_model {
     int32_t cp_most;          /* the most of them */
     int32_t reserved;
     train__ring ring;
+    train__tree tree;
     train__exchange exchange;
     train__link tp, kv; /* all tensor-parallel ranks; those that have the same key heads */
     ravel_comm *kv_comm;
@@ -130,7 +157,7 @@ struct train_model {
     train__graphs graphs;
     train_real *row; /* [max(hidden, head_dim)] on the host: upload buffer */
     float *numbers;  /* [T] on the host: download buffer */
-    float *by_place; /* [2, T] on the host: log-probs and coefficients of a loss that couples samples */
+    float *by_place; /* [2, flat] on the host: log-probs and coefficients of a loss that couples samples */
     train__working working;
     train_real *cosine, *sine, *parts; /* parts: [ranks + 1, 4, logits_rows], this rank's last */
     train_update *update;
@@ -148,6 +175,28 @@ static inline int train__model_by_chunk(const train_model *m) {
 void train__model_use(train_model *m, int32_t flight);
 /* Makes the ring of the current micro-batch the current one. */
 void train__model_use_ring(train_model *m);
+
+/* Whether the current micro-batch's samples share prefixes. */
+static inline int train__model_has_tree(const train_model *m) {
+    return m->now.batch.shared != NULL;
+}
+/* The scored row of a loss. */
+static inline int64_t train__model_row_of(const train_model *m, int64_t loss) {
+    return train__model_has_tree(m) ? m->now.rows_of[loss] : loss;
+}
+/* model_tree.c: the batch as a tree. lay_out sets m->tree.batch and the number of rows; stage_rows writes tokens and positions;
+ * stage_levels what attention needs; stage_scored rows, targets and the losses of each. */
+ravel_status train__tree_check(train_model *m, const train_batch *b, ravel_error *err);
+void train__tree_lay_out(train_model *m, const train_batch *b, int32_t *ids, int32_t *positions);
+void train__tree_stage_levels(train_model *m);
+ravel_status train__tree_stage_scored(train_model *m, const train_batch *b, int32_t *rows, int32_t *targets,
+                                      ravel_error *err);
+void train__tree_attend(const train_model *m, const train__acts *a);
+/* `x`: attention over the whole batch, its gradients included. */
+void train__tree_attend_backward(const train_model *m, const train_attention *x);
+/* Host bytes of the arrays of a tree batch, and where they are. */
+int64_t train__tree_bytes(const train_model *m);
+ravel_status train__tree_open(train_model *m, ravel_error *err);
 
 /* Whether weights and gradients are sharded. */
 static inline int train__model_sharded(const train_model *m) {
@@ -170,6 +219,8 @@ void train__model_stage_coefs(train_model *m, const float *coef);
 /* Rows of scored tokens: to[to_ids[r]] = from[from_ids[r]], either list may be NULL. */
 void train__model_copy_scored(const train_model *m, void *to, const void *from, const int32_t *to_ids,
                               const int32_t *from_ids);
+/* The way back: rows of d_x that predict get the sum of their scored rows. */
+void train__model_spread_scored(const train_model *m, void *d_x, const void *d_rows);
 /* d_x += what comes through the norm of x, whose weight is at `offset`; d_y is the gradient after it. */
 void train__model_norm_backward(const train_model *m, int64_t offset, const void *x, const void *d_y, void *d_x,
                                 int64_t rows);

@@ -81,6 +81,19 @@ void train__model_copy_scored(const train_model *m, void *to, const void *from, 
     n->kernels->copy_rows(n->device, &rows);
 }
 
+void train__model_spread_scored(const train_model *m, void *d_x, const void *d_rows) {
+    const train__staged *s = &m->now.staged;
+    const train__net *n = &m->net;
+    if (!train__model_has_tree(m)) {
+        train__model_copy_scored(m, d_x, d_rows, s->rows, NULL);
+        return;
+    }
+    train_rows rows = {.rows = m->now.sources, .width = n->hidden, .to = d_x, .from = d_rows, .to_ids = s->sources};
+    rows.from_ids = s->source_list;
+    rows.first = s->source_first;
+    n->kernels->copy_rows(n->device, &rows);
+}
+
 /* A set that does not say looks at each length. */
 uint64_t train__model_attention_shape(const train_model *m) {
     train__acts a = acts_of(m, m->params->part.first_layer);
@@ -100,6 +113,10 @@ static void attend(void *user, int64_t layer, const train__acts *a) {
     if (m->now.gaps) clear(m, a->o, m->now.ragged.tokens * m->net.q_width);
     if (m->cp) {
         (train__model_by_chunk(m) ? train__ring_chunks_forward : train__ring_forward)(m, a);
+        return;
+    }
+    if (train__model_has_tree(m)) {
+        train__tree_attend(m, a);
         return;
     }
     train_attention attention = attention_of(m, a);
@@ -227,7 +244,10 @@ static void whole_attention_backward(train_model *m, const train__acts *a) {
     attention.ld_dq = n->q_width;
     attention.ld_dk = n->kv_width;
     attention.ld_dv = n->qkv_width;
-    n->kernels->attention_backward(n->device, &attention);
+    if (train__model_has_tree(m))
+        train__tree_attend_backward(m, &attention);
+    else
+        n->kernels->attention_backward(n->device, &attention);
 }
 
 /* d_o to d_qkv: attention, rotation, norms of q and k. */

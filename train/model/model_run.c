@@ -41,10 +41,13 @@ static int runs(const train_model *m) {
 
 /* Numbers of scored rows, on the device, to the caller's array by place. */
 static void download(train_model *m, float *by_place, const train_real *numbers) {
-    TRAIN_ASSERT(m->now.scored <= m->sizes.tokens && numbers);
-    for (int64_t t = 0; t < m->now.ragged.tokens; t++) by_place[t] = 0;
+    const train_batch *b = &m->now.batch;
+    int64_t places = (b->cu_seqlens_padded ? b->cu_seqlens_padded : b->cu_seqlens)[b->samples];
+    TRAIN_ASSERT(m->now.scored <= m->sizes.tokens && numbers && places <= m->sizes.flat);
+    for (int64_t t = 0; t < places; t++) by_place[t] = 0;
     m->net.kernels->download(m->net.device, m->numbers, numbers, (size_t)m->now.scored * sizeof *numbers);
-    for (int64_t i = 0; i < m->now.scored; i++) by_place[m->now.places[i]] = m->numbers[i];
+    for (int64_t i = 0; i < m->now.losses; i++)
+        by_place[m->now.places[i]] = m->numbers[train__model_row_of(m, i)];
 }
 
 static ravel_status report(train_model *m, train_result *r, ravel_error *err) {
@@ -53,11 +56,12 @@ static ravel_status report(train_model *m, train_result *r, ravel_error *err) {
     if (r->entropy) download(m, r->entropy, m->now.kept.entropy);
     m->net.kernels->download(m->net.device, m->numbers, m->now.kept.logprob,
                              (size_t)m->now.scored * sizeof(train_real));
-    for (int64_t i = 0; i < m->now.scored; i++)
-        loss -= (m->now.batch.weights ? (double)m->now.batch.weights[m->now.places[i]] : 1) * (double)m->numbers[i];
+    for (int64_t i = 0; i < m->now.losses; i++)
+        loss -= (m->now.batch.weights ? (double)m->now.batch.weights[m->now.places[i]] : 1) *
+                (double)m->numbers[train__model_row_of(m, i)];
     if (r->logprob) download(m, r->logprob, m->now.kept.logprob);
     r->loss = loss;
-    r->scored = m->now.scored;
+    r->scored = m->now.losses;
     return m->net.kernels->sync(m->net.device, err);
 }
 
@@ -112,12 +116,12 @@ static void learn_by_sequence(train_model *m, const train__head *learn) {
 
 /* The caller turns log-probs into coefficients; then the logits are recomputed. */
 static ravel_status learn_coupled(train_model *m, const train_loss *loss, ravel_error *err) {
-    float *logprob = m->by_place, *coef = m->by_place + m->sizes.tokens;
+    float *logprob = m->by_place, *coef = m->by_place + m->sizes.flat;
     TRAIN_ASSERT(loss->couple && m->now.ragged.tokens <= m->sizes.tokens);
     train__head head = {.mode = TRAIN__HEAD_SCORE};
     train__model_head(m, &head);
     download(m, logprob, m->now.kept.logprob);
-    memset(coef, 0, (size_t)m->now.ragged.tokens * sizeof *coef);
+    memset(coef, 0, (size_t)m->sizes.flat * sizeof *coef);
     ravel_status status = m->net.kernels->sync(m->net.device, err);
     if (!status) status = loss->couple(loss->user, loss->tag, logprob, coef, err);
     if (status) return status;

@@ -2,11 +2,24 @@
 
 /* ---- rows ----------------------------------------------------------------------------------------------- */
 
+static void sum_row(const train_rows *x, int64_t r, int64_t ld_to, int64_t ld_from) {
+    float *to = (float *)x->to + (x->to_ids ? x->to_ids[r] : r) * ld_to;
+    memset(to, 0, (size_t)x->width * sizeof(float));
+    for (int64_t k = x->first[r]; k < x->first[r + 1]; k++) {
+        const float *from = (const float *)x->from + x->from_ids[k] * ld_from;
+        for (int64_t i = 0; i < x->width; i++) to[i] += from[i];
+    }
+}
+
 static void copy_rows_task(const void *user, int64_t run, int32_t thread) {
     const train_rows *x = user;
     int64_t ld_to = x->ld_to ? x->ld_to : x->width, ld_from = x->ld_from ? x->ld_from : x->width;
     (void)thread;
     for (int64_t r = run * RUN; r < train__min(x->rows, (run + 1) * RUN); r++) {
+        if (x->first) {
+            sum_row(x, r, ld_to, ld_from);
+            continue;
+        }
         int64_t to = x->to_ids ? x->to_ids[r] : r, from = x->from_ids ? x->from_ids[r] : r;
         memcpy((float *)x->to + to * ld_to, (const float *)x->from + from * ld_from, (size_t)x->width * sizeof(float));
     }

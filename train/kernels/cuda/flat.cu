@@ -123,6 +123,25 @@ __global__ static void copy_rows(uint4 *to, const uint4 *from, const int32_t *to
     to[to_row * ld_to + word] = from[from_row * ld_from + word];
 }
 
+/* to[to_ids[r]] = the sum of from[list[k]], k = first[r] .. first[r + 1] - 1. A thread per element, of `width` in a row. */
+__global__ static void sum_rows(bf16 *to, const bf16 *from, const int32_t *to_ids, const int32_t *first,
+                                const int32_t *list, int64_t rows, int64_t width, int64_t ld_to, int64_t ld_from) {
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= rows * width) return;
+    int64_t row = i / width, column = i % width;
+    float sum = 0;
+    for (int32_t k = first[row]; k < first[row + 1]; k++) sum += __bfloat162float(from[list[k] * ld_from + column]);
+    to[(to_ids ? to_ids[row] : row) * ld_to + column] = __float2bfloat16(sum);
+}
+
+extern "C" void cuda_sum_rows(cudaStream_t stream, void *to, const void *from, const int32_t *to_ids,
+                              const int32_t *first, const int32_t *list, int64_t rows, int64_t width, int64_t ld_to,
+                              int64_t ld_from) {
+    if (rows > 0 && width > 0)
+        sum_rows<<<blocks_for(rows * width), THREADS, 0, stream>>>((bf16 *)to, (const bf16 *)from, to_ids, first, list,
+                                                                   rows, width, ld_to, ld_from);
+}
+
 extern "C" void cuda_copy_rows(cudaStream_t stream, void *to, const void *from, const int32_t *to_ids,
                                const int32_t *from_ids, int64_t rows, int64_t bytes, int64_t ld_to, int64_t ld_from) {
     int64_t words = bytes / 16;

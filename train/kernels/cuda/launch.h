@@ -59,6 +59,9 @@ void cuda_bias_backward(cudaStream_t stream, float *d_bias, const void *d_x, int
 /* Rows of `bytes` bytes, ld_to and ld_from bytes apart; all multiples of 16. */
 void cuda_copy_rows(cudaStream_t stream, void *to, const void *from, const int32_t *to_ids, const int32_t *from_ids,
                     int64_t rows, int64_t bytes, int64_t ld_to, int64_t ld_from);
+/* Sums of rows of bf16, `width` elements each, see train_rows.first. */
+void cuda_sum_rows(cudaStream_t stream, void *to, const void *from, const int32_t *to_ids, const int32_t *first,
+                   const int32_t *list, int64_t rows, int64_t width, int64_t ld_to, int64_t ld_from);
 /* Rows first .. first + count - 1 of a table are here; another id gives zeros and takes no gradient. Row r has id ids[r],
  * or ids[picks[r]]. */
 void cuda_embed(cudaStream_t stream, void *y, const void *table, const int32_t *ids, const int32_t *picks, int64_t rows,

@@ -9,15 +9,14 @@
 enum { THREADS = 1024, SUMS = sizeof(train_loss_sums) / sizeof(double), MAXIMA = 2 };
 static_assert(sizeof(train_loss_sums) == 15 * sizeof(double), "the last two are maxima");
 
-/* One row's contribution to the sums, and its derivatives. */
-__device__ static void nll_row(const cuda_loss_args &a, int64_t r, train_loss_sums *s) {
-    double l = a.rows.logprob[r], w = a.rows.weights[r];
+/* Loss j of row r: its contribution to the sums, and its derivative. */
+__device__ static double nll_loss(const cuda_loss_args &a, int64_t r, int64_t j, train_loss_sums *s) {
+    double l = a.rows.logprob[r], w = a.rows.weights[j];
     s->loss -= w * l;
     s->tokens += 1;
     s->nll -= l;
     if (a.rows.entropy) s->entropy += a.rows.entropy[r];
-    a.rows.coef[r] = (float)-w;
-    if (a.rows.entropy_coef) a.rows.entropy_coef[r] = 0;
+    return -w;
 }
 
 /* d(kl)/dl, and *value. */
@@ -36,19 +35,19 @@ __device__ static double divergence(int kind, double l, double f, double *value)
     return 1 - e;
 }
 
-__device__ static void policy_row(const cuda_loss_args &a, int64_t r, train_loss_sums *s) {
+__device__ static double policy_loss(const cuda_loss_args &a, int64_t r, int64_t j, train_loss_sums *s) {
     const train_policy_terms &t = a.policy;
-    double l = a.rows.logprob[r], w = a.rows.weights[r], o = a.rows.old ? a.rows.old[r] : l,
-           advantage = a.rows.advantages[r];
+    double l = a.rows.logprob[r], w = a.rows.weights[j], o = a.rows.old ? a.rows.old[j] : l,
+           advantage = a.rows.advantages[j];
     double importance = 1, entropy = a.rows.entropy ? a.rows.entropy[r] : 0;
     if (t.tis > 0 && a.rows.generator) {
-        double raw = exp(o - a.rows.generator[r]);
+        double raw = exp(o - a.rows.generator[j]);
         importance = fmin(raw, t.tis);
         s->tis_capped += raw > t.tis ? 1 : 0;
     }
     double step = l - o, share = 1, weight = w * importance;
     if (t.sequence) { /* every token of the sample moves the one ratio by its share */
-        const train_sequence_sums &q = a.rows.sequences[a.rows.samples[r]];
+        const train_sequence_sums &q = a.rows.sequences[a.rows.samples[j]];
         step = q.step / q.tokens;
         share = 1 / q.tokens;
     }
@@ -61,17 +60,15 @@ __device__ static void policy_row(const cuda_loss_args &a, int64_t r, train_loss
         clipped = true;
     }
     double slope = clipped ? 0 : -ratio * advantage, coef = weight * slope;
-    if (t.sequence) coef = a.rows.sequences[a.rows.samples[r]].weight * slope * share;
+    if (t.sequence) coef = a.rows.sequences[a.rows.samples[j]].weight * slope * share;
     double loss = weight * surrogate;
     if (t.kl != 0) {
-        double value, derivative = divergence(t.kl_kind, l, a.rows.reference[r], &value);
+        double value, derivative = divergence(t.kl_kind, l, a.rows.reference[j], &value);
         loss += w * t.kl * value;
         coef += w * t.kl * derivative;
         s->kl += value;
     }
     loss -= w * t.entropy * entropy;
-    a.rows.coef[r] = (float)coef;
-    if (a.rows.entropy_coef) a.rows.entropy_coef[r] = (float)(-w * t.entropy);
     s->loss += loss;
     s->tokens += 1;
     s->nll -= l;
@@ -82,12 +79,26 @@ __device__ static void policy_row(const cuda_loss_args &a, int64_t r, train_loss
     s->clipped += clipped && advantage != 0 ? 1 : 0;
     s->approx_kl += exp(l - o) - (l - o) - 1;
     if (t.gap != TRAIN_GAP_NONE && a.rows.generator) {
-        double gap = fabs((t.gap == TRAIN_GAP_OLD ? o : l) - a.rows.generator[r]);
+        double gap = fabs((t.gap == TRAIN_GAP_OLD ? o : l) - a.rows.generator[j]);
         s->gap += gap;
         s->gap_exp += exp(gap);
         s->gap_max = fmax(s->gap_max, gap);
         s->gap_tokens += 1;
     }
+    return coef;
+}
+
+/* All losses of row r. */
+__device__ static void add_row(const cuda_loss_args &a, int64_t r, train_loss_sums *s) {
+    double coef = 0, weight = 0;
+    int64_t first = a.rows.first ? a.rows.first[r] : r, end = a.rows.first ? a.rows.first[r + 1] : r + 1;
+    for (int64_t k = first; k < end; k++) {
+        int64_t j = a.rows.first ? a.rows.list[k] : k;
+        coef += a.has_policy ? policy_loss(a, r, j, s) : nll_loss(a, r, j, s);
+        weight += a.rows.weights[j];
+    }
+    a.rows.coef[r] = (float)coef;
+    if (a.rows.entropy_coef) a.rows.entropy_coef[r] = a.has_policy ? (float)(-weight * a.policy.entropy) : 0;
 }
 
 __global__ static void __launch_bounds__(THREADS) loss_rows(cuda_loss_args a) {
@@ -97,12 +108,7 @@ __global__ static void __launch_bounds__(THREADS) loss_rows(cuda_loss_args a) {
         double each[SUMS];
     } s;
     for (int i = 0; i < SUMS; i++) s.each[i] = 0;
-    for (int64_t r = threadIdx.x; r < a.rows.rows; r += THREADS) {
-        if (a.has_policy)
-            policy_row(a, r, &s.named);
-        else
-            nll_row(a, r, &s.named);
-    }
+    for (int64_t r = threadIdx.x; r < a.rows.rows; r += THREADS) add_row(a, r, &s.named);
     for (int i = 0; i < SUMS; i++) {
         for (int step = 16; step > 0; step /= 2) {
             double other = __shfl_xor_sync(0xffffffffu, s.each[i], step);
@@ -119,18 +125,19 @@ __global__ static void __launch_bounds__(THREADS) loss_rows(cuda_loss_args a) {
     *to = total;
 }
 
-/* Rows of a sample lie together. The warp at a sample's first row adds them all; the other warps have nothing to do. */
+/* Losses of a sample lie together. The warp at a sample's first one adds them all; the other warps have nothing to do. */
 __global__ static void sequence_sums(cuda_loss_args a, train_sequence_sums *sequences) {
     int64_t first = ((int64_t)blockIdx.x * 256 + threadIdx.x) / 32;
     int lane = threadIdx.x % 32;
-    if (first >= a.rows.rows) return;
+    int64_t losses = a.rows.first ? a.rows.losses : a.rows.rows;
+    if (first >= losses) return;
     int32_t sample = a.rows.samples[first];
     if (first > 0 && a.rows.samples[first - 1] == sample) return;
     double step = 0, tokens = 0, weight = 0;
-    for (int64_t r = first + lane; r < a.rows.rows && a.rows.samples[r] == sample; r += 32) {
-        double o = a.rows.old ? a.rows.old[r] : a.rows.logprob[r];
+    for (int64_t r = first + lane; r < losses && a.rows.samples[r] == sample; r += 32) {
+        double l = a.rows.logprob[a.rows.first ? a.rows.row_of[r] : r], o = a.rows.old ? a.rows.old[r] : l;
         double importance = a.policy.tis > 0 && a.rows.generator ? fmin(exp(o - a.rows.generator[r]), a.policy.tis) : 1;
-        step += a.rows.logprob[r] - o;
+        step += l - o;
         tokens += 1;
         weight += a.rows.weights[r] * importance;
     }
@@ -150,5 +157,6 @@ extern "C" void cuda_loss(cudaStream_t stream, const cuda_loss_args *a) {
 }
 
 extern "C" void cuda_sequence_sums(cudaStream_t stream, const cuda_loss_args *a, train_sequence_sums *sequences) {
-    if (a->rows.rows > 0) sequence_sums<<<(unsigned)((a->rows.rows + 7) / 8), 256, 0, stream>>>(*a, sequences);
+    int64_t losses = a->rows.first ? a->rows.losses : a->rows.rows;
+    if (losses > 0) sequence_sums<<<(unsigned)((losses + 7) / 8), 256, 0, stream>>>(*a, sequences);
 }

@@ -229,9 +229,13 @@ static int parts_fit(const train_device *d, int64_t floats) {
 }
 
 static void copy_rows(train_device *d, const train_rows *r) {
+    int64_t ld_to = r->ld_to ? r->ld_to : r->width, ld_from = r->ld_from ? r->ld_from : r->width;
     if (d->failed) return;
-    cuda_copy_rows(d->stream, r->to, r->from, r->to_ids, r->from_ids, r->rows, r->width * 2,
-                   (r->ld_to ? r->ld_to : r->width) * 2, (r->ld_from ? r->ld_from : r->width) * 2);
+    if (r->first)
+        cuda_sum_rows(d->stream, r->to, r->from, r->to_ids, r->first, r->from_ids, r->rows, r->width, ld_to, ld_from);
+    else
+        cuda_copy_rows(d->stream, r->to, r->from, r->to_ids, r->from_ids, r->rows, r->width * 2, ld_to * 2,
+                       ld_from * 2);
     launched(d, "copying rows");
 }
 

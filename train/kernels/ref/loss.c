@@ -6,43 +6,42 @@
 
 #include <math.h>
 
-/* The old log-prob of a row: the log-prob now, where the policy has not moved yet. */
-static double old_of(const train_loss_rows *x, int64_t r) {
-    return x->old ? (double)x->old[r] : (double)x->logprob[r];
+/* The old log-prob of loss j: the log-prob now, where the policy has not moved yet. */
+static double old_of(const train_loss_rows *x, int64_t j, double now) {
+    return x->old ? (double)x->old[j] : now;
 }
 
-static double importance(const train_loss_rows *x, int64_t r, double *whole) {
+static double importance(const train_loss_rows *x, int64_t j, double now, double *whole) {
     *whole = 0;
     if (!x->generator || x->policy->tis <= 0) return 1;
-    *whole = exp(old_of(x, r) - (double)x->generator[r]);
+    *whole = exp(old_of(x, j, now) - (double)x->generator[j]);
     return fmin(*whole, x->policy->tis);
 }
 
-static void add_gap(const train_loss_rows *x, int64_t r, double now) {
+static void add_gap(const train_loss_rows *x, int64_t j, double now) {
     train_loss_sums *s = x->sums;
     if (!x->generator || x->policy->gap == TRAIN_GAP_NONE) return;
-    double trainer = x->policy->gap == TRAIN_GAP_NOW ? now : old_of(x, r);
-    double gap = fabs(trainer - (double)x->generator[r]);
+    double trainer = x->policy->gap == TRAIN_GAP_NOW ? now : old_of(x, j, now);
+    double gap = fabs(trainer - (double)x->generator[j]);
     s->gap += gap;
     s->gap_exp += exp(gap);
     s->gap_tokens += 1;
     s->gap_max = fmax(s->gap_max, gap);
 }
 
-static void policy_row(const train_loss_rows *x, int64_t r) {
+/* Loss j of row r; returns its derivative by the row's log-prob. */
+static double policy_loss(const train_loss_rows *x, int64_t r, int64_t j) {
     const train_policy_terms *p = x->policy;
-    TRAIN_ASSERT(!p->sequence || x->sequences[x->samples[r]].tokens > 0);
-    const train_sequence_sums *q = p->sequence ? x->sequences + x->samples[r] : NULL;
+    TRAIN_ASSERT(!p->sequence || x->sequences[x->samples[j]].tokens > 0);
+    const train_sequence_sums *q = p->sequence ? x->sequences + x->samples[j] : NULL;
     train_loss_sums *s = x->sums;
-    double w = x->weights[r], now = x->logprob[r], a = x->advantages[r], step = now - old_of(x, r);
+    double w = x->weights[j], now = x->logprob[r], a = x->advantages[j], step = now - old_of(x, j, now);
     double ratio = exp(q ? q->step / q->tokens : step), slope, kl_slope = 0, kl = 0, whole, coef;
     double loss = ravel_policy_surrogate(ratio, a, p->clip_low, p->clip_high, p->dual_clip, &slope),
-           tis = importance(x, r, &whole);
-    if (x->reference && p->kl > 0) kl = ravel_policy_divergence(p->kl_kind, now, x->reference[r], &kl_slope);
+           tis = importance(x, j, now, &whole);
+    if (x->reference && p->kl > 0) kl = ravel_policy_divergence(p->kl_kind, now, x->reference[j], &kl_slope);
     coef = w * p->kl * kl_slope;
     coef += q ? slope * q->weight / q->tokens : w * tis * slope; /* every token moves the sample's one ratio */
-    x->coef[r] = (train_real)coef;
-    if (x->entropy_coef) x->entropy_coef[r] = (train_real)(-p->entropy * w);
     s->loss += w * (tis * loss + p->kl * kl - (x->entropy ? p->entropy * (double)x->entropy[r] : 0));
     s->ratio += ratio;
     s->ratio_max = fmax(s->ratio_max, ratio);
@@ -51,34 +50,43 @@ static void policy_row(const train_loss_rows *x, int64_t r) {
     s->kl += kl;
     s->tis += tis;
     s->tis_capped += p->tis > 0 && whole > p->tis;
-    add_gap(x, r, now);
+    add_gap(x, j, now);
+    return coef;
+}
+
+/* Loss j of row r: adds to the sums and to the row's derivatives. */
+static void add_loss(const train_loss_rows *x, int64_t r, int64_t j, double *coef, double *entropy_coef) {
+    double w = x->weights[j];
+    x->sums->tokens += 1;
+    x->sums->nll -= (double)x->logprob[r];
+    if (x->entropy) x->sums->entropy += (double)x->entropy[r];
+    *coef += x->policy ? policy_loss(x, r, j) : -w;
+    if (x->policy) *entropy_coef -= x->policy->entropy * w;
+    if (!x->policy) x->sums->loss -= w * (double)x->logprob[r];
 }
 
 void REF(loss)(train_device *d, const train_loss_rows *x) {
     (void)d;
     TRAIN_ASSERT(train__loss_ok(x) && x->sums && (x->rows == 0 || x->coef));
     for (int64_t r = 0; r < x->rows; r++) {
-        x->sums->tokens += 1;
-        x->sums->nll -= (double)x->logprob[r];
-        if (x->entropy) x->sums->entropy += (double)x->entropy[r];
-        if (x->policy) {
-            policy_row(x, r);
-            continue;
-        }
-        x->coef[r] = -(train_real)x->weights[r];
-        x->sums->loss -= (double)x->weights[r] * (double)x->logprob[r];
+        double coef = 0, entropy_coef = 0;
+        if (!x->first) add_loss(x, r, r, &coef, &entropy_coef);
+        for (int64_t k = x->first ? x->first[r] : 0, end = x->first ? x->first[r + 1] : 0; k < end; k++)
+            add_loss(x, r, x->list[k], &coef, &entropy_coef);
+        x->coef[r] = (train_real)coef;
+        if (x->entropy_coef) x->entropy_coef[r] = (train_real)entropy_coef;
     }
 }
 
 void REF(sequence_sums)(train_device *d, const train_loss_rows *x, train_sequence_sums *sequences) {
     (void)d;
     TRAIN_ASSERT(train__loss_ok(x) && x->policy && (x->rows == 0 || (x->samples && sequences)));
-    for (int64_t r = 0; r < x->rows; r++) {
-        train_sequence_sums *s = sequences + x->samples[r];
-        double whole;
-        s->step += (double)x->logprob[r] - old_of(x, r);
+    for (int64_t j = 0; j < (x->first ? x->losses : x->rows); j++) {
+        train_sequence_sums *s = sequences + x->samples[j];
+        double whole, now = x->logprob[x->first ? x->row_of[j] : j];
+        s->step += now - old_of(x, j, now);
         s->tokens += 1;
-        s->weight += (double)x->weights[r] * importance(x, r, &whole);
+        s->weight += (double)x->weights[j] * importance(x, j, now, &whole);
     }
 }
 

@@ -73,11 +73,22 @@ void REF(matmul)(train_device *d, const train_matmul *product) {
         }
 }
 
+static void sum_rows(const train_rows *x, int64_t r, int64_t ld_to, int64_t ld_from) {
+    train_real *to = (train_real *)x->to + (x->to_ids ? x->to_ids[r] : r) * ld_to;
+    for (int64_t i = 0; i < x->width; i++) {
+        train_real sum = 0;
+        for (int64_t k = x->first[r]; k < x->first[r + 1]; k++)
+            sum += ((const train_real *)x->from)[x->from_ids[k] * ld_from + i];
+        to[i] = sum;
+    }
+}
+
 void REF(copy_rows)(train_device *d, const train_rows *x) {
     (void)d;
     TRAIN_ASSERT(train__rows_ok(x));
     int64_t ld_to = x->ld_to ? x->ld_to : x->width, ld_from = x->ld_from ? x->ld_from : x->width;
-    for (int64_t r = 0; r < x->rows; r++) {
+    for (int64_t r = 0; r < x->rows && x->first; r++) sum_rows(x, r, ld_to, ld_from);
+    for (int64_t r = 0; r < x->rows && !x->first; r++) {
         int64_t to = x->to_ids ? x->to_ids[r] : r, from = x->from_ids ? x->from_ids[r] : r;
         memcpy((train_real *)x->to + to * ld_to, (const train_real *)x->from + from * ld_from,
                (size_t)x->width * sizeof(train_real));
