@@ -109,7 +109,7 @@ help:
 	@echo "make test-gpu   the tests that need a GPU; FILTER=gpu_batch for some, SANITIZER=compute-sanitizer to check them"
 	@echo "make check-gpu  all of it in one call of LIMIT (480) seconds: the tests, and compute-sanitizer over our own kernels"
 	@echo "make bench-gpu  the measurements that need a GPU, also as $(BUILD)/bench-gpu.json"
-	@echo "make soak       the long versions of the random tests"
+	@echo "make soak       the long versions of the random tests, and the short ones with SEEDS (50) seeds; FILTER=plan for some"
 	@echo "make lint       clang-format, clang-tidy, cppcheck; DEEP=1 with the analyzer's full depth"
 	@echo "make format     let clang-format rewrite the sources"
 	@echo "make fuzz       run each fuzz target for FUZZ_SECONDS (30), FUZZ_JOBS (1) at a time; FILTER=fuzz_json for some"
@@ -270,8 +270,10 @@ check-gpu: $(BUILD)/ravel-gpu $(MODULES)
 bench-gpu: $(BUILD)/ravel-bench-gpu $(MODULES)
 	@$(BUILD)/ravel-bench-gpu --json $(BUILD)/bench-gpu.json $(if $(FILTER),--filter "$(FILTER)")
 
+# The long random tests, and the quick ones with SEEDS seeds.
+SEEDS ?= 50
 soak: unit
-	@RAVEL_SOAK=1 $(UNIT) $(if $(FILTER),"$(FILTER)")
+	@RAVEL_SOAK=1 $(UNIT) --again $$(date -u +%Y%m%d)+$(SEEDS) $(if $(FILTER),"$(FILTER)")
 	@$(if $(FILTER),,RAVEL_SOAK=1 BUILD=$(BUILD) CC="$(CC)" MAKE="$(MAKE)" sh tests/suites/35-mpi.sh)
 	@$(if $(FILTER),,RAVEL_SOAK=1 BUILD=$(BUILD) CC="$(CC)" MAKE="$(MAKE)" sh tests/suites/37-refit.sh)
 	@$(if $(FILTER),,RAVEL_SOAK=1 BUILD=$(BUILD) CC="$(CC)" MAKE="$(MAKE)" sh tests/suites/58-text.sh)

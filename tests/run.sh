@@ -23,6 +23,9 @@ export ASSERT=1 DEBUGINFO=-g1 # lines of stack traces, not variables
 # CUDA kernels are compiled here for their errors and warnings, and run by `make test-gpu`, from $top.
 export NVCCFLAGS="${NVCCFLAGS:--Xcicc -O0 -Xptxas -O0}" CUDA_CODE="-gencode arch=compute_90a,code=sm_90a"
 [ -z "${CHECK:-}" ] || MAKE="$MAKE HAVE_CUDA=" # a third of the build
+# Random tests run with a fixed seed, and once more with this one; RAVEL_SEED=N repeats both with N.
+export RAVEL_SEED_OF_DAY="${RAVEL_SEED:-$(date -u +%Y%m%d)}"
+echo "seed of the day: $RAVEL_SEED_OF_DAY"
 logs=$top/test-logs
 rm -rf "$logs"
 mkdir -p "$BUILD" "$logs/claims"

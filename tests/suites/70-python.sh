@@ -14,10 +14,10 @@ export RAVEL_STUB="$build/libravel_stub.so"
 number() { # WORD LINE: the number before the word in pytest's last line, else 0
     found=$(echo "$2" | grep -oE "[0-9]+ $1" | head -n 1); echo "${found%% *}" | grep -E '^[0-9]+$' || echo 0
 }
-tests() { # NAME PYTHON
+tests() { # NAME PYTHON SEED: of hypothesis
     log=$build/python-tests.log
-    echo "$1"
-    timeout 1800 "$2" -m pytest -q -rsfE -p no:cacheprovider -W error::DeprecationWarning python/tests >"$log" 2>&1; code=$?
+    echo "$1, RAVEL_SEED=$3"
+    timeout 1800 "$2" -m pytest -q --hypothesis-seed="$3" -rsfE -p no:cacheprovider -W error::DeprecationWarning python/tests >"$log" 2>&1; code=$?
     line=$(tail -n 1 "$log")
     bad=$(($(number failed "$line") + $(number error "$line")))
     if [ $code != 0 ] && [ $bad = 0 ]; then bad=1; echo "  FAIL  pytest ended with $code"; fi
@@ -26,7 +26,7 @@ tests() { # NAME PYTHON
     passed=$((passed + $(number passed "$line"))) failed=$((failed + bad)) skipped=$((skipped + $(number skipped "$line")))
 }
 
-RAVEL_LIBRARY=$build/libravel.so tests "the checkout" "$python"
+RAVEL_LIBRARY=$build/libravel.so tests "the checkout" "$python" "${RAVEL_SEED:-20260101}"
 echo "  what needs torch, transformers, trl, ... runs in: make test-frameworks"
 
 venv=$build/python/venv
@@ -46,5 +46,5 @@ timeout 600 "$venv/bin/pip" install --quiet --no-compile --disable-pip-version-c
     echo "  mpi4py could not be installed from PyPI"
 timeout 600 "$venv/bin/pip" install --quiet --no-compile --disable-pip-version-check mypy 'numpy>=2' >"$build/mypy.log" 2>&1 ||
     echo "  mypy and numpy 2 could not be installed from PyPI: types are not checked"
-RAVEL_TEST_INSTALLED=1 tests "the wheel, in a fresh virtual environment" "$venv/bin/python"
+RAVEL_TEST_INSTALLED=1 tests "the wheel, in a fresh virtual environment" "$venv/bin/python" "${RAVEL_SEED_OF_DAY:-${RAVEL_SEED:-$(date -u +%Y%m%d)}}"
 finish

@@ -1,5 +1,5 @@
 # The unit tests in two halves, side by side: many of them wait for deadlines, so two processes take half the time.
-#     sh tests/unit/both.sh PROGRAM [PREFIX...]
+#     sh tests/unit/both.sh PROGRAM [--again SEED] [PREFIX...]
 set -u
 program=$1; shift
 dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT

@@ -1,13 +1,18 @@
 #include "tests/unit/check.h"
 
+#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 
 static check_test *first, **last = &first;
 static int failures_here; /* of the running test */
 static const char *skip_reason;
+static bool asked_seed; /* the running test is random */
+static bool two_passes;
+static const uint64_t *forced; /* the seed of the second pass */
 
 void check_register(check_test *test) {
     *last = test;
@@ -27,27 +32,36 @@ void check_skip(const char *reason) {
     skip_reason = reason;
 }
 
-uint64_t check_seed(void) {
+static uint64_t seed_now(void) {
     const char *text = getenv("RAVEL_SEED");
-    return text ? strtoull(text, NULL, 0) : 20260101;
+    return forced ? *forced : text ? strtoull(text, NULL, 0) : 20260101;
+}
+
+uint64_t check_seed(void) {
+    __atomic_store_n(&asked_seed, true, __ATOMIC_RELAXED);
+    return seed_now();
 }
 
 int64_t check_scale(int64_t quick, int64_t soak) {
-    return getenv("RAVEL_SOAK") ? soak : quick;
+    return getenv("RAVEL_SOAK") && !forced ? soak : quick;
 }
-
-#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
-enum { ROUNDS_SHARE = 4 };
-#else
-enum { ROUNDS_SHARE = 1 };
-#endif
 
 bool check_sanitized(void) {
-    return ROUNDS_SHARE > 1;
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+    return true;
+#else
+    return false;
+#endif
 }
 
+bool check_repeated(void) {
+    return forced;
+}
+
+/* A half in the first of two passes, a quarter in the second and in sanitizer builds, all in those of a soak. */
 int64_t check_rounds(int64_t quick, int64_t soak) {
-    return check_scale((quick + ROUNDS_SHARE - 1) / ROUNDS_SHARE, soak);
+    int64_t share = check_sanitized() ? 4 : getenv("RAVEL_SOAK") ? 1 : forced ? 4 : two_passes ? 2 : 1;
+    return check_scale((quick + share - 1) / share, soak);
 }
 
 static void *counting_resize(void *user, void *ptr, size_t old_bytes, size_t new_bytes) {
@@ -117,38 +131,113 @@ static double wall_seconds(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-int main(int argc, char **argv) {
-    int passed = 0, failed = 0, skipped = 0, part = 1, parts = 1, number = 0;
-    if (argc > 2 && strcmp(argv[1], "--part") == 0) {
-        if (!parse_part(argv[2], &part, &parts)) return 2;
-        argc -= 2;
-        argv += 2;
+/* --again SEED or SEED+COUNT: the seeds of the second pass. */
+static int parse_again(const char *text, uint64_t *seed, int *count) {
+    unsigned long long number = 0;
+    *count = 1;
+    int fields = sscanf(text, "%llu+%d", &number, count);
+    *seed = number;
+    return fields >= 1 && *count >= 1;
+}
+
+static const check_test *running;
+static pid_t runner;
+
+/* How to repeat the running test; nothing if it is not random. */
+static void say_seed(char *text, size_t size) {
+    *text = 0;
+    if (asked_seed)
+        (void)snprintf(text, size, " (RAVEL_SEED=%llu make test SUITES=unit)", (unsigned long long)seed_now());
+}
+
+/* A test that crashes is named, with its seed, before the process ends. Not for processes that a test made. */
+static void crashed(int number) {
+    char seed[80], line[256];
+    if (getpid() == runner && running) {
+        say_seed(seed, sizeof seed);
+        int length = snprintf(line, sizeof line, "  FAIL  %s: signal %d%s\n", running->name, number, seed);
+        if (write(STDOUT_FILENO, line, (size_t)length) < 0) _exit(1);
     }
+    (void)signal(number, SIG_DFL);
+    (void)raise(number);
+}
+
+static void watch_crashes(void) {
+    static const int numbers[] = {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+    runner = getpid();
+    for (size_t i = 0; !check_sanitized() && i < sizeof numbers / sizeof *numbers; i++)
+        (void)signal(numbers[i], crashed);
+}
+
+enum { PASSED, FAILED, SKIPPED, RESULTS };
+
+/* Runs one test; a second pass prints a line only for what failed. */
+static int run_test(const check_test *t, bool times) {
+    static const char *const words[] = {"ok", "FAIL", "skip"};
+    char seed[80] = "";
+    failures_here = 0;
+    skip_reason = NULL;
+    asked_seed = false;
+    running = t;
+    double began = wall_seconds(), spent = processor_seconds();
+    t->run();
+    int result = failures_here ? FAILED : skip_reason ? SKIPPED : PASSED;
+    if (forced && result != FAILED && !times) return result;
+    if (times) printf("%8.2f s %8.2f s wall", processor_seconds() - spent, wall_seconds() - began);
+    if (result == FAILED || forced) say_seed(seed, sizeof seed);
+    printf("  %-4s  %s%s%s%s\n", words[result], t->name, skip_reason ? ": " : "", skip_reason ? skip_reason : "", seed);
+    return result;
+}
+
+typedef struct second_pass {
+    uint64_t seed;
+    int seeds, tests; /* seeds: 0: no second pass */
+} second_pass;
+
+/* Runs a test that passed again if it is random; returns how many seeds failed. */
+static int run_again(const check_test *t, second_pass *again, bool times) {
+    int failed = 0;
+    if (!asked_seed || !again->seeds) return 0;
+    again->tests++;
+    for (int i = 0; i < again->seeds; i++) {
+        uint64_t seed = again->seed + (uint64_t)i;
+        forced = &seed;
+        failed += run_test(t, times) == FAILED;
+        forced = NULL;
+    }
+    return failed;
+}
+
+/* Takes one option with a value from the front of the arguments; false if they do not begin with it. */
+static bool take(int *argc, char ***argv, const char *name) {
+    if (*argc < 3 || strcmp((*argv)[1], name) != 0) return false;
+    *argc -= 2, *argv += 2;
+    return true;
+}
+
+int main(int argc, char **argv) {
+    int totals[RESULTS] = {0}, part = 1, parts = 1, number = 0;
+    second_pass again = {0, 0, 0};
+    if (take(&argc, &argv, "--part") && !parse_part(argv[0], &part, &parts)) return 2;
+    if (take(&argc, &argv, "--again") && !parse_again(argv[0], &again.seed, &again.seeds)) return 2;
+    two_passes = again.seeds > 0;
     bool times = argc > 1 && strcmp(argv[1], "--times") == 0;
     if (times) argc--, argv++;
-    bool list = argc > 1 && strcmp(argv[1], "--list") == 0;
     setvbuf(stdout, NULL, _IOLBF, 0);
-    for (const check_test *t = first; t; t = t->next) {
-        if (list) {
-            puts(t->name);
-            continue;
-        }
-        if (!wanted(t, argc - 1, argv + 1) || number++ % parts != part - 1) continue;
-        failures_here = 0;
-        skip_reason = NULL;
-        double began = wall_seconds(), spent = processor_seconds();
-        t->run();
-        if (times) printf("%8.2f s %8.2f s wall", processor_seconds() - spent, wall_seconds() - began);
-        const char *word = failures_here ? "FAIL" : skip_reason ? "skip" : "ok";
-        printf("  %-4s  %s%s%s\n", word, t->name, skip_reason ? ": " : "", skip_reason ? skip_reason : "");
-        if (failures_here)
-            failed++;
-        else if (skip_reason)
-            skipped++;
-        else
-            passed++;
+    if (argc > 1 && strcmp(argv[1], "--list") == 0) {
+        for (const check_test *t = first; t; t = t->next) puts(t->name);
+        return 0;
     }
-    if (list) return 0;
-    printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
-    return failed > 0 || passed + skipped == 0;
+    watch_crashes();
+    for (const check_test *t = first; t; t = t->next) {
+        if (!wanted(t, argc - 1, argv + 1) || number++ % parts != part - 1) continue;
+        int result = run_test(t, times);
+        totals[result]++;
+        if (result == PASSED) totals[FAILED] += run_again(t, &again, times);
+    }
+    if (again.seeds)
+        printf("%d random tests ran again with %d seed%s from %llu on\n", again.tests, again.seeds,
+               again.seeds > 1 ? "s" : "", (unsigned long long)again.seed);
+    printf("%d passed, %d failed, %d skipped\n", totals[PASSED], totals[FAILED], totals[SKIPPED]);
+    return totals[FAILED] > 0 || totals[PASSED] + totals[SKIPPED] == 0;
 }

@@ -9,11 +9,14 @@
  * TEST registers itself; a failed CHECK says where and what, and ends the test (by return, so tests are void functions;
  * in helpers that return bool or int, use EXPECT, which counts the failure and goes on). Random tests draw from
  * check_seed(), which is fixed unless RAVEL_SEED is set, and scale with check_scale() and check_rounds(): more in
- * `make soak` than in `make test`.
+ * `make soak` than in `make test`. What a test draws must not depend on which other tests ran, nor on the machine.
  *
- *     ravel-unit [--list] [--times] [PREFIX ...]      runs the tests whose names begin so; ends with "N passed, N failed"
+ *     ravel-unit [--part I/N] [--again SEED[+COUNT]] [--times] [PREFIX ...]
+ *     ravel-unit --list
  *
- * --times puts processor and wall seconds before each line.
+ * runs the tests whose names begin so, and ends with "N passed, N failed". --again runs each test that asked for its
+ * seed again, with seeds SEED .. SEED + COUNT - 1. --part runs every N-th test, --times puts
+ * processor and wall seconds before each line.
  */
 #ifndef TESTS_CHECK_H
 #define TESTS_CHECK_H
@@ -37,10 +40,13 @@ void check_skip(const char *reason);
 uint64_t check_seed(void);
 /* `quick` in `make test`, `soak` in `make soak`. */
 int64_t check_scale(int64_t quick, int64_t soak);
-/* The same for rounds of a random test: sanitizer builds, which are 10 times as slow and look for errors of memory and
- * threads that show in few rounds, do a quarter of the quick ones. */
+/* The same for rounds of a random test. Of two passes (--again) the first does half of the quick ones and the second a
+ * quarter; so do sanitizer builds, which are 10 times as slow and look for errors of memory and threads that show in few
+ * rounds. Only rounds may depend on it: then RAVEL_SEED, which does all of them, repeats what failed. */
 int64_t check_rounds(int64_t quick, int64_t soak);
 bool check_sanitized(void); /* in such a build */
+/* In the second pass: what does not depend on the seed need not run again. */
+bool check_repeated(void);
 
 #define TEST(test_name)                                                   \
     static void test_name(void);                                          \

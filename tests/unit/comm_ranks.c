@@ -1,7 +1,10 @@
 #include "tests/unit/comm_ranks.h"
 
+#include "tests/unit/check.h"
+
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct rank_job {
     pthread_t thread;
@@ -46,4 +49,9 @@ ravel_status comm_ranks_run(int32_t count, rank_open_fn open, void *world, ravel
 ravel_status comm_body_run(ravel_comm *comm, void *user, ravel_error *err) {
     body_job *b = user;
     return b->body->run(comm, &b->job, err);
+}
+
+const comm_body *comm_body_next(const comm_body *body) {
+    while (check_repeated() && body->name && strcmp(body->name, "random operations") != 0) body++;
+    return body;
 }

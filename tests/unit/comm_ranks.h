@@ -17,6 +17,10 @@ typedef struct body_job {
     const comm_body *body;
 } body_job;
 
+/* The first row of comm_bodies at or after `body` that the running test wants: in a second pass, with another seed, only
+ * the random operations. */
+const comm_body *comm_body_next(const comm_body *body);
+
 ravel_status comm_body_run(ravel_comm *comm, void *user, ravel_error *err);
 
 #endif
