@@ -178,7 +178,7 @@ static ravel_status check_flags(const plan_flags *f, const ravel_plan_options *o
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "--svg shows one plan; leave out --compare and --sweep");
     if (standard_outputs(f) > 1)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "only one output can be standard output");
-    if (!f->sweep && !options->budget)
+    if (!f->sweep && !options->budget && options->method != RAVEL_METHOD_FIXED_COUNT)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "--budget is missing: how many tokens fit one micro-batch, for example --budget 16k");
     if (f->mock && f->tokenizer)
@@ -207,6 +207,15 @@ static ravel_status parse(int argc, char **argv, const cli_options *sets, int co
     return check_flags(flags, options, word_count, err);
 }
 
+/* --method count without --budget: the size that the outputs show is that of `count` of the longest sample. */
+static int64_t room_of_count(const ravel_plan_options *o, int64_t longest) {
+    int64_t align = ravel_plan_align(o), slot = align > 0 ? (longest + align - 1) / align * align : longest;
+    const int64_t limit = INT64_C(1) << 40;
+    if (o->layout == RAVEL_LAYOUT_PADDED_2D) slot *= 2; /* the longest prompt and the longest response */
+    TRAIN_ASSERT(slot > 0 && o->count > 0);
+    return slot > limit / o->count ? limit : (slot * o->count + o->cp - 1) / o->cp;
+}
+
 int cli_plan(int argc, char **argv) {
     plan_flags flags;
     ravel_read_options read;
@@ -232,6 +241,7 @@ int cli_plan(int argc, char **argv) {
     if (flags.fit) return plan_fit(&flags);
     plan_data data;
     if (plan_data_read(&flags, &read, &options, &data, &err)) return cli_fail("plan", &err);
+    if (!options.budget && !flags.sweep) options.budget = room_of_count(&options, data.longest);
     int code = flags.sweep     ? plan_sweep(&flags, &data, &options)
                : flags.compare ? plan_compare(&flags, &data, &options)
                                : plan_once(&flags, &data, &options);

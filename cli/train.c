@@ -196,7 +196,7 @@ static ravel_status choose_threads(train_config *c, int32_t busy_ranks, ravel_er
     ravel_status status = train_shape(&c->model, &shape, err);
     if (status) return status;
     int32_t processors = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? (int32_t)CPU_COUNT(&allowed) : 1;
-    c->model.threads = train_threads(&c->model, &shape, c->plan.budget, processors, busy_ranks);
+    c->model.threads = train_threads(&c->model, &shape, c->plan.budget ? c->plan.budget : 4096, processors, busy_ranks);
     TRAIN_ASSERT(c->model.threads >= 1 && busy_ranks > 0);
     return RAVEL_OK;
 }

@@ -135,13 +135,14 @@ typedef struct ravel_cost {
 } ravel_cost;
 
 typedef struct ravel_plan_options {
-    size_t size;                /* sizeof(ravel_plan_options), set by ravel_plan_options_default */
-    int64_t budget;             /* slot tokens in one bin, per context-parallel rank; required */
-    int32_t cp;                 /* context-parallel ranks: a bin holds cp * budget */
-    int32_t align;              /* a slot is a multiple of this, and of what cp_split needs: see ravel_plan_align */
-    int64_t max_samples;        /* in one bin; 0: no cap */
-    int32_t dp;                 /* data-parallel ranks */
-    int32_t multiple;           /* micro-steps of an update are a multiple of this (vpp) */
+    size_t size;         /* sizeof(ravel_plan_options), set by ravel_plan_options_default */
+    int64_t budget;      /* slot tokens in one bin, per context-parallel rank; required. With method = count, 0 is no
+                                   cap: bins have room for `count` of the longest sample */
+    int32_t cp;          /* context-parallel ranks: a bin holds cp * budget */
+    int32_t align;       /* a slot is a multiple of this, and of what cp_split needs: see ravel_plan_align */
+    int64_t max_samples; /* in one bin; 0: no cap */
+    int32_t dp;          /* data-parallel ranks */
+    int32_t multiple;    /* micro-steps of an update are a multiple of this (vpp) */
     int64_t min_micro_steps;    /* of an update */
     int32_t updates;            /* cut the batch into this many; 1 unless `input.updates` says more */
     int32_t sync;               /* ravel_sync */

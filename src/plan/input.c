@@ -242,6 +242,22 @@ static void choose_shift(ravel__rules *rules, const ravel_plan_input *in, const 
     RAVEL_ASSERT(rules->overhead >= 0 && (sum >> rules->shift) < limit);
 }
 
+/* Count-based bins without a budget: room for `count` samples as long as the longest. */
+static int64_t budget_of_count(const ravel_plan_input *in, const ravel_plan_options *o) {
+    const int64_t limit = INT64_C(1) << 40, sample = INT64_C(1) << 32;
+    int64_t prompt = 0, rest = 1;
+    for (int64_t i = 0; i < in->count; i++) {
+        int64_t p = in->prompts ? in->prompts[i] : 0, r = in->prompts && in->responses ? in->responses[i] : 0;
+        if (!in->prompts && in->lengths) r = in->lengths[i];
+        if (p > prompt) prompt = p;
+        if (r > rest) rest = r;
+    }
+    if (prompt > sample || rest > sample) return limit; /* refused below */
+    int64_t slot = (prompt + o->align - 1) / o->align * o->align + (rest + o->align - 1) / o->align * o->align;
+    RAVEL_ASSERT(slot > 0 && o->count >= 1 && o->cp >= 1);
+    return slot > limit / o->count ? limit : (slot * o->count + o->cp - 1) / o->cp;
+}
+
 ravel_status ravel__rules_make(const ravel_plan_input *input, const ravel_plan_options *options, ravel__rules *rules,
                                ravel_plan_input *own, ravel_error *err) {
     memset(rules, 0, sizeof *rules);
@@ -253,6 +269,7 @@ ravel_status ravel__rules_make(const ravel_plan_input *input, const ravel_plan_o
                                "the plan's input has size 0; set it to sizeof(ravel_plan_input)");
     memcpy(own, input, input->size < sizeof *own ? input->size : sizeof *own);
     const ravel_plan_options *o = &rules->options;
+    if (!o->budget) rules->options.budget = budget_of_count(own, o);
     rules->cap = o->cp * o->budget / o->align;
     if (o->cp_pool) { /* a sample fits if the widest group holds it */
         status = ravel__widths_make(o, &rules->widths, err);

@@ -7,8 +7,8 @@
 #define AT(field) ((int32_t)offsetof(ravel_plan_options, field))
 
 static const ravel_option table[] = {
-    {"budget", RAVEL_OPTION_I64, AT(budget), "0", 1, 0x1p40, NULL,
-     "the hard cap on slot tokens in one bin, per context-parallel rank; required"},
+    {"budget", RAVEL_OPTION_I64, AT(budget), "0", 0, 0x1p40, NULL,
+     "the hard cap on slot tokens in one bin, per context-parallel rank; required, but for method = count"},
     {"dp", RAVEL_OPTION_I32, AT(dp), "1", 1, 0x1p20, NULL, "data-parallel ranks"},
     {"cp", RAVEL_OPTION_I32, AT(cp), "1", 1, 0x1p16, NULL, "context-parallel ranks; a bin holds cp * budget"},
     {"align", RAVEL_OPTION_I32, AT(align), "1", 1, 0x1p30, NULL,
@@ -101,6 +101,10 @@ ravel_status ravel__options_read(const ravel_plan_options *options, ravel_plan_o
     own->size = sizeof *own;
     ravel_status status = ravel_options_check(table, own, err);
     if (!status) status = check_cost(&own->cost, err);
+    if (!status && !own->budget && (own->method != RAVEL_METHOD_FIXED_COUNT || own->cp_pool))
+        status =
+            ravel_error_set(err, RAVEL_E_ARGUMENT,
+                            "budget is 0; it must be the tokens of a bin, 1 or more (only method = count needs none)");
     if (status) return status;
     int32_t align = ravel_plan_align(own);
     if (!align)
@@ -110,6 +114,8 @@ ravel_status ravel__options_read(const ravel_plan_options *options, ravel_plan_o
     own->align = align;
     if (own->cp_pool) return ravel__hybrid_options_check(own, err);
     int64_t room = own->cp * own->budget;
+    if (room == 0 && own->method == RAVEL_METHOD_FIXED_COUNT)
+        return RAVEL_OK; /* ravel__rules_make makes room for all lengths */
     if (room < own->align)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "cp * budget is %lld, below align %d, so that no slot fits a bin; raise budget",

@@ -28,6 +28,8 @@ recount() {
 for method in ravel next-fit next-fit-decreasing ffd bfd mffd kk lpt count as-is; do
     recount "method $method" "$T/one.csv" "" --budget 16384 --dp 8 --cost 24576:1 --method $method --count 3
 done
+recount "method count without a budget" "$T/one.csv" "" --dp 8 --cost 24576:1 --method count --count 3 --align 16
+recount "... in rectangles" "$T/two.csv" "" --dp 8 --method count --count 3 --layout padded-2d
 for sync in micro-step update pipeline; do
     recount "sync $sync" "$T/one.csv" "" --budget 16k --dp 4 --cost 24576:1:1000000 --sync $sync --multiple 4 --min-micro-steps 3
 done

@@ -2,6 +2,7 @@
 #include "tests/unit/check.h"
 #include "tests/unit/plan_cases.h"
 
+#include "base/rng.h"
 #include "plan/internal.h"
 
 #include <stdlib.h>
@@ -13,6 +14,41 @@ typedef struct wrong {
     ravel_status status;
     const char *says;
 } wrong;
+
+/* Count-based bins need no budget: it is as if there were one that nothing reaches. */
+TEST(plan_by_count_needs_no_budget) {
+    ravel__rng r = ravel__rng_seed(check_seed());
+    for (int64_t round = 0; round < check_scale(50, 1000); round++) {
+        int64_t lengths[64], prompts[64], responses[64];
+        ravel_plan_input in = {.size = sizeof in, .count = 1 + (int64_t)ravel__rng_below(&r, 64)};
+        ravel_plan *plans[2] = {NULL, NULL};
+        ravel_error err = RAVEL_ERROR_INIT;
+        for (int64_t i = 0; i < in.count; i++) {
+            prompts[i] = (int64_t)ravel__rng_below(&r, 100);
+            responses[i] = 1 + (int64_t)ravel__rng_below(&r, 100);
+            lengths[i] = prompts[i] + responses[i];
+        }
+        int32_t layout = (int32_t)ravel__rng_below(&r, 3);
+        in.lengths = layout == RAVEL_LAYOUT_PADDED_2D ? NULL : lengths;
+        in.prompts = in.lengths ? NULL : prompts;
+        in.responses = in.lengths ? NULL : responses;
+        for (int k = 0; k < 2; k++) {
+            ravel_plan_options o;
+            ravel_plan_options_default(&o);
+            o.method = RAVEL_METHOD_FIXED_COUNT;
+            o.count = 1 + round % 7;
+            o.dp = 1 + (int32_t)(round % 3);
+            o.layout = layout;
+            o.align = 1 + (int32_t)(round % 5);
+            o.budget = k ? 1 << 20 : 0;
+            CHECK_OK(ravel_plan_create(&in, &o, &plans[k], &err), &err);
+        }
+        CHECK(plans[0]->bins == plans[1]->bins && plans[0]->stats.padded_tokens == plans[1]->stats.padded_tokens);
+        CHECK(memcmp(plans[0]->samples, plans[1]->samples, (size_t)in.count * sizeof *plans[0]->samples) == 0);
+        CHECK(plans[0]->stats.over_budget == 0);
+        for (int k = 0; k < 2; k++) ravel_plan_free(plans[k]);
+    }
+}
 
 TEST(plan_bad_options_are_named) {
     static const wrong cases[] = {

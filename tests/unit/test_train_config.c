@@ -124,6 +124,15 @@ TEST(train_config_refuses_what_does_not_go_together) {
         {TRAIN_GRPO, "{\"dual-clip\": 0.9}", "0 (off) or above 1"},
         {TRAIN_GRPO, "{\"dual-clip\": 1}", "0 (off) or above 1"},
         {TRAIN_GRPO, "{\"dual-clip\": 3}", NULL},
+        {TRAIN_SFT, "{\"data\": \"x\", \"budget\": null}", NULL},
+        {TRAIN_SFT, "{\"data\": \"x\", \"budget\": null, \"count\": 4}", NULL},
+        {TRAIN_SFT, "{\"data\": \"x\", \"budget\": null, \"method\": \"ffd\"}", "leave out --method"},
+        {TRAIN_SFT, "{\"task\": \"sort\", \"budget\": null}", "have no longest one; give --budget"},
+        {TRAIN_SFT, "{\"data\": \"x\", \"count\": 4}", "--count is of --method count"},
+        {TRAIN_GRPO, "{\"method\": \"count\", \"count\": 4, \"budget\": 0}", NULL},
+        {TRAIN_GRPO, "{\"single\": true}", NULL},
+        {TRAIN_GRPO, "{\"cost\": \"24:1\"}", NULL},
+        {TRAIN_GRPO, "{\"cost\": \"24:\"}", "is not LINEAR:QUADRATIC"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         train_config c;

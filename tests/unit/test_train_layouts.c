@@ -109,7 +109,7 @@ static void random_pool(uint64_t *seed, train_config *c) {
     c->plan.cp_pool = c->mesh.dp;
     c->plan.budget = c->mesh.dp == 2 ? 24 : 16;
     c->plan.cp_empty = (int32_t)draw(seed, 2);
-    c->sft.single = 0;
+    c->run.single = 0;
 }
 
 /* SFT on golden models and on new ones of more layers, every aggregation, budgets, sharding and orders of micro-batches. */
@@ -133,7 +133,7 @@ static void random_layouts(uint64_t seed, int count, int32_t most) {
         c.plan.budget = 40 + (int64_t)draw(&seed, 3) * 40;
         c.plan.min_micro_steps = 1 + (int64_t)draw(&seed, 5);
         c.learn.shard = (int32_t)draw(&seed, 3);
-        c.sft.single = draw(&seed, 4) == 0;
+        c.run.single = draw(&seed, 4) == 0;
         c.model.sequence = (int32_t)draw(&seed, 2);
         random_pool(&seed, &c);
         (void)snprintf(what, sizeof what, "%s, tp %d%s cp %d dp %d pp %d vpp %d, pool %d, shard %d, budget %d",

@@ -32,7 +32,7 @@ TEST(train_runs_have_one_loss_curve_however_they_are_cut) {
         job_config(&c, folder);
         c.run.checkpoint_end = 0;
         c.run.steps = check_rounds(STEPS, STEPS);
-        c.sft.single = cuts[i].single;
+        c.run.single = cuts[i].single;
         c.learn.shard = cuts[i].zero;
         c.model.recompute = cuts[i].recompute;
         c.plan.budget = cuts[i].budget;
@@ -44,6 +44,41 @@ TEST(train_runs_have_one_loss_curve_however_they_are_cut) {
         job_wipe(folder);
     }
     CHECK(first.values[STEPS - 1] < 0.7 * first.values[0]);
+}
+
+/* Micro-batches of --count samples, with a budget and without one: DPO over a file, whose longest pair makes the room. GRPO one
+ * answer at a time. */
+TEST(train_runs_by_count_and_one_by_one_have_the_same_losses) {
+    curve curves[5];
+    char pairs[64];
+    job_pairs(pairs);
+    for (int i = 0; i < 5; i++) {
+        char folder[64];
+        train_config c;
+        job_folder(folder);
+        job_config(&c, folder);
+        c.run.steps = 6;
+        c.run.checkpoint_end = 0;
+        c.run.single = i == 4;
+        c.grpo.entropy = 0.05;
+        if (i < 3) {
+            c.sft.task = NULL;
+            c.source.data = pairs;
+            c.source.bos = c.source.eos = -1;
+            c.sft.batch = 8;
+            c.plan.budget = i == 2 ? 0 : 128;
+            c.plan.count = i ? 3 : 1;
+            c.plan.method = i ? RAVEL_METHOD_FIXED_COUNT : RAVEL_METHOD_RAVEL;
+        }
+        if (!job_run(&c, i < 3 ? TRAIN_DPO : TRAIN_GRPO, 2, "train/loss", &curves[i])) return;
+        curve bins;
+        job_curve(folder, i < 3 ? "batch/bins" : "throughput/avg_seq_length", &bins);
+        if (i == 1 || i == 2) CHECK(bins.values[5] >= 3 && bins.values[5] <= 4);
+        job_wipe(folder);
+    }
+    CHECK(curve_distance(&curves[0], &curves[1]) < 1e-5 && curve_distance(&curves[0], &curves[2]) < 1e-5);
+    CHECK(curve_distance(&curves[3], &curves[4]) < 1e-4);
+    (void)unlink(pairs);
 }
 
 TEST(train_aggregation_modes_do_not_depend_on_ranks) {

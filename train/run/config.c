@@ -116,7 +116,6 @@ static const ravel_option sft_table[] = {
     SFT("eval-share", F64, eval_share, "0", 0, 0.9, NULL,
         "share of the rows, from the end, that is kept for evaluation"),
     SFT("epochs", I64, epochs, "0", 0, 1e9, NULL, "passes over the data, --steps at most; 0: as many as --steps take"),
-    SFT("single", BOOL, single, "false", 0, 0, NULL, "one sample per micro-batch, for comparison"),
     {0}};
 
 static const ravel_option task_table[] = {
@@ -206,13 +205,16 @@ static const ravel_option grpo_table[] = {
 
 #define PLAN(...) ROW(ravel_plan_options, __VA_ARGS__)
 static const ravel_option plan_table[] = {
-    PLAN("budget", I64, budget, "4096", 1, 2147483647, NULL, "tokens in a micro-batch, a hard cap"),
+    PLAN(
+        "budget", I64, budget, "4096", 0, 2147483647, NULL,
+        "tokens in a micro-batch, a hard cap; 0 (null in a file): micro-batches of --count samples, and room for the longest"),
     PLAN("max-samples", I64, max_samples, "0", 0, 2147483647, NULL, "samples in a micro-batch; 0: no cap"),
     PLAN("align", I32, align, "1", 1, 1 << 20, NULL, "slots are multiples of this"),
     PLAN("min-micro-steps", I64, min_micro_steps, "1", 0, 1e9, NULL,
-         "micro-steps of an update, at least; more than needed gives fillers"),
+         "micro-steps of an update, at least: bins are split, and when there are no more samples fillers are added"),
     PLAN("oversize", ENUM, oversize, "error", 0, 0, RAVEL_OVERSIZE_CHOICES, "what to do with samples over the budget"),
     PLAN("method", ENUM, method, "ravel", 0, 0, RAVEL_METHOD_CHOICES, "how micro-batches are packed"),
+    PLAN("count", I64, count, "1", 1, 2147483647, NULL, "samples in a micro-batch, with --method count"),
     PLAN("cp-pool", I32, cp_pool, "0", 0, 0x1p12, NULL,
          "hybrid context parallelism: the dp ranks form groups of different widths in each micro-step; 0: off"),
     PLAN("cp-widths", STRING, cp_widths, NULL, 0, 0, "LIST",
@@ -231,6 +233,7 @@ static const ravel_option cost_table[] = {
         "what samples cost, for the balance of ranks: model, the FLOPs of training this model (without it); fit, what its "
         "micro-batches take, measured in the first updates; or as ravel plan --cost: LIN:QUAD[:OVERHEAD], tokens, a shape, a "
         "config.json, a file of --fit"),
+    RUN("single", BOOL, single, "false", 0, 0, NULL, "one sample per micro-batch, for comparison"),
     {0}};
 
 #define SOURCE(...) ROW(ravel_source_options, __VA_ARGS__)
@@ -301,6 +304,27 @@ train_learner_options train_config_learner(const train_config *c) {
                                    .save_shard = c->run.save_shard};
 }
 
+ravel_status train_config_set_budget(train_config *c, int64_t longest, ravel_error *err) {
+    int32_t align = ravel_plan_align(&c->plan), ranks = c->plan.cp > 1 ? c->plan.cp : 1;
+    if (c->plan.budget > 0) return RAVEL_OK;
+    TRAIN_ASSERT(longest > 0 && align > 0 && c->plan.count > 0);
+    int64_t slot = (longest + align - 1) / align * align;
+    if (slot > INT32_MAX / c->plan.count)
+        return ravel_error_set(
+            err, RAVEL_E_OVERSIZE,
+            "%lld samples of up to %lld tokens do not fit a micro-batch; lower --count, or give --budget",
+            (long long)c->plan.count, (long long)longest);
+    c->plan.budget = (slot * c->plan.count + ranks - 1) / ranks;
+    return RAVEL_OK;
+}
+
+ravel_plan_options train_config_plan(const train_config *c) {
+    ravel_plan_options plan = c->plan;
+    plan.sync = train_config_sync(c);
+    if (c->run.single) plan.method = RAVEL_METHOD_AS_IS;
+    return plan;
+}
+
 ravel_sync train_config_sync(const train_config *c) {
     if (c->plan.cp_pool) return RAVEL_SYNC_MICRO_STEP; /* groups meet in every micro-step */
     if (c->mesh.pp > 1) return RAVEL_SYNC_PIPELINE;
@@ -335,7 +359,10 @@ static ravel_status set_member(const train_part *parts, int count, const ravel_j
     char text[64];
     const char *value = text;
     switch ((ravel_json_kind)node->kind) {
-    case RAVEL_JSON_NULL: return RAVEL_OK; /* as in a config.json of a run: not set */
+    case RAVEL_JSON_NULL: /* as in a config.json of a run: not set; "budget": null is no budget */
+        if (strcmp(node->key, "budget") != 0) return RAVEL_OK;
+        value = "0";
+        break;
     case RAVEL_JSON_TRUE: value = "true"; break;
     case RAVEL_JSON_FALSE: value = "false"; break;
     case RAVEL_JSON_STRING: value = node->as.string; break;

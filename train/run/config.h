@@ -43,6 +43,7 @@ typedef struct train_run_options {
     double timeout;      /* seconds that a rank waits for another; 0: the communicator's default */
     const char *gpu;     /* for MFU */
     const char *cost;    /* of a sample (train/run/cost.h); NULL: model */
+    int32_t single;      /* one sample per micro-batch: for comparisons */
 } train_run_options;
 
 typedef struct train_sft_options {
@@ -51,7 +52,6 @@ typedef struct train_sft_options {
     double eval_share;  /* of the rows, taken from the end, that are never trained on */
     const char *task;   /* questions and answers of a verifiable task instead of data */
     int32_t level;      /* how hard */
-    int32_t single;     /* one sample per micro-batch: for comparisons */
     int64_t epochs;     /* 0: until `steps` */
 } train_sft_options;
 
@@ -140,6 +140,10 @@ typedef struct train_part {
 train_learner_options train_config_learner(const train_config *config);
 /* Trainer ranks: run.ranks, or as many as the mesh has. */
 int32_t train_config_ranks(const train_config *config);
+/* With --budget 0: that of --count samples as long as the longest, of `longest` tokens. E_OVERSIZE above 2^31. */
+ravel_status train_config_set_budget(train_config *config, int64_t longest, ravel_error *err);
+/* The plan's options of a run's feeds. */
+ravel_plan_options train_config_plan(const train_config *config);
 /* When ranks wait for one another, for the planner. */
 ravel_sync train_config_sync(const train_config *config);
 

@@ -81,6 +81,7 @@ int32_t train_config_ranks(const train_config *c) {
 
 void train_config_settle(train_config *c, train_kind kind) {
     c->plan.cp = c->mesh.cp;
+    if (c->plan.budget == 0 && c->plan.method == RAVEL_METHOD_RAVEL) c->plan.method = RAVEL_METHOD_FIXED_COUNT;
     if (c->plan.cp_pool && c->mesh.dp == 0) c->mesh.dp = c->plan.cp_pool;
     if (kind == TRAIN_GRPO && !c->grpo.task && !c->grpo.data) c->grpo.task = "arithmetic";
     if (c->grpo.scoring.max_tokens == 0) c->grpo.scoring.max_tokens = c->model.model && c->grpo.data ? 256 : 16;
@@ -155,6 +156,15 @@ static ravel_status check_run(const train_config *c, ravel_error *err) {
 
 static ravel_status check_pool(const train_config *c, ravel_error *err) {
     const ravel_plan_options *p = &c->plan;
+    if (p->budget == 0 && (p->method != RAVEL_METHOD_FIXED_COUNT || p->cp_pool))
+        return ravel_error_set(
+            err, RAVEL_E_ARGUMENT,
+            "without a budget micro-batches are of --count samples: leave out --method and --cp-pool, or "
+            "give --budget");
+    if (p->budget == 0 && c->sft.task)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "the samples of a task have no longest one; give --budget");
+    if (p->count > 1 && p->method != RAVEL_METHOD_FIXED_COUNT)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--count is of --method count; give that too");
     if (!p->cp_pool) {
         if (!p->cp_widths && !p->cp_price && p->min_cp == 1) return RAVEL_OK;
         return ravel_error_set(err, RAVEL_E_ARGUMENT,

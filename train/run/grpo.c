@@ -17,10 +17,9 @@ static ravel_status make_feed(train__grpo *g, ravel_error *err) {
     const train_config *c = g->config;
     ravel_feed_options options;
     ravel_weights_options weights;
-    ravel_plan_options plan = c->plan;
+    ravel_plan_options plan = train_config_plan(c);
     ravel_feed_options_default(&options);
     ravel_weights_options_default(&weights);
-    plan.sync = train_config_sync(c);
     plan.updates = c->grpo.updates;
     weights.mode = c->learn.aggregation;
     weights.divisor = c->learn.norm > 0 ? c->learn.norm : c->grpo.scoring.max_tokens;
@@ -47,7 +46,7 @@ static ravel_status join_groups(train__grpo *g, ravel_error *err) {
 
 /* The budget is of each context-parallel rank. */
 static int64_t longest_sample(const train__grpo *g, const ravel_mesh_layout *layout) {
-    TRAIN_ASSERT(g->config->plan.budget > 0);
+    if (g->config->plan.budget == 0) return INT32_MAX;
     return g->config->plan.budget * train_parts_widest(&g->config->plan, layout);
 }
 
@@ -92,13 +91,14 @@ static void log_left_out(const train__grpo *g) {
 
 /* The generators wait for the length of the longest prompt before they allocate. */
 static ravel_status open_trainer(train__grpo *g, const ravel_shape *shape, ravel_error *err) {
-    const train_config *c = g->config;
-    train_learner_options options = train_config_learner(c);
-    train_parts_options reference = train_learner_parts_options(&options, 1);
+    train_config *c = g->config;
     ravel_mesh_layout layout;
     ravel_status status = train_layout_plan(&c->mesh, g->count, shape, &layout, err);
     if (!status) status = open_prompts(g, shape, longest_sample(g, &layout), err);
     int64_t longest = status ? 0 : train_prompts_longest(g->prompts);
+    if (!status) status = train_config_set_budget(c, longest + c->grpo.scoring.max_tokens, err);
+    train_learner_options options = train_config_learner(c);
+    train_parts_options reference = train_learner_parts_options(&options, 1);
     if (!status && g->rank == 0) log_left_out(g);
     if (!status && g->rank == 0)
         status = train_footprint_log(c, TRAIN_GRPO, shape, &layout, longest, &g->devices, g->run.hooks.logger, err);

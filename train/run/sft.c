@@ -106,11 +106,9 @@ static ravel_status make_feed(sft *s, const ravel_source *source, int evaluation
     const train_config *c = s->config;
     ravel_feed_options options;
     ravel_weights_options weights;
-    ravel_plan_options plan = c->plan;
+    ravel_plan_options plan = train_config_plan(c);
     ravel_feed_options_default(&options);
     ravel_weights_options_default(&weights);
-    if (c->sft.single) plan.method = RAVEL_METHOD_AS_IS;
-    plan.sync = train_config_sync(c);
     weights.mode = evaluation ? RAVEL_TOKEN_MEAN : c->learn.aggregation;
     if (s->run.kind == TRAIN_DPO) weights.mode = RAVEL_SEQ_MEAN_TOKEN_SUM; /* each token of a pair has 1 / pairs */
     weights.divisor = c->learn.norm > 0 ? c->learn.norm : c->plan.budget;
@@ -280,29 +278,34 @@ static ravel_status check_data(sft *s, const ravel_shape *shape, const ravel_mes
     train_data_rules rules = {.source = &source, .pairs = s->run.kind == TRAIN_DPO, .plan = &plan};
     train_data_found found;
     plan.cp = train_layout_cp(layout);
+    if (plan.budget == 0) plan.budget = INT32_MAX;
     rules.widest = train_parts_widest(&plan, layout);
     if (c->sft.task) return RAVEL_OK;
     if (!source.data) rules.most = rows_of(s->run.steps, c->sft.batch);
     ravel_status status = train_data_open(source.data, s->run.comm, &hooks->progress, &s->run.data, err);
     if (!status) status = train_data_check(&rules, s->run.comm, &hooks->progress, hooks->logger, &found, err);
-    if (!status && found.tokens > 0) s->scored = (double)found.loss_tokens / (double)found.tokens;
-    return status;
+    if (status || found.tokens == 0) return status;
+    s->scored = (double)found.loss_tokens / (double)found.tokens;
+    return train_config_set_budget(s->config, found.longest, err);
 }
 
 static ravel_status open_all(sft *s, ravel_error *err) {
     ravel_shape shape;
     ravel_mesh_layout layout = {0};
     ravel_comm *comm = s->run.comm;
-    train_learner_options options = train_config_learner(s->config);
-    options.pairs = s->run.kind == TRAIN_DPO;
-    train_parts_options reference = train_learner_parts_options(&options, 1);
     ravel_status status = train_shape(&s->config->model, &shape, err);
     if (!status) status = train_layout_plan(&s->config->mesh, ravel_comm_size(comm), &shape, &layout, err);
     if (!status) status = open_data(s, &shape, err);
+    status = ravel_agree(comm, status, err);
+    int first = s->config->plan.budget == 0; /* the data says how long samples are */
+    if (!status && first) status = check_data(s, &shape, &layout, err);
+    train_learner_options options = train_config_learner(s->config);
+    options.pairs = s->run.kind == TRAIN_DPO;
+    train_parts_options reference = train_learner_parts_options(&options, 1);
     if (!status && ravel_comm_rank(comm) == 0)
         status = train_footprint_log(s->config, s->run.kind, &shape, &layout, 0, &s->devices, s->run.hooks.logger, err);
     status = ravel_agree(comm, status, err);
-    if (!status) status = check_data(s, &shape, &layout, err);
+    if (!status && !first) status = check_data(s, &shape, &layout, err);
     if (!status) status = train_run_open(&s->run, &shape, ravel_comm_size(comm), err);
     if (!status) status = train_cost_open(&s->cost, s->config, s->run.kind, &shape, s->scored, comm, err);
     if (!status) train_cost_resume(&s->cost, s->config, &s->run.state);
