@@ -100,7 +100,7 @@ typedef enum ravel_group_rule {
 /* What is minimised first. Every micro-step costs `cost.overhead`; an extra micro-step can still reduce the time where
  * it balances the ranks better. */
 typedef enum ravel_objective {
-    RAVEL_OBJECTIVE_AUTO, /* time where an overhead is given, else steps */
+    RAVEL_OBJECTIVE_AUTO, /* time if an overhead is given or prefixes are shared, else steps */
     RAVEL_OBJECTIVE_TIME, /* predicted time, overheads included */
     RAVEL_OBJECTIVE_STEPS /* micro-steps, then predicted time */
 } ravel_objective;
@@ -479,7 +479,9 @@ RAVEL_API void ravel_planner_free(ravel_planner *planner);
 
 /* All or nothing: on an error none of the samples is taken in. `ids` may be NULL: running numbers from 0. A sample's
  * version is the planner's unless input.versions says it; its deadline is input.deadlines and max_wait, whichever comes
- * first. Time per sample does not depend on how many wait. */
+ * first. Time per sample does not depend on how many wait.
+ * Samples of one push may share prefixes (`shared`, `order`), those of different pushes share nothing. A taken plan's ids are
+ * in the order of arrival, in each push that of the trees; two of them share the least `shared` of the samples between. */
 RAVEL_API ravel_status ravel_planner_push(ravel_planner *planner, const ravel_plan_input *input, const int64_t *ids,
                                           ravel_error *err);
 /* The time now and the version of the weights, in the caller's units; neither goes back. A sample whose deadline has

@@ -142,8 +142,26 @@ ravel_plan_input ravel__waiting_input(const ravel_planner *p, const ravel__waiti
                               .responses = apart ? w->responses : NULL,
                               .costs = p->has_costs ? w->costs : NULL,
                               .groups = p->has_groups ? w->groups : NULL,
-                              .homes = p->has_homes ? w->homes : NULL};
+                              .homes = p->has_homes ? w->homes : NULL,
+                              .shared = p->has_trees ? w->shared : NULL};
     return input;
+}
+
+void ravel__waiting_share(const ravel__waiting *w, const int32_t *rows, int64_t count, int64_t *shared) {
+    int64_t before = -1;
+    for (int64_t k = 0; k < count; k++) {
+        int64_t least = before < 0 ? 0 : INT64_MAX;
+        for (int64_t i = before + 1; i <= rows[k]; i++)
+            if (w->shared[i] < least) least = w->shared[i];
+        before = rows[k];
+        RAVEL_ASSERT(k <= rows[k]); /* what is written was read */
+        shared[k] = least;
+    }
+}
+
+int64_t ravel__waiting_slot(const ravel_planner *p, int64_t length, int64_t shared) {
+    int64_t slot = ravel__units(length - shared, p->options.align);
+    return slot > 0 ? slot : 1;
 }
 
 /* ---- growing ------------------------------------------------------------------------------------------------ */
@@ -244,9 +262,6 @@ static ravel_status check_columns(const ravel_planner *p, const ravel_plan_input
                 err, RAVEL_E_ARGUMENT,
                 "this push has %s%s and earlier ones of the update had %s; give them always or never",
                 rows[i].now ? "" : "no ", rows[i].name, rows[i].now ? "none" : "some");
-    if (in->shared)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               "arrivals cannot share prefixes yet; leave out shared, or plan them as one batch");
     if (in->updates)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "arrivals are cut into updates by flushing; leave out updates");
     if (p->waiting.count + in->count > RAVEL__MOST_SAMPLES)
@@ -261,7 +276,8 @@ static ravel__u128 cost_of(const ravel__rules *rules, const ravel_plan_input *in
 }
 
 static void append(ravel_planner *p, const ravel__rules *rules, const ravel_plan_input *in, const int64_t *ids,
-                   int64_t row) {
+                   int64_t place) {
+    int64_t row = in->order ? in->order[place] : place;
     RAVEL_ASSERT(row >= 0 && row < in->count && p->waiting.count < p->waiting.room);
     ravel__waiting *w = &p->waiting;
     int64_t at = w->count++;
@@ -271,10 +287,11 @@ static void append(ravel_planner *p, const ravel__rules *rules, const ravel_plan
     w->costs[at] = in->costs ? in->costs[row] : 0;
     w->groups[at] = in->groups ? in->groups[row] : 0;
     w->homes[at] = in->homes ? in->homes[row] : -1;
-    w->ids[at] = ids ? ids[row] : p->next_id++;
+    w->ids[at] = ids ? ids[row] : p->next_id + row;
+    w->shared[at] = rules->trees ? in->shared[place] : 0;
     int64_t prompt, slot = ravel__slot(rules, in, row, &prompt);
     int fits = slot <= rules->cap;
-    w->slots[at] = fits ? slot : 0;
+    w->slots[at] = !fits ? 0 : rules->trees ? ravel__waiting_slot(p, w->lengths[at], w->shared[at]) : slot;
     w->versions[at] = in->versions ? in->versions[row] : p->version;
     w->arrived[at] = p->now;
     w->arrived_steps[at] = p->steps_ever;
@@ -304,6 +321,8 @@ ravel_status ravel_planner_push(ravel_planner *p, const ravel_plan_input *input,
         p->has_homes = own.homes != NULL;
     }
     p->pushed = 1;
+    p->has_trees = p->has_trees || rules.trees;
     for (int64_t i = 0; i < own.count; i++) append(p, &rules, &own, ids, i);
+    if (!ids) p->next_id += own.count;
     return RAVEL_OK;
 }

@@ -27,6 +27,7 @@
     X(int64_t, arrived)        \
     X(int64_t, arrived_steps)  \
     X(int64_t, slots)          \
+    X(int64_t, shared)         \
     X(int32_t, homes)          \
     X(int32_t, ranks)
 
@@ -57,6 +58,7 @@ struct ravel_planner {
     int64_t next_deadline;                    /* the earliest of the waiting samples */
     int64_t oldest_version;                   /* the lowest of the waiting samples */
     int32_t has_costs, has_groups, has_homes; /* which columns are in use, by the first push */
+    int32_t has_trees;                        /* some push of the update shares prefixes */
     int32_t pushed;                           /* anything since the last flush */
     int64_t next_id, steps;                   /* micro-steps of the update so far */
     int64_t steps_ever;
@@ -64,6 +66,13 @@ struct ravel_planner {
     ravel__u128 *total; /* [dp] cost that went to each rank in this update; a group's cost counts when it arrives */
     ravel_planner_report report;
 };
+
+/* Prefix trees: waiting rows are in tree order, push after push. What a row shares with the last of those before it that are
+ * still there is the least of what was between them. `rows`: the ones that are, rising; shared[count] is
+ * theirs, and may be w->shared. */
+void ravel__waiting_share(const ravel__waiting *w, const int32_t *rows, int64_t count, int64_t *shared);
+/* The slot that a waiting row takes, in units: with trees that of its own tokens, at least one. */
+int64_t ravel__waiting_slot(const ravel_planner *planner, int64_t length, int64_t shared);
 
 /* Rows as an input. */
 ravel_plan_input ravel__waiting_input(const ravel_planner *planner, const ravel__waiting *waiting);

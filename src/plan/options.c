@@ -43,7 +43,8 @@ static const ravel_option table[] = {
     {"effort", RAVEL_OPTION_ENUM, AT(effort), "default", 0, 0, RAVEL_EFFORT_CHOICES,
      "how much the default method searches for a better plan"},
     {"objective", RAVEL_OPTION_ENUM, AT(objective), "auto", 0, 0, RAVEL_OBJECTIVE_CHOICES,
-     "what is minimised first: predicted time, or the number of micro-steps; auto: time where --cost has an overhead"},
+     "what is minimised first: predicted time, or the number of micro-steps; auto: time where --cost has an overhead, or "
+     "prefixes are shared"},
     {"count", RAVEL_OPTION_I64, AT(count), "1", 1, 0x1p40, NULL, "samples per bin for method = count"},
     {"group-rule", RAVEL_OPTION_ENUM, AT(group_rule), "free", 0, 0, RAVEL_GROUP_CHOICES,
      "samples of one group: anywhere, in one update, or on one rank of one update"},

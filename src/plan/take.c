@@ -7,6 +7,7 @@
  *     emit     what was chosen leaves the waiting rows */
 #include "plan/arrivals.h"
 #include "plan/hybrid/hybrid.h"
+#include "plan/tree/tree.h"
 
 #include "base/assert.h"
 #include "base/sort.h"
@@ -101,6 +102,7 @@ static ravel_status gather(const taking *t, ravel__waiting *w) {
     for (size_t i = 0; i < n; i++) w->name[i] = all->name[t->rows[i]];
     RAVEL__WAITING_LIST(X)
 #undef X
+    ravel__waiting_share(all, t->rows, t->count, w->shared);
     return RAVEL_OK;
 }
 
@@ -170,6 +172,36 @@ static ravel_status solve_bins(const taking *t, const ravel__rules *rules, const
     return status;
 }
 
+/* Prefix trees. */
+static ravel_status solve_trees(const taking *t, const ravel__rules *rules, const ravel_plan_input *input,
+                                const ravel__waiting *w, const ravel__deal *deal, ravel__draft *draft) {
+    ravel__solution solution = {0, 0};
+    ravel__tree_bound bound = {0};
+    ravel__tree_job job = {.rules = rules,
+                           .input = input,
+                           .rows = deal->rows,
+                           .shared = deal->shared,
+                           .count = rules->placed,
+                           .ranks = bound_to_ranks(t->planner) ? w->ranks : NULL,
+                           .arena = t->arena,
+                           .err = t->err};
+    int32_t *seat = ravel__arena_push(t->arena, (size_t)rules->placed, sizeof *seat);
+    if (!seat) return no_memory(t, (size_t)rules->placed * sizeof *seat);
+    ravel_status status = job.count || t->flush ? ravel__tree_solve(&job, seat, &solution, &bound) : RAVEL_OK;
+    if (!status && rules->options.sync != RAVEL_SYNC_MICRO_STEP && !job.ranks && !input->homes) {
+        ravel__pool pool;
+        status = ravel__tree_pool(&job, seat, solution.steps * rules->options.dp, &pool);
+        ravel__job level = {.pool = &pool, .dp = rules->options.dp};
+        if (!status) status = level_ranks(t, &level, seat);
+    }
+    ravel__rules own = rules_alone(rules);
+    ravel__tree_bound_add(&own, &bound, &draft->bounds);
+    for (int32_t i = 0; !status && i < job.count; i++) draft->where[job.rows[i]] = seat[i];
+    draft->offsets[1] = solution.steps;
+    draft->bounds.bins_packed = solution.bins_packed;
+    return status;
+}
+
 /* Groups of a pool: hybrid context parallelism. Fillers bring a flush to the multiple and the minimum. */
 static ravel_status solve_groups(const taking *t, const ravel__rules *rules, const ravel_plan_input *input,
                                  const ravel__deal *deal, ravel__draft *draft) {
@@ -191,6 +223,7 @@ static ravel_status solve(const taking *t, const ravel__rules *rules, const rave
     ravel_status status = ravel__deal_make(rules, input, t->arena, &deal, t->err);
     if (!status)
         status = rules->widths.count ? solve_groups(t, rules, input, &deal, draft)
+                 : rules->trees      ? solve_trees(t, rules, input, w, &deal, draft)
                                      : solve_bins(t, rules, input, w, &deal, draft);
     if (!status && draft->offsets[1] * rules->options.dp > RAVEL__MOST_BINS)
         return ravel_error_set(t->err, RAVEL_E_OVERFLOW, "a plan has at most 2^30 bins");
@@ -287,12 +320,16 @@ static void note(ravel_planner *p, int64_t row) {
 /* Removes the chosen samples; the rest moves to the front, in order. */
 static void remove_rows(taking *t) {
     ravel__waiting *w = &t->planner->waiting;
-    int64_t kept = 0, next = 0;
+    int64_t kept = 0, next = 0, low = 0;
     for (int64_t i = 0; i < w->count; i++) {
+        if (w->shared[i] < low) low = w->shared[i];
         if (next < t->count && t->rows[next] == i) {
             next++;
             continue;
         }
+        if (low < w->shared[i] && w->slots[i]) w->slots[i] = ravel__waiting_slot(t->planner, w->lengths[i], low);
+        w->shared[i] = low;
+        low = INT64_MAX;
 #define X(type, name) w->name[kept] = w->name[i];
         RAVEL__WAITING_LIST(X)
 #undef X
@@ -321,6 +358,7 @@ static void finish(taking *t, const ravel_plan *plan) {
 static void begin_update(ravel_planner *p) {
     p->steps = 0;
     p->pushed = p->waiting.count > 0;
+    p->has_trees = p->has_trees && p->pushed;
     memset(p->total, 0, (size_t)p->options.dp * sizeof *p->total);
     if (p->seats.room) memset(p->seats.rank, 0xff, (size_t)p->seats.room * sizeof *p->seats.rank);
     p->seats.count = 0;

@@ -320,3 +320,165 @@ TEST(tree_plans_survive_short_memory) {
         CHECK(check_every_allocation(plan_with, &c) > 0);
     }
 }
+
+/* ---- brute force ------------------------------------------------------------------------------------------------- */
+
+enum { SMALL = 7 };
+
+typedef struct brute {
+    const tree_case *c;
+    int32_t bin[SMALL];
+    int64_t best;
+} brute;
+
+static int64_t path_cost(const tree_case *c, int64_t tokens) {
+    return c->options.cost.linear * tokens + c->options.cost.quadratic * tokens * tokens;
+}
+
+/* The time of a partition: bins sorted by cost, dp in each micro-step; INT64_MAX if a bin is too full. */
+static int64_t time_of(const brute *b, int32_t bins) {
+    int64_t cost[SMALL] = {0}, time = 0;
+    for (int32_t k = 0; k < bins; k++) {
+        int64_t tokens = 0, least = 0;
+        for (int32_t i = 0; i < b->c->input.count; i++) {
+            if (b->c->shared[i] < least) least = b->c->shared[i];
+            if (b->bin[i] != k) continue;
+            tokens += b->c->lengths[i] - least;
+            cost[k] += path_cost(b->c, b->c->lengths[i]) - path_cost(b->c, least);
+            least = INT64_MAX;
+        }
+        if (tokens > b->c->options.budget) return INT64_MAX;
+    }
+    for (int32_t i = 0; i < bins; i++)
+        for (int32_t j = i + 1; j < bins; j++)
+            if (cost[j] > cost[i]) {
+                int64_t swap = cost[i];
+                cost[i] = cost[j];
+                cost[j] = swap;
+            }
+    for (int32_t k = 0; k < bins; k += b->c->options.dp) time += cost[k];
+    return time;
+}
+
+/* Every way to put samples i and on into the bins so far or a new one. */
+static void try_all(brute *b, int32_t i, int32_t bins) {
+    if (i == b->c->input.count) {
+        int64_t time = time_of(b, bins);
+        if (time < b->best) b->best = time;
+        return;
+    }
+    for (int32_t k = 0; k <= bins; k++) {
+        b->bin[i] = k;
+        try_all(b, i + 1, k == bins ? bins + 1 : bins);
+    }
+}
+
+TEST(tree_plans_of_few_samples_against_all_plans) {
+    static tree_case c;
+    ravel__rng rng = ravel__rng_seed(check_seed() ^ 0xb407);
+    int64_t rounds = check_rounds(1000, 10000), counted = 0, optimal = 0;
+    double sum = 0, bound = 0;
+    for (int64_t round = 0; round < rounds; round++) {
+        ravel_error err = RAVEL_ERROR_INIT;
+        ravel_plan *plan = NULL;
+        do tree_case_draw(&c, &rng, SMALL);
+        while (c.input.count < 2);
+        c.options.dp = 1 + (int32_t)ravel__rng_below(&rng, 4);
+        CHECK_OK(ravel_plan_create(&c.input, &c.options, &plan, &err), &err);
+        brute b = {.c = &c, .best = INT64_MAX};
+        try_all(&b, 0, 0);
+        CHECK(plan->stats.time_lower_bound <= b.best);
+        if (plan->shared) { /* the plan without sharing takes as few micro-steps as it can first, and then time */
+            CHECK(plan->stats.time_micro_step >= b.best);
+            sum += (double)plan->stats.time_micro_step / (double)b.best;
+            bound += (double)plan->stats.time_lower_bound / (double)b.best;
+            optimal += plan->stats.time_micro_step == b.best;
+            counted++;
+        }
+        ravel_plan_free(plan);
+    }
+    printf("    %lld of %lld optimal, time %.4f and bound %.4f of the optimum in the mean\n", (long long)optimal,
+           (long long)counted, sum / (double)counted, bound / (double)counted);
+    CHECK(sum <= 1.005 * (double)counted && optimal * 10 >= counted * 9);
+}
+
+/* ---- arrivals --------------------------------------------------------------------------------------------------- */
+
+/* The taken samples as an input of their own: in order of arrival, with what is shared over those in between. */
+static void gather_taken(const tree_case *c, const ravel_plan *plan, int64_t pieces, tree_case *own) {
+    const int64_t *ids = ravel_planner_ids(plan);
+    own->input = (ravel_plan_input){
+        .size = sizeof own->input, .count = plan->count, .lengths = own->lengths, .shared = own->shared};
+    for (int64_t i = 0; i < plan->count; i++) {
+        int64_t least = i ? INT64_MAX : 0;
+        for (int64_t k = i ? ids[i - 1] + 1 : 0; k <= ids[i]; k++) {
+            int64_t shared = k % pieces ? c->shared[k] : 0; /* each push begins anew */
+            if (shared < least) least = shared;
+        }
+        own->lengths[i] = c->lengths[ids[i]];
+        own->shared[i] = least;
+        own->groups[i] = c->groups[ids[i]];
+        own->homes[i] = c->homes[ids[i]];
+    }
+    if (c->input.groups) own->input.groups = own->groups;
+    if (c->input.homes) own->input.homes = own->homes;
+}
+
+static bool check_taken(const tree_case *c, const ravel_plan *plan, int64_t pieces, int32_t *taken) {
+    static tree_case own;
+    ravel_error err = RAVEL_ERROR_INIT;
+    const int64_t *ids = ravel_planner_ids(plan);
+    ravel_plan_options options = c->options;
+    options.multiple = 1;
+    options.min_micro_steps = 0;
+    gather_taken(c, plan, pieces, &own);
+    for (int64_t i = 0; i < plan->count; i++) taken[ids[i]]++;
+    if (ravel_plan_check(&own.input, &options, plan, &err) == RAVEL_OK) return true;
+    printf("    %s\n", err.message);
+    return EXPECT(!"a taken plan passes its check");
+}
+
+TEST(tree_arrivals_keep_the_promises) {
+    static tree_case c;
+    ravel__rng rng = ravel__rng_seed(check_seed() ^ 0xa221);
+    for (int64_t round = 0; round < check_rounds(500, 50000); round++) {
+        ravel_planner *planner = NULL;
+        ravel_plan *plan = NULL;
+        ravel_error err = RAVEL_ERROR_INIT;
+        int32_t taken[TREE_CASE_SAMPLES] = {0};
+        int64_t pieces = 1 + (int64_t)ravel__rng_below(&rng, 30);
+        tree_case_draw(&c, &rng, 80);
+        tree_case_options(&c, &rng);
+        c.options.updates = 1;
+        c.options.samples_per_update = 0;
+        c.options.oversize = RAVEL_OVERSIZE_SKIP;
+        c.input.updates = NULL;
+        for (int64_t i = 0; c.input.order && i < c.input.count; i++)
+            c.shared[i] = 0; /* pushes are in tree order here */
+        CHECK_OK(ravel_planner_create(&c.options, 0.9, &planner, &err), &err);
+        for (int64_t i = 0; i < c.input.count; i += pieces) {
+            ravel_plan_input in = c.input;
+            int64_t keep = c.shared[i];
+            in.count = c.input.count - i < pieces ? c.input.count - i : pieces;
+            in.lengths = c.lengths + i;
+            in.shared = c.shared + i;
+            in.order = NULL;
+            if (in.groups) in.groups += i;
+            if (in.homes) in.homes += i;
+            c.shared[i] = 0;
+            CHECK_OK(ravel_planner_push(planner, &in, NULL, &err), &err);
+            c.shared[i] = keep;
+            while (ravel_planner_take(planner, 0, &plan, &err) == RAVEL_OK) {
+                CHECK(check_taken(&c, plan, pieces, taken));
+                ravel_plan_free(plan);
+            }
+        }
+        while (ravel_planner_take(planner, 1, &plan, &err) == RAVEL_OK) {
+            CHECK(check_taken(&c, plan, pieces, taken));
+            ravel_plan_free(plan);
+        }
+        CHECK_EQ(err.status, RAVEL_OK);
+        for (int64_t i = 0; i < c.input.count; i++) CHECK_EQ(taken[i], 1);
+        ravel_planner_free(planner);
+    }
+}

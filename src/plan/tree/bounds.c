@@ -112,13 +112,14 @@ ravel_status ravel__forest_bound(const ravel__forest *f, int32_t dp, ravel__aren
         bound->time = bound_time(&g, dp);
     }
     bound->steps = ravel__steps_for(f->rules, bound->bins, dp);
-    if (!bound->bins && !f->rules->options.min_micro_steps) bound->steps = 0;
     ravel__arena_rewind(arena, mark);
     return RAVEL_OK;
 }
 
 void ravel__tree_bound_add(const ravel__rules *rules, const ravel__tree_bound *bound, ravel_plan_stats *stats) {
+    int64_t steps = ravel__steps_for(rules, bound->bins, rules->options.dp);
+    if (!bound->bins && !rules->options.min_micro_steps) steps = 0;
     stats->bins_lower_bound += bound->bins;
-    stats->micro_steps_lower_bound += bound->steps;
-    stats->time_lower_bound += bound->time + bound->steps * rules->overhead;
+    stats->micro_steps_lower_bound += steps;
+    stats->time_lower_bound += bound->time + steps * rules->overhead;
 }

@@ -12,7 +12,7 @@ static ravel_status no_memory(const ravel__tree_job *job, size_t bytes) {
 /* ---- methods by name -------------------------------------------------------------------------------------------- */
 
 /* A method that knows no trees makes its bins as if nothing were shared. They hold less than they could. */
-static ravel_status solve_flat(const ravel__tree_job *job, int32_t *seat, ravel__solution *solution) {
+static ravel_status solve_flat(const ravel__tree_job *job, int32_t method, int32_t *seat, ravel__solution *solution) {
     ravel__mark mark = ravel__arena_mark(job->arena);
     ravel__pool pool;
     size_t n = (size_t)job->count;
@@ -23,6 +23,7 @@ static ravel_status solve_flat(const ravel__tree_job *job, int32_t *seat, ravel_
     ravel_status status = ravel__pool_make(job->rules, job->input, job->rows, job->count, job->arena, &pool, job->err);
     if (status) return status;
     ravel__job flat = ravel__job_for(job->rules, job->input, &pool, job->arena, job->err);
+    flat.method = method;
     flat.ranks = job->ranks;
     status = ravel__solve(&flat, own, solution);
     for (int32_t i = 0; i < job->count; i++) local[job->rows[i]] = i;
@@ -166,6 +167,26 @@ static void try_steps(search *s, int64_t steps, int64_t most, int32_t *bin) {
     }
 }
 
+/* Where next to nothing is shared, the plan without sharing is a candidate. */
+static ravel_status try_flat(search *s, int32_t *bin) {
+    const ravel__tree_job *job = s->job;
+    int64_t flat = 0;
+    for (int32_t i = 0; i < job->count; i++)
+        flat += ravel__cost_of(job->rules, ravel__length(job->input, job->rows[i]));
+    if (flat - s->total > s->total / 16) return RAVEL_OK;
+    ravel__solution solution;
+    int32_t *seat = ravel__arena_push(job->arena, (size_t)job->count, sizeof *seat);
+    if (!seat) return no_memory(job, (size_t)job->count * sizeof *seat);
+    ravel_status status = solve_flat(job, RAVEL_METHOD_RAVEL, seat, &solution);
+    if (status || solution.steps * s->dp > RAVEL__MOST_BINS) return status;
+    for (int32_t i = 0; i < job->count; i++) /* the sample that is the leaf, not those that it covers */
+        if (ravel__length(job->input, job->rows[i]) == s->f->length[s->f->leaf[i]]) bin[s->f->leaf[i]] = seat[i];
+    s->yard.work = s->effort->work / 4;
+    ravel__yard_load(&s->yard, bin, (int32_t)(solution.steps * s->dp));
+    offer(s, s->effort->quick);
+    return RAVEL_OK;
+}
+
 static void try_all(search *s, int32_t *bin) {
     const ravel__rules *rules = s->f->rules;
     int32_t whole = pack_few(s, 1), cut = ravel__tree_cut(s->f, INT64_MAX, INT32_MAX - 1, NULL);
@@ -196,8 +217,21 @@ static ravel_status solve_trees(const ravel__tree_job *job, search *s) {
         s->total += s->f->cost[i] - s->f->twice[i];
         if (s->f->cost[i] > s->longest) s->longest = s->f->cost[i];
     }
+    status = try_flat(s, bin);
+    if (status) return status;
     try_all(s, bin);
     return s->yard.short_of_memory ? no_memory(job, n) : RAVEL_OK;
+}
+
+static ravel_status solve_forest(const ravel__tree_job *job, const ravel__forest *f, const ravel__tree_bound *bound,
+                                 int32_t *seat, ravel__solution *solution) {
+    const ravel_plan_options *o = &job->rules->options;
+    search s = {.job = job, .f = f, .bound = bound, .effort = &efforts[o->effort], .dp = o->dp};
+    ravel_status status = solve_trees(job, &s);
+    ravel__yard_free(&s.yard);
+    *solution = (ravel__solution){s.steps, s.fewest};
+    for (int32_t i = 0; !status && i < job->count; i++) seat[i] = s.best[f->leaf[i]];
+    return status;
 }
 
 /* ---- front ------------------------------------------------------------------------------------------------------ */
@@ -211,19 +245,16 @@ ravel_status ravel__tree_solve(const ravel__tree_job *job, int32_t *seat, ravel_
         ravel__forest_make(rules, job->input, job->rows, job->shared, job->count, job->arena, &forest, job->err);
     if (!status) status = ravel__forest_bound(&forest, rules->options.dp, job->arena, bound, job->err);
     if (status) return status;
-    if (rules->options.method != RAVEL_METHOD_RAVEL || rules->options.group_rule == RAVEL_GROUPS_RANK || !job->count) {
-        status = solve_flat(job, seat, solution);
-    } else {
-        search s = {.job = job,
-                    .f = &forest,
-                    .bound = bound,
-                    .effort = &efforts[rules->options.effort],
-                    .dp = rules->options.dp};
-        status = solve_trees(job, &s);
-        ravel__yard_free(&s.yard);
-        *solution = (ravel__solution){s.steps, s.fewest};
-        for (int32_t i = 0; !status && i < job->count; i++) seat[i] = s.best[forest.leaf[i]];
-    }
+    int named = rules->options.method != RAVEL_METHOD_RAVEL || !job->count;
+    int on_ranks = rules->options.group_rule == RAVEL_GROUPS_RANK && rules->options.dp > 1;
+    if (named)
+        status = solve_flat(job, rules->options.method, seat, solution);
+    else if (on_ranks)
+        status = ravel__tree_solve_ranks(job, seat, solution);
+    else
+        status = solve_forest(job, &forest, bound, seat, solution);
+    if (!status && !named && solution->steps * rules->options.dp <= RAVEL__MOST_BINS)
+        status = ravel__tree_place(job, solution->steps, seat);
     ravel__arena_rewind(job->arena, mark);
     return status;
 }

@@ -94,6 +94,11 @@ typedef struct ravel__tree_job {
     ravel_error *err;
 } ravel__tree_job;
 
+/* ranks.c: each sample with its cost in its bin; ranks for bins; and the whole, where groups stay on ranks. */
+ravel_status ravel__tree_pool(const ravel__tree_job *job, const int32_t *seat, int64_t bins, ravel__pool *pool);
+ravel_status ravel__tree_place(const ravel__tree_job *job, int64_t steps, int32_t *seat);
+ravel_status ravel__tree_solve_ranks(const ravel__tree_job *job, int32_t *seat, ravel__solution *solution);
+
 /* Solves an update: seat[count] (micro-step * dp + rank), with its bounds. */
 ravel_status ravel__tree_solve(const ravel__tree_job *job, int32_t *seat, ravel__solution *solution,
                                ravel__tree_bound *bound);

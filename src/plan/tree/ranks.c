@@ -1,0 +1,229 @@
+/* After the bins, or before them: which rank.
+ *
+ * Groups that stay on one rank are dealt to the ranks by what they cost with their own prefixes shared, largest first; then
+ * each rank is planned by itself, all with the same number of micro-steps.
+ *
+ * Otherwise bins are made first. If ranks meet at the end of an update, each micro-step's bins go to ranks by cost, the
+ * largest to the rank that has the least so far; then homes and pipelines are served as in any plan (balance/place.c), which
+ * is told what each sample costs in its bin. */
+#include "plan/tree/tree.h"
+
+#include "base/assert.h"
+#include "base/sort.h"
+
+#include <string.h>
+
+static ravel_status no_memory(const ravel__tree_job *job, size_t bytes) {
+    return ravel__no_memory(job->err, bytes, "placing trees on ranks");
+}
+
+/* ---- samples in their bins -------------------------------------------------------------------------------------- */
+
+typedef struct lists {
+    int32_t *start;  /* [bins + 1] */
+    int32_t *sample; /* [count] by bin, in tree order */
+    int64_t *shared; /* [count] with the one before in the bin */
+} lists;
+
+static ravel_status list_bins(const ravel__tree_job *job, const int32_t *bin, int32_t bins, lists *l) {
+    size_t n = (size_t)job->count;
+    l->start = ravel__arena_push(job->arena, (size_t)bins + 1, sizeof *l->start);
+    l->sample = ravel__arena_push(job->arena, n, sizeof *l->sample);
+    l->shared = ravel__arena_push(job->arena, n, sizeof *l->shared);
+    if (!l->start || !l->sample || !l->shared) return no_memory(job, n * 12 + (size_t)bins * 4);
+    memset(l->start, 0, ((size_t)bins + 1) * sizeof *l->start);
+    for (int32_t i = 0; i < job->count; i++) l->start[bin[i] + 1]++;
+    for (int32_t b = 0; b < bins; b++) l->start[b + 1] += l->start[b];
+    ravel__tree_order tree = {job->count, job->shared, NULL};
+    ravel_status status = ravel__tree_walk(&tree, bin, bins, l->start, job->arena, l->sample, l->shared, job->err);
+    for (int32_t b = bins; b > 0; b--) l->start[b] = l->start[b - 1]; /* the walk moved them on */
+    l->start[0] = 0;
+    return status;
+}
+
+static int64_t own_cost(const ravel__tree_job *job, const lists *l, int32_t at) {
+    int64_t length = ravel__length(job->input, job->rows[l->sample[at]]);
+    return ravel__cost_of(job->rules, length) - ravel__cost_of(job->rules, l->shared[at]);
+}
+
+ravel_status ravel__tree_pool(const ravel__tree_job *job, const int32_t *seat, int64_t bins, ravel__pool *pool) {
+    lists l;
+    size_t n = (size_t)job->count;
+    *pool = (ravel__pool){.count = job->count,
+                          .row = ravel__arena_push(job->arena, n, sizeof *pool->row),
+                          .slot = ravel__arena_push(job->arena, n, sizeof *pool->slot),
+                          .cost = ravel__arena_push(job->arena, n, sizeof *pool->cost)};
+    if (!pool->row || !pool->slot || !pool->cost) return no_memory(job, n * 16);
+    ravel_status status = list_bins(job, seat, (int32_t)bins, &l);
+    for (int32_t at = 0; !status && at < job->count; at++) {
+        int32_t i = l.sample[at];
+        pool->row[i] = job->rows[i];
+        pool->slot[i] = 0;
+        pool->cost[i] = own_cost(job, &l, at);
+    }
+    return status;
+}
+
+/* ---- bins to ranks ---------------------------------------------------------------------------------------------- */
+
+typedef struct evening {
+    int64_t *cost;         /* [bins] */
+    int64_t *total;        /* [dp] */
+    uint64_t *key, *spare; /* [dp] */
+    int32_t *large, *low, *spare_ranks, *to;
+} evening;
+
+/* The largest bin of a micro-step to the rank with the least so far. */
+static void even_step(evening *e, int64_t step, int32_t dp) {
+    size_t n = (size_t)dp;
+    for (int32_t r = 0; r < dp; r++) {
+        e->key[r] = ~(uint64_t)e->cost[step * dp + r];
+        e->large[r] = e->low[r] = r;
+    }
+    ravel__sort_u64(e->key, e->large, e->spare, e->spare_ranks, n);
+    for (int32_t r = 0; r < dp; r++) e->key[r] = (uint64_t)e->total[r];
+    ravel__sort_u64(e->key, e->low, e->spare, e->spare_ranks, n);
+    for (int32_t r = 0; r < dp; r++) {
+        e->to[step * dp + e->large[r]] = (int32_t)(step * dp) + e->low[r];
+        e->total[e->low[r]] += e->cost[step * dp + e->large[r]];
+    }
+}
+
+static ravel_status even_totals(const ravel__tree_job *job, const ravel__pool *pool, int64_t steps, int32_t *seat) {
+    int32_t dp = job->rules->options.dp;
+    size_t n = (size_t)dp, bins = (size_t)(steps * dp);
+    evening e = {.cost = ravel__arena_push(job->arena, bins, sizeof *e.cost),
+                 .total = ravel__arena_push(job->arena, n, sizeof *e.total),
+                 .key = ravel__arena_push(job->arena, n, sizeof *e.key),
+                 .spare = ravel__arena_push(job->arena, n, sizeof *e.spare),
+                 .large = ravel__arena_push(job->arena, n, sizeof *e.large),
+                 .low = ravel__arena_push(job->arena, n, sizeof *e.low),
+                 .spare_ranks = ravel__arena_push(job->arena, n, sizeof *e.spare_ranks),
+                 .to = ravel__arena_push(job->arena, bins, sizeof *e.to)};
+    if (!e.cost || !e.total || !e.key || !e.spare || !e.large || !e.low || !e.spare_ranks || !e.to)
+        return no_memory(job, bins * 12 + n * 36);
+    memset(e.cost, 0, bins * sizeof *e.cost);
+    memset(e.total, 0, n * sizeof *e.total);
+    for (int32_t i = 0; i < pool->count; i++) e.cost[seat[i]] += pool->cost[i];
+    for (int64_t s = 0; s < steps; s++) even_step(&e, s, dp);
+    for (int32_t i = 0; i < pool->count; i++) seat[i] = e.to[seat[i]];
+    return RAVEL_OK;
+}
+
+ravel_status ravel__tree_place(const ravel__tree_job *job, int64_t steps, int32_t *seat) {
+    const ravel_plan_options *o = &job->rules->options;
+    if (o->sync == RAVEL_SYNC_MICRO_STEP && !job->input->homes) return RAVEL_OK;
+    ravel__mark mark = ravel__arena_mark(job->arena);
+    ravel__pool pool;
+    ravel_status status = ravel__tree_pool(job, seat, steps * o->dp, &pool);
+    if (!status && o->sync != RAVEL_SYNC_MICRO_STEP && o->group_rule != RAVEL_GROUPS_RANK)
+        status = even_totals(job, &pool, steps, seat);
+    if (!status) {
+        ravel__job place = {.rules = job->rules,
+                            .pool = &pool,
+                            .input = job->input,
+                            .arena = job->arena,
+                            .err = job->err,
+                            .dp = o->dp,
+                            .limits = ravel__search_limits_for(o->effort, job->count, 0),
+                            .ranks = job->ranks};
+        status = ravel__place(&place, steps, seat);
+    }
+    ravel__arena_rewind(job->arena, mark);
+    return status;
+}
+
+/* ---- groups to ranks -------------------------------------------------------------------------------------------- */
+
+/* Largest cost first, each to the rank with the least; ties by number. */
+static ravel_status deal_groups(const ravel__tree_job *job, const int64_t *cost, int32_t groups, int32_t *rank_of) {
+    int32_t dp = job->rules->options.dp;
+    size_t n = (size_t)groups;
+    int64_t *total = ravel__arena_push(job->arena, (size_t)dp, sizeof *total);
+    uint64_t *key = ravel__arena_push(job->arena, n, 8), *spare = ravel__arena_push(job->arena, n, 8);
+    int32_t *order = ravel__arena_push(job->arena, n, 4), *spare_order = ravel__arena_push(job->arena, n, 4);
+    if (!total || !key || !spare || !order || !spare_order) return no_memory(job, n * 24 + (size_t)dp * 8);
+    memset(total, 0, (size_t)dp * sizeof *total);
+    for (int32_t g = 0; g < groups; g++) {
+        key[g] = ~(uint64_t)cost[g];
+        order[g] = g;
+    }
+    ravel__sort_u64(key, order, spare, spare_order, n);
+    for (int32_t i = 0; i < groups; i++) {
+        int32_t least = 0;
+        for (int32_t r = 1; r < dp; r++)
+            if (total[r] < total[least]) least = r;
+        rank_of[order[i]] = least;
+        total[least] += cost[order[i]];
+    }
+    return RAVEL_OK;
+}
+
+/* rank[count] of each sample. */
+static ravel_status choose_ranks(const ravel__tree_job *job, int32_t *rank) {
+    size_t n = (size_t)job->count;
+    for (int32_t i = 0; job->ranks && i < job->count; i++) rank[i] = job->ranks[job->rows[i]];
+    if (job->ranks) return RAVEL_OK;
+    int32_t groups, *group = ravel__arena_push(job->arena, n, sizeof *group);
+    if (!group) return no_memory(job, n * sizeof *group);
+    ravel_status status = ravel__groups_number(job->input, job->rows, job->count, job->arena, group, &groups, job->err);
+    if (status) return status;
+    lists l;
+    int64_t *cost = ravel__arena_push(job->arena, (size_t)groups, sizeof *cost);
+    int32_t *rank_of = ravel__arena_push(job->arena, (size_t)groups, sizeof *rank_of);
+    if (!cost || !rank_of) return no_memory(job, (size_t)groups * 12);
+    status = list_bins(job, group, groups, &l);
+    for (int32_t g = 0; !status && g < groups; g++) {
+        cost[g] = 0;
+        for (int32_t at = l.start[g]; at < l.start[g + 1]; at++) cost[g] += own_cost(job, &l, at);
+    }
+    if (!status) status = deal_groups(job, cost, groups, rank_of);
+    for (int32_t i = 0; !status && i < job->count; i++) rank[i] = rank_of[group[i]];
+    return status;
+}
+
+/* One rank by itself: into as few bins as it can. `seat` of its samples is the number of the bin. */
+static ravel_status solve_rank(const ravel__tree_job *job, const lists *l, int32_t rank, int32_t *rows, int32_t *own,
+                               ravel__solution *solution) {
+    ravel__rules rules = *job->rules;
+    ravel__tree_job alone = *job;
+    ravel__tree_bound bound = {0};
+    rules.options.dp = rules.options.multiple = 1;
+    rules.options.min_micro_steps = 0;
+    rules.options.group_rule = RAVEL_GROUPS_FREE;
+    rules.steps_done = 0;
+    rules.by_time = 0;
+    alone.rules = &rules;
+    alone.rows = rows;
+    alone.shared = l->shared + l->start[rank];
+    alone.count = l->start[rank + 1] - l->start[rank];
+    alone.ranks = NULL;
+    *solution = (ravel__solution){0, 0};
+    for (int32_t i = 0; i < alone.count; i++) rows[i] = job->rows[l->sample[l->start[rank] + i]];
+    return alone.count ? ravel__tree_solve(&alone, own, solution, &bound) : RAVEL_OK;
+}
+
+ravel_status ravel__tree_solve_ranks(const ravel__tree_job *job, int32_t *seat, ravel__solution *solution) {
+    int32_t dp = job->rules->options.dp;
+    size_t n = (size_t)job->count;
+    lists l;
+    int32_t *rank = ravel__arena_push(job->arena, n, sizeof *rank);
+    int32_t *rows = ravel__arena_push(job->arena, n, sizeof *rows),
+            *own = ravel__arena_push(job->arena, n, sizeof *own);
+    if (!rank || !rows || !own) return no_memory(job, n * 12);
+    ravel_status status = choose_ranks(job, rank);
+    if (!status) status = list_bins(job, rank, dp, &l);
+    int64_t most = 0;
+    solution->bins_packed = 0;
+    for (int32_t r = 0; !status && r < dp; r++) {
+        ravel__solution one;
+        status = solve_rank(job, &l, r, rows, own, &one);
+        solution->bins_packed += one.bins_packed;
+        if (one.steps > most) most = one.steps;
+        if (most * dp > RAVEL__MOST_BINS) break; /* the caller says so */
+        for (int32_t i = l.start[r]; !status && i < l.start[r + 1]; i++)
+            seat[l.sample[i]] = own[i - l.start[r]] * dp + r;
+    }
+    solution->steps = ravel__steps_for(job->rules, most * dp, dp);
+    return status;
+}
