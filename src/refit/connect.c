@@ -15,7 +15,7 @@
 #include "comm/agree.h"
 #include "comm/nccl_comm.h"
 #include "refit/bytes.h"
-#include "refit/workers.h"
+#include "refit/team.h"
 #include "base/xxh3.h"
 
 #include <stdio.h>
@@ -316,7 +316,7 @@ static int32_t choose_threads(const ravel_refit *refit, const ravel__hello *hell
     }
     int32_t most = ravel__comm_lends(refit->comm) ? MOST_LENT : MOST_WIRE;
     RAVEL_ASSERT(here <= 2 * refit->ranks);
-    int32_t share = ravel__workers_default(CORES_MOST) / (here > 0 ? here : 1);
+    int32_t share = ravel__team_default(CORES_MOST) / (here > 0 ? here : 1);
     return share < 1 ? 1 : share > most ? most : share;
 }
 

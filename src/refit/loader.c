@@ -16,8 +16,8 @@ enum { HASH_STEP = 64 * 1024 };
 ravel_status ravel__loader_init(ravel__loader *l, ravel_refit *refit, ravel_error *err) {
     size_t count = (size_t)refit->streams.in_count;
     *l = (ravel__loader){.refit = refit};
-    ravel__lane_init(&l->arrived);
-    ravel__lane_init(&l->loaded);
+    ravel__slot_queue_init(&l->arrived);
+    ravel__slot_queue_init(&l->loaded);
     l->cursors = ravel__calloc(&refit->memory.allocator, count, sizeof *l->cursors);
     l->takings = count > 0 ? ravel__calloc(&refit->memory.allocator, RAVEL__BATCH_MOST, sizeof *l->takings) : NULL;
     if (count > 0 && (!l->cursors || !l->takings)) return ravel__no_memory(err, count * sizeof *l->cursors, "streams");
@@ -30,8 +30,8 @@ void ravel__loader_free(ravel__loader *l) {
     ravel__release(&l->refit->memory.allocator, l->cursors, (size_t)l->refit->streams.in_count * sizeof *l->cursors);
     ravel__release(&l->refit->memory.allocator, l->takings, RAVEL__BATCH_MOST * sizeof *l->takings);
     ravel__payload_free(l->payload);
-    ravel__lane_free(&l->arrived);
-    ravel__lane_free(&l->loaded);
+    ravel__slot_queue_free(&l->arrived);
+    ravel__slot_queue_free(&l->loaded);
     memset(l, 0, sizeof *l);
 }
 
@@ -44,8 +44,8 @@ void ravel__loader_begin(ravel__loader *l, int64_t version, const char *active) 
     l->taking = 0;
     l->verify_ns = l->load_ns = l->kept_bytes = 0;
     for (int32_t i = 0; i < l->refit->streams.in_count; i++) l->cursors[i] = (ravel__in_cursor){.active = active[i]};
-    ravel__lane_reset(&l->arrived);
-    ravel__lane_reset(&l->loaded);
+    ravel__slot_queue_reset(&l->arrived);
+    ravel__slot_queue_reset(&l->loaded);
 }
 
 /* ---- one entry ------------------------------------------------------------------------------------------ */

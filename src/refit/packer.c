@@ -17,7 +17,7 @@
 #include <string.h>
 
 enum {
-    CRUMB = 2048, /* do not begin a slice in less room than this at the end of a frame */
+    ROOM_LEAST = 2048, /* do not begin a slice in less room than this at the end of a frame */
     SAMPLE_BLOCKS = 16
 };
 
@@ -30,8 +30,8 @@ ravel_status ravel__packer_init(ravel__packer *p, ravel_refit *refit, ravel_erro
     size_t count = (size_t)refit->streams.out_count;
     ravel_status status = RAVEL_OK;
     *p = (ravel__packer){.refit = refit};
-    ravel__lane_init(&p->free);
-    ravel__lane_init(&p->ready);
+    ravel__slot_queue_init(&p->free);
+    ravel__slot_queue_init(&p->ready);
     p->cursors = ravel__calloc(&refit->memory.allocator, count, sizeof *p->cursors);
     p->deltas = ravel__calloc(&refit->memory.allocator, count, sizeof *p->deltas);
     p->cuts = count > 0 ? ravel__calloc(&refit->memory.allocator, RAVEL__BATCH_MOST, sizeof *p->cuts) : NULL;
@@ -50,8 +50,8 @@ void ravel__packer_free(ravel__packer *p) {
     if (p->deltas) ravel__deltas_keep(p->refit, p->deltas, p->refit->streams.out_count);
     ravel__release(allocator, p->cuts, RAVEL__BATCH_MOST * sizeof *p->cuts);
     ravel__payload_free(p->payload);
-    ravel__lane_free(&p->free);
-    ravel__lane_free(&p->ready);
+    ravel__slot_queue_free(&p->free);
+    ravel__slot_queue_free(&p->ready);
     memset(p, 0, sizeof *p);
 }
 
@@ -69,8 +69,8 @@ void ravel__packer_begin(ravel__packer *p, ravel_refit_identity next, const char
         p->cursors[i] = (ravel__out_cursor){.active = active[i], .ended = !active[i]};
         p->cursors[i].comparing = active[i] && p->deltas[i].sent && p->deltas[i].base.version > 0 && has_base[i];
     }
-    ravel__lane_reset(&p->free);
-    ravel__lane_reset(&p->ready);
+    ravel__slot_queue_reset(&p->free);
+    ravel__slot_queue_reset(&p->ready);
 }
 
 void ravel__packer_end(ravel__packer *p, int committed) {
@@ -204,7 +204,7 @@ static int64_t choose_count(const ravel__packer *p, int32_t stream, const ravel_
         if (block > left) block = left;
         return block <= bytes ? block / c->each : 0;
     }
-    if (left > bytes && begun && bytes < CRUMB) return 0;
+    if (left > bytes && begun && bytes < ROOM_LEAST) return 0;
     if (p->team.others > 0 && bytes > share_of(p)) bytes = share_of(p);
     return (left < bytes ? left : bytes) / c->each;
 }

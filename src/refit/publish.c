@@ -9,7 +9,7 @@
 #include "comm/token.h"
 #include "refit/bytes.h"
 #include "base/xxh3.h"
-#include "refit/workers.h"
+#include "refit/team.h"
 
 #include <ravel/publish.h>
 
@@ -97,7 +97,7 @@ static ravel_status take_options(ravel_publisher *p, const ravel_publish_options
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "dtype %s (%d): floats can be kept as f64, f32, bf16 or f16, or with -1 as they are",
                                ravel_dtype_bytes(o->dtype) ? ravel_dtype_name(o->dtype) : "unknown", o->dtype);
-    p->threads = o->threads > 0 ? o->threads : ravel__workers_default(8);
+    p->threads = o->threads > 0 ? o->threads : ravel__team_default(8);
     return ravel__token_find(o->token, NULL, p->token, err);
 }
 

@@ -9,7 +9,7 @@
 #include "refit/bytes.h"
 #include "base/xxh3.h"
 #include "refit/dial.h"
-#include "refit/workers.h"
+#include "refit/team.h"
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -462,7 +462,7 @@ static void *coordinate(void *argument) {
     if (status != RAVEL_OK) {
         fail(p, status, &err);
     } else {
-        ravel__workers_run(p->threads, p->threads, work, p);
+        ravel__team_once(p->threads, p->threads, work, p);
         if (p->status == RAVEL_OK) ravel__stage_seal(&p->stage);
     }
     p->done_ns = ravel__clock_ns();

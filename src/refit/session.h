@@ -11,11 +11,11 @@
  *     payload.c    the bytes of both in device memory, over NCCL
  *     stage.c      versions
  *
- *                free lane          ready lane
+ *                free queue         ready queue
  *     [packer] <----------- [calling thread] -----> wire -----> [calling thread] -----------> [loader]
- *              ----------->                                       ^    arrived lane             |
+ *              ----------->                                       ^    arrived queue            |
  *                                                                 +-----------------------------+
- *                                                                       loaded lane
+ *                                                                       loaded queue
  *
  * Over a communicator that lends (threads), frames are not copied on the way: the loader reads them in the sender's
  * buffer, and the receiver's slots have no memory of their own.
@@ -27,7 +27,7 @@
 
 #include "base/futex.h"
 #include "refit/frame.h"
-#include "refit/lane.h"
+#include "refit/slot_queue.h"
 #include "refit/payload.h"
 #include "refit/streams.h"
 #include "refit/stage.h"
@@ -150,7 +150,7 @@ typedef struct ravel__packer {
     int64_t iterate_ns, pack_ns;
     int32_t gave_up; /* comparing */
     int64_t frames;
-    ravel__lane free, ready;
+    ravel__slot_queue free, ready;
 } ravel__packer;
 
 /* delta.c. Payload bytes that a frame of one entry has room for. */
@@ -202,7 +202,7 @@ typedef struct ravel__loader {
     int64_t verify_ns, load_ns, kept_bytes;
     ravel__payload *payload; /* as the packer's */
     uint32_t settled;        /* entries of the frame that are in their place */
-    ravel__lane arrived, loaded;
+    ravel__slot_queue arrived, loaded;
 } ravel__loader;
 
 ravel_status ravel__loader_init(ravel__loader *loader, struct ravel_refit *refit, ravel_error *err);

@@ -3,7 +3,7 @@
 #include "base/assert.h"
 #include "base/xxh3.h"
 #include "refit/carrier.h"
-#include "refit/workers.h"
+#include "refit/team.h"
 
 #include <stdatomic.h>
 #include <string.h>
@@ -296,7 +296,7 @@ static ravel_status fill_by_tensor(filling *f, const ravel_refit_source *source,
             return ravel_error_set(f->err, RAVEL_E_CALLBACK, "the source's iterate failed for \"%s\"",
                                    source->tensors[tensor].name);
         f->first_block = s->items[i].first_block;
-        ravel__workers_run(threads, end - f->first_block, fill_block, f);
+        ravel__team_once(threads, end - f->first_block, fill_block, f);
         i = next;
     }
     return (ravel_status)atomic_load(&f->status);
@@ -317,7 +317,7 @@ ravel_status ravel__store_fill(ravel__store *s, int32_t slot, const ravel_refit_
         status = fill_by_tensor(&f, source, threads);
     } else {
         f.source = source;
-        ravel__workers_run(threads, s->blocks, fill_block, &f);
+        ravel__team_once(threads, s->blocks, fill_block, &f);
         status = (ravel_status)atomic_load(&f.status);
     }
     if (status != RAVEL_OK) return ravel_error_set(err, status, "%s", own.message);

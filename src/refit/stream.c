@@ -110,9 +110,10 @@ static ravel_status post_frame_recv(ravel_refit *refit, ravel__refit_buffer *slo
     return status;
 }
 
-/* *done where the request is over. E_MISMATCH (a message of another length) does not break the communicator: it sets
+/* *done: the request is complete. E_MISMATCH (a message of another length) does not break the communicator: it sets
  * *bad. */
-static ravel_status look(ravel_refit *refit, ravel_request **request, int32_t *done, int32_t *bad, ravel_error *err) {
+static ravel_status test_request(ravel_refit *refit, ravel_request **request, int32_t *done, int32_t *bad,
+                                 ravel_error *err) {
     *done = 1;
     *bad = 0;
     if (!*request) return RAVEL_OK;
@@ -131,14 +132,14 @@ static ravel_status look(ravel_refit *refit, ravel_request **request, int32_t *d
     return status;
 }
 
-/* Looks at a slot's sends; *all where they are over. */
-static ravel_status look_sends(ravel_refit *refit, ravel__refit_buffer *slot, int32_t *all, int32_t *bad,
+/* Tests a slot's sends; *all: they are complete. */
+static ravel_status test_sends(ravel_refit *refit, ravel__refit_buffer *slot, int32_t *all, int32_t *bad,
                                ravel_error *err) {
     *all = 1;
     *bad = 0;
     for (int32_t i = 0; i < RAVEL__SLOT_SENDS; i++) {
         int32_t done, wrong;
-        ravel_status status = look(refit, &slot->sends[i], &done, &wrong, err);
+        ravel_status status = test_request(refit, &slot->sends[i], &done, &wrong, err);
         if (status != RAVEL_OK) return status;
         *all &= done;
         *bad |= wrong;
@@ -159,7 +160,7 @@ ravel_status ravel__stream_send(ravel_refit *refit, int32_t index, ravel_error *
     if (s->local) {
         slot->state = RAVEL__SLOT_LOADING;
         slot->loaded = 0;
-        ravel__lane_put(&refit->loader.arrived, index + refit->in_pool.count);
+        ravel__slot_queue_put(&refit->loader.arrived, index + refit->in_pool.count);
         return RAVEL_OK;
     }
     slot->state = RAVEL__SLOT_SENDING;
@@ -178,7 +179,7 @@ static void free_out(ravel_refit *refit, int32_t index) {
     RAVEL_ASSERT(index >= 0 && index < refit->out_pool.count);
     for (int32_t i = 0; i < RAVEL__SLOT_SENDS; i++) RAVEL_ASSERT(!refit->out_pool.slots[index].sends[i]); /* all over */
     refit->out_pool.slots[index].state = RAVEL__SLOT_PACKING;
-    ravel__lane_put(&refit->packer.free, index);
+    ravel__slot_queue_put(&refit->packer.free, index);
 }
 
 ravel_status ravel__stream_finish_sends(ravel_refit *refit, ravel_error *err) {
@@ -192,7 +193,7 @@ ravel_status ravel__stream_finish_sends(ravel_refit *refit, ravel_error *err) {
             moved(refit);
         }
         if (slot->state != RAVEL__SLOT_SENDING) continue;
-        status = look_sends(refit, slot, &all, &bad, err);
+        status = test_sends(refit, slot, &all, &bad, err);
         if (status != RAVEL_OK || !all) continue;
         phase_count(refit, &refit->wire.sending, -1, &refit->wire.send_since, &refit->wire.send_ns);
         ravel__trace_add(&refit->trace, RAVEL_REFIT_SEND, i, slot->number, slot->began_ns, refit->wire.now_ns,
@@ -206,7 +207,7 @@ ravel_status ravel__stream_finish_sends(ravel_refit *refit, ravel_error *err) {
 static ravel_status step_sender(ravel_refit *refit, ravel_error *err) {
     ravel_status status = ravel__stream_finish_sends(refit, err);
     while (status == RAVEL_OK && refit->wire.open_requests < REQUESTS_MOST) {
-        int32_t index = ravel__lane_look(&refit->packer.ready);
+        int32_t index = ravel__slot_queue_look(&refit->packer.ready);
         if (index < 0) break;
         status = ravel__stream_send(refit, index, err);
     }
@@ -215,7 +216,7 @@ static ravel_status step_sender(ravel_refit *refit, ravel_error *err) {
 
 /* Nothing is packed, being packed or on its way. */
 static int sender_done(ravel_refit *refit) {
-    if (!refit->wire.packed_all || !ravel__lane_is_empty(&refit->packer.ready)) return 0;
+    if (!refit->wire.packed_all || !ravel__slot_queue_is_empty(&refit->packer.ready)) return 0;
     for (int32_t i = 0; i < refit->out_pool.count; i++) {
         int32_t state = refit->out_pool.slots[i].state;
         if (state == RAVEL__SLOT_SENDING || state == RAVEL__SLOT_LOADING) return 0;
@@ -353,7 +354,7 @@ ravel_status ravel__stream_frame_came(ravel_refit *refit, int32_t index, int32_t
     slot->state = RAVEL__SLOT_LOADING;
     for (int32_t c = 0; c < in->child_count && status == RAVEL_OK; c++)
         status = send_frame(refit, slot, c, in->children[c], &refit->streams.in[slot->stream], bad, err);
-    ravel__lane_put(&refit->loader.arrived, index);
+    ravel__slot_queue_put(&refit->loader.arrived, index);
     return status;
 }
 
@@ -364,7 +365,7 @@ ravel_status ravel__stream_step_slot(ravel_refit *refit, int32_t index, ravel_er
         /* Frames of a stream are taken in their order, though both may be here: loader and children count on it. */
         const ravel__in_state *in = &refit->in_states[slot->stream];
         if (slot->state == RAVEL__SLOT_FRAME && slot->notice.sequence != in->arrived) return RAVEL_OK;
-        ravel_status status = look(refit, &slot->recv, &done, &bad, err);
+        ravel_status status = test_request(refit, &slot->recv, &done, &bad, err);
         if (status != RAVEL_OK || !done) return status;
         bad |= slot->recv_bad;
         slot->recv_bad = 0;
@@ -373,7 +374,7 @@ ravel_status ravel__stream_step_slot(ravel_refit *refit, int32_t index, ravel_er
         return ravel__stream_notice_came(refit, slot, err);
     }
     if (slot->state == RAVEL__SLOT_LOADING) {
-        ravel_status status = look_sends(refit, slot, &done, &bad, err);
+        ravel_status status = test_sends(refit, slot, &done, &bad, err);
         if (status != RAVEL_OK) return status;
         if (!done || !slot->loaded) return RAVEL_OK;
         ravel__comm_give_back(refit->comm, &slot->loan);
@@ -385,7 +386,7 @@ ravel_status ravel__stream_step_slot(ravel_refit *refit, int32_t index, ravel_er
 
 /* Buffers that the loader has given back, of either pool. */
 void ravel__stream_take_loaded(ravel_refit *refit) {
-    for (int32_t index; (index = ravel__lane_look(&refit->loader.loaded)) >= 0; moved(refit)) {
+    for (int32_t index; (index = ravel__slot_queue_look(&refit->loader.loaded)) >= 0; moved(refit)) {
         RAVEL_ASSERT(index < refit->in_pool.count + refit->out_pool.count);
         if (index < refit->in_pool.count)
             refit->in_pool.slots[index].loaded = 1;
@@ -416,7 +417,7 @@ static int receiver_done(const ravel_refit *refit) {
 static int pack_one(ravel_refit *refit, int32_t index) {
     RAVEL_ASSERT(index >= 0 && index < refit->out_pool.count);
     if (!ravel__packer_next(&refit->packer, &refit->out_pool.slots[index], index)) return 0;
-    ravel__lane_put(&refit->packer.ready, index);
+    ravel__slot_queue_put(&refit->packer.ready, index);
     return 1;
 }
 
@@ -433,12 +434,12 @@ static void load_one(ravel_refit *refit, int32_t index) {
         ravel__refit_buffer *slot = &refit->out_pool.slots[index - own];
         ravel__loader_take(l, slot, refit->out_states[slot->stream].local_in, index);
     }
-    ravel__lane_put(&l->loaded, index);
+    ravel__slot_queue_put(&l->loaded, index);
 }
 
 static void *pack_all(void *argument) {
     ravel__helper *h = argument;
-    for (int32_t index; (index = ravel__lane_take(&h->refit->packer.free)) >= 0;) {
+    for (int32_t index; (index = ravel__slot_queue_take(&h->refit->packer.free)) >= 0;) {
         if (!pack_one(h->refit, index)) break;
         ravel__bell_ring(&h->refit->bell);
     }
@@ -449,7 +450,7 @@ static void *pack_all(void *argument) {
 
 static void *load_all(void *argument) {
     ravel__helper *h = argument;
-    for (int32_t index; (index = ravel__lane_take(&h->refit->loader.arrived)) >= 0;) {
+    for (int32_t index; (index = ravel__slot_queue_take(&h->refit->loader.arrived)) >= 0;) {
         load_one(h->refit, index);
         ravel__bell_ring(&h->refit->bell);
     }
@@ -465,18 +466,19 @@ static void start(ravel__helper *h, ravel_refit *refit, int wanted, void *(*body
     if (wanted && !none) h->running = pthread_create(&h->thread, NULL, body, h) == 0;
 }
 
-static void stop(ravel__helper *h, ravel__lane *lane) {
-    ravel__lane_close(lane);
+static void stop(ravel__helper *h, ravel__slot_queue *queue) {
+    ravel__slot_queue_close(queue);
     if (h->running) pthread_join(h->thread, NULL);
 }
 
 void ravel__stream_help_out(ravel_refit *refit, ravel__helper *packer, const ravel__helper *loader) {
     int32_t index;
-    if (!packer->running && !atomic_load(&packer->ended) && (index = ravel__lane_look(&refit->packer.free)) >= 0) {
+    if (!packer->running && !atomic_load(&packer->ended) &&
+        (index = ravel__slot_queue_look(&refit->packer.free)) >= 0) {
         if (!pack_one(refit, index)) atomic_store(&packer->ended, 1);
         moved(refit);
     }
-    if (!loader->running && (index = ravel__lane_look(&refit->loader.arrived)) >= 0) load_one(refit, index);
+    if (!loader->running && (index = ravel__slot_queue_look(&refit->loader.arrived)) >= 0) load_one(refit, index);
 }
 
 /* ---- the loop ------------------------------------------------------------------------------------------- */
@@ -508,17 +510,17 @@ static ravel_status check_deadline(const ravel_refit *refit, ravel_error *err) {
 /* ---- sleeping ------------------------------------------------------------------------------------------- */
 
 /* How many buffers are with the helpers, and what is on its way. */
-typedef struct situation {
+typedef struct activity {
     int32_t packing, loading, receiving;
     int32_t sending, passing;      /* sends of own frames; of frames that came from elsewhere */
     int32_t holding;               /* frames that are borrowed until others have them too */
     ravel__refit_buffer *receiver; /* one that waits for a notice or frame */
     ravel_request **send;          /* the oldest frame's that is under way */
     int64_t oldest;                /* its number */
-} situation;
+} activity;
 
 /* Counts the slot's open sends. */
-static int32_t find_sends(ravel__refit_buffer *slot, situation *s) {
+static int32_t find_sends(ravel__refit_buffer *slot, activity *s) {
     int32_t count = 0;
     for (int32_t i = 0; i < RAVEL__SLOT_SENDS; i++) {
         if (!slot->sends[i]) continue;
@@ -530,8 +532,8 @@ static int32_t find_sends(ravel__refit_buffer *slot, situation *s) {
     return count;
 }
 
-static situation look_around(ravel_refit *refit) {
-    situation s = {0};
+static activity find_activity(ravel_refit *refit) {
+    activity s = {0};
     for (int32_t i = 0; i < refit->out_pool.count; i++) {
         ravel__refit_buffer *slot = &refit->out_pool.slots[i];
         s.packing += slot->state == RAVEL__SLOT_PACKING && !refit->wire.packed_all;
@@ -577,7 +579,7 @@ static ravel_status idle(ravel_refit *refit, int32_t *idle_rounds, uint32_t seen
         (void)sched_yield();
         return RAVEL_OK;
     }
-    situation s = look_around(refit);
+    activity s = find_activity(refit);
     if (s.receiving == 1 && s.holding == 0 && refit->wire.packed_all)
         return ravel__stream_wait(refit, &s.receiver->recv, &s.receiver->recv_bad, err);
     if (s.receiving == 0 && s.packing == 0 && s.loading == 0 && (s.sending > 0) != (s.passing > 0))
@@ -607,7 +609,7 @@ static ravel_status loop(ravel_refit *refit, ravel__helper *packer, const ravel_
         ravel__stream_help_out(refit, packer, loader);
         status = step_sender(refit, err);
         if (status == RAVEL_OK) status = step_receiver(refit, err);
-        refit->wire.packed_all = packer_ended; /* seen before the ready lane was emptied */
+        refit->wire.packed_all = packer_ended; /* seen before the ready queue was emptied */
         if (status != RAVEL_OK || (sender_done(refit) && receiver_done(refit))) break;
         ravel__stream_tell(refit);
         if (refit->wire.progress_ns != before)
@@ -682,7 +684,7 @@ ravel_status ravel__refit_stream(ravel_refit *refit, ravel_error *err) {
         refit->wire.told_ns = 0;
         ravel__stream_tell(refit);
     }
-    /* A loader that waits for a frame and a packer that waits for a buffer see their lanes closed; both finish what they
+    /* A loader that waits for a frame and a packer that waits for a buffer see their queues closed; both finish what they
      * are at. The packer may be in a callback for long, so what is borrowed goes back first. Requests that are still
      * open end with the communicator, before the buffers do. */
     stop(&loader, &refit->loader.arrived);

@@ -113,11 +113,11 @@ ravel_status ravel__stream_in_order(ravel_refit *refit, ravel__helper *packer, c
     ravel_status status = RAVEL_OK;
     while (status == RAVEL_OK) {
         uint32_t seen = atomic_load(&refit->bell.word);
-        int packed_all = atomic_load(&packer->ended); /* before the ready lane is looked at */
+        int packed_all = atomic_load(&packer->ended); /* read before the ready queue */
         refit->wire.now_ns = ravel__clock_ns();
         ravel__stream_help_out(refit, packer, loader);
         status = take_back(refit, err);
-        if (e.out < 0) e.out = ravel__lane_look(&refit->packer.ready);
+        if (e.out < 0) e.out = ravel__slot_queue_look(&refit->packer.ready);
         if (e.in < 0 && refit->wire.wanted > 0) e.in = ravel__stream_next_in_turn(refit);
         int32_t slot = free_slot(refit);
         int known = (e.out >= 0 || packed_all) && (e.in < 0 || slot >= 0);

@@ -4,6 +4,8 @@
 #include "base/clock.h"
 #include "base/futex.h"
 
+#include <sched.h>
+
 enum { LOOKS = 2000, NAP_NS = 10 * 1000 * 1000 };
 
 /* Claims a task of the current run: its index, or -1. `task` and `user` change only while none is left to be claimed and all
@@ -102,4 +104,17 @@ void ravel__team_stop(ravel__team *t) {
     ravel__futex_wake(&t->bell);
     while (t->others > 0) (void)pthread_join(t->threads[--t->others], NULL);
     RAVEL_ASSERT((uint32_t)atomic_load(&t->ticket) == 0); /* no task was left behind */
+}
+
+void ravel__team_once(int32_t threads, int64_t count, void (*task)(void *user, int64_t index), void *user) {
+    ravel__team t;
+    ravel__team_start(&t, count < threads ? (count > 0 ? (int32_t)count : 1) : threads);
+    ravel__team_run(&t, count, task, user);
+    ravel__team_stop(&t);
+}
+
+int32_t ravel__team_default(int32_t most) {
+    cpu_set_t cores;
+    int32_t count = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
+    return count < 1 ? 1 : count > most ? most : count;
 }

@@ -2,8 +2,8 @@
  *
  *     start -> run, run, ... -> stop
  *
- * A run takes some microseconds beyond its tasks where the threads are still awake, so frames of a few MiB can be shared.
- * (workers.h creates threads for each loop: simpler, for loops that take milliseconds.) */
+ * A run takes some microseconds beyond its tasks if the threads are still awake, so frames of a few MiB can be shared. A
+ * loop that takes milliseconds or more can have a team of its own (ravel__team_once). */
 #ifndef RAVEL_REFIT_TEAM_H
 #define RAVEL_REFIT_TEAM_H
 
@@ -31,5 +31,10 @@ void ravel__team_start(ravel__team *team, int32_t threads);
 void ravel__team_run(ravel__team *team, int64_t count, void (*task)(void *user, int64_t index), void *user);
 /* Ends the threads; the team can be started again. */
 void ravel__team_stop(ravel__team *team);
+
+/* start, run and stop of a team of at most `threads` threads, the caller's among them. */
+void ravel__team_once(int32_t threads, int64_t count, void (*task)(void *user, int64_t index), void *user);
+/* Cores that this process may use, 1 to `most`. */
+int32_t ravel__team_default(int32_t most);
 
 #endif
