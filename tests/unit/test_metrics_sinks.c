@@ -219,6 +219,9 @@ TEST(metrics_progress_is_one_live_line_on_a_terminal) {
         if (control >= 0) (void)close(control);
         return;
     }
+    const char *term = getenv("TERM");
+    char *before = term ? strdup(term) : NULL;
+    setenv("TERM", "xterm", 1); /* whatever this terminal is, or none: no live line where it is dumb */
     struct winsize size = {.ws_row = 24, .ws_col = 40};
     (void)ioctl(control, TIOCSWINSZ, &size);
     (void)snprintf(spec, sizeof spec, "progress:%s", name);
@@ -243,5 +246,7 @@ TEST(metrics_progress_is_one_live_line_on_a_terminal) {
     got = drain(control, "\n", text, sizeof text); /* the line stays, with its newline */
     CHECK(got >= 1 && text[got - 1] == '\n');
     (void)close(control);
+    before ? setenv("TERM", before, 1) : unsetenv("TERM");
+    free(before);
     place_remove(&p);
 }
