@@ -339,7 +339,8 @@ static void *multiply_alone(void *user) {
     int ready = a && train_kernels_find("cpu", &k, &err) == RAVEL_OK &&
                 k->open(&(train_device_options){.threads = 1}, &device, &err) == RAVEL_OK &&
                 k->reserve(device, &limits, &err) == RAVEL_OK;
-    train_matmul x = {.m = ALONE, .n = ALONE, .k = ALONE, .a = a, .b = a + ALONE * ALONE, .c = a + 2 * ALONE * ALONE};
+    const int64_t each = a ? (int64_t)ALONE * ALONE : 0; /* without memory, nothing is multiplied */
+    train_matmul x = {.m = ALONE, .n = ALONE, .k = ALONE, .a = a, .b = a + each, .c = a + 2 * each};
     (void)pthread_barrier_wait(me->start);
     double begun = bench_seconds(), took = 0, count = 0;
     for (; ready && took < 0.25; took = bench_seconds() - begun, count++) k->matmul(device, &x);

@@ -54,7 +54,7 @@ static const cli_options *find(const cli_options *sets, int count, const char *n
 }
 
 static ravel_status unknown(const cli_options *sets, int set_count, const char *name, ravel_error *err) {
-    const char *names[512];
+    const char *names[512] = {0};
     size_t count = 0;
     for (int i = 0; i < set_count; i++)
         for (const ravel_option *row = sets[i].table; row->name && count < 512; row++) names[count++] = row->name;

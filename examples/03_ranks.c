@@ -28,7 +28,7 @@ static ravel_status exchange(ravel_comm *comm, const int64_t *lengths, ravel_err
             if (r == me) send_counts[length % n] += length;
             if (length % n == me) recv_counts[r] += length, received += length;
         }
-    int32_t send[MOST * SAMPLES], *recv = malloc((size_t)received * sizeof *recv + 1), at = 0;
+    int32_t send[MOST * SAMPLES] = {0}, *recv = malloc((size_t)received * sizeof *recv + 1), at = 0;
     for (int32_t r = 0; r < n; r++) /* in the order of their destinations */
         for (int64_t k = 0; k < send_counts[r]; k++) send[at++] = me;
     status = recv ? ravel_comm_alltoallv(comm, send, send_counts, NULL, recv, recv_counts, NULL, RAVEL_I32, err)

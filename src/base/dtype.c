@@ -209,6 +209,7 @@ int ravel_dtype_load(int32_t dtype, const void *element, double *value) {
 static int store_whole(int32_t dtype, void *element, double value) {
     static const double least = -9223372036854775808.0, beyond = 18446744073709551616.0; /* -2^63, 2^64 */
     if (value != floor(value) || value < least || value >= beyond) return 0;
+    /* cppcheck-suppress floatConversionOverflow ; what is beyond was refused above */
     uint64_t whole = value < 0 ? (uint64_t)(int64_t)value : (uint64_t)value;
     return store_integer(dtype, element, whole, value < 0);
 }

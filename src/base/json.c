@@ -475,7 +475,8 @@ size_t ravel_json_quote(const char *text, size_t bytes, char *out, size_t out_by
             escape[1] = to[simple - from];
             put(&s, escape, 2);
         } else if (c < 32) {
-            put(&s, escape, (size_t)snprintf(escape, sizeof escape, "\\u%04x", c));
+            int length = snprintf(escape, sizeof escape, "\\u%04x", c);
+            put(&s, escape, (size_t)length);
         } else if (n == 0) {
             put(&s, "\xef\xbf\xbd", 3);
         } else {

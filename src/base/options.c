@@ -244,7 +244,7 @@ const ravel_option *ravel_option_find(ravel_option_table table, const char *name
 }
 
 static ravel_status unknown_option(ravel_option_table table, const char *name, ravel_error *err) {
-    const char *names[256];
+    const char *names[256] = {0};
     size_t count = 0;
     for (const ravel_option *row = table; row->name && count < 256; row++) names[count++] = row->name;
     const char *near = ravel_suggest(name, names, count);

@@ -52,7 +52,7 @@ typedef struct samples_source {
 static ravel_status samples_read(const ravel_source *source, void *scratch, int64_t row, ravel_collector *collector,
                                  ravel_error *err) {
     const ravel_ragged *ragged = &((const samples_source *)source)->samples.ragged;
-    const void *data[RAVEL__FIELDS_MAX];
+    const void *data[RAVEL__FIELDS_MAX] = {0};
     RAVEL_ASSERT(row >= 0 && row < ragged->count && ragged->field_count <= RAVEL__FIELDS_MAX);
     int64_t begin = ragged->offsets[row], end = ragged->offsets[row + 1];
     (void)scratch;

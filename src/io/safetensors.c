@@ -396,7 +396,7 @@ const ravel_safetensor *ravel_safetensors_find(const ravel_safetensors *file, co
 /* The nearest name in the file: the best of each batch of names, then the best of those. */
 static const char *nearest(const ravel_safetensors *file, const char *name) {
     enum { BATCH = 256 };
-    const char *names[BATCH];
+    const char *names[BATCH] = {0};
     size_t count = 0;
     for (size_t i = 0; i < file->count; i++) {
         names[count++] = file->tensors[i].name;

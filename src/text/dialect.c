@@ -74,7 +74,8 @@ static ravel_status code_point(translation *t) {
     char text[16];
     for (int i = 2; i < 6; i++)
         if (!is_hex(t->at[i])) return refuse(t, "\\u without four hexadecimal digits");
-    put(t, text, (size_t)snprintf(text, sizeof text, "\\x{%.4s}", t->at + 2));
+    int bytes = snprintf(text, sizeof text, "\\x{%.4s}", t->at + 2);
+    put(t, text, (size_t)bytes);
     t->at += 6;
     return RAVEL_OK;
 }

@@ -160,7 +160,7 @@ ravel_status train__wires_time_end(train__wires *w, train__wire_times *times, ra
 static const wire *wire_of(const train__wires *w, const ravel_comm *comm) {
     for (int32_t i = 0; i < w->count; i++)
         if (w->list[i].comm == comm) return &w->list[i];
-    TRAIN_ASSERT(!"a communicator that was not joined");
+    TRAIN_ASSERT(0); /* a communicator that was not joined */
     return &w->list[0];
 }
 

@@ -346,7 +346,7 @@ void train_config_default(train_config *config) {
 /* ---- JSON ----------------------------------------------------------------------------------------------- */
 
 static ravel_status unknown_key(const train_part *parts, int count, const char *key, ravel_error *err) {
-    const char *names[512];
+    const char *names[512] = {0};
     size_t known = 0;
     for (int i = 0; i < count; i++)
         for (const ravel_option *row = parts[i].table; row->name && known < 512; row++) names[known++] = row->name;
