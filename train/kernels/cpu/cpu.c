@@ -60,7 +60,7 @@ static ravel_status check_options(const train_device_options *o, ravel_error *er
     return RAVEL_OK;
 }
 
-ravel_status train__cpu_open(const train_device_options *options, int wide, train_device **device, ravel_error *err) {
+ravel_status train__cpu_open(const train_device_options *options, int fused, train_device **device, ravel_error *err) {
     train_device_options o = options ? *options : (train_device_options){0};
     ravel_status status = check_options(&o, err);
     if (status) return status;
@@ -69,7 +69,7 @@ ravel_status train__cpu_open(const train_device_options *options, int wide, trai
     train__host_device_init(&d->host, o.allocator);
     d->threads = o.threads > 0 ? o.threads : 1;
     d->blas =
-        o.products == TRAIN_PRODUCTS_OPENBLAS || (o.products == TRAIN_PRODUCTS_BEST && !wide && train__blas_open());
+        o.products == TRAIN_PRODUCTS_OPENBLAS || (o.products == TRAIN_PRODUCTS_BEST && !fused && train__blas_open());
     if (d->threads > 1) d->pool = train__pool_create(o.allocator, d->threads);
     if (d->threads > 1 && !d->pool) {
         status = ravel_error_set(err, RAVEL_E_MEMORY, "there is no memory for %d threads, or the system allows no more",

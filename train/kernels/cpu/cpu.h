@@ -36,8 +36,8 @@ static inline int64_t train__cpu_shared_elements(const train_device *device) {
 /* from NULL: zeros. */
 void train__cpu_copy(train_device *device, void *to, const void *from, size_t bytes);
 void train__cpu_zero(train_device *device, void *block, size_t bytes);
-/* `wide`: use the set's own products unless the options ask for OpenBLAS. */
-ravel_status train__cpu_open(const train_device_options *options, int wide, train_device **device, ravel_error *err);
+/* `fused`: use the set's own products unless the options ask for OpenBLAS. */
+ravel_status train__cpu_open(const train_device_options *options, int fused, train_device **device, ravel_error *err);
 void train__cpu_close(train_device *device);
 ravel_status train__cpu_reserve(train_device *device, size_t shared, size_t private_each, ravel_error *err);
 

@@ -38,7 +38,8 @@ static void cpu_matmul(train_device *d, const train_matmul *product) {
 }
 
 static ravel_status cpu_open(const train_device_options *options, train_device **device, ravel_error *err) {
-    return train__cpu_open(options, LANES >= 8, device, err);
+    int fused = CPU_NV == 4 || LANES >= 8; /* the register tile of a machine with fused multiply-add */
+    return train__cpu_open(options, fused, device, err);
 }
 
 /* ---- scratch -------------------------------------------------------------------------------------------- */

@@ -110,8 +110,14 @@ INLINE vf smaller(vf a, vf b) {
     return (vf)(((vi)a & m) | ((vi)b & ~m));
 }
 INLINE vf root_of(vf a) {
+#if defined(__SSE2__)
+    return (vf)_mm_sqrt_ps((__m128)a);
+#elif defined(__aarch64__)
+    return (vf)vsqrtq_f32((float32x4_t)a);
+#else
     for (int i = 0; i < LANES; i++) a[i] = sqrtf(a[i]);
     return a;
+#endif
 }
 #endif
 
