@@ -61,8 +61,8 @@ static double plain_copy(char *from, char *to) {
     int listener = socket(AF_INET, SOCK_STREAM, 0), out = socket(AF_INET, SOCK_STREAM, 0), in = -1;
     double seconds = 0;
     pthread_t thread;
-    if (bind(listener, (struct sockaddr *)&at, sizeof at) == 0 && listen(listener, 1) == 0 &&
-        getsockname(listener, (struct sockaddr *)&at, &length) == 0 &&
+    if (listener >= 0 && out >= 0 && bind(listener, (struct sockaddr *)&at, sizeof at) == 0 &&
+        listen(listener, 1) == 0 && getsockname(listener, (struct sockaddr *)&at, &length) == 0 &&
         connect(out, (struct sockaddr *)&at, sizeof at) == 0 && (in = accept(listener, NULL, NULL)) >= 0) {
         copying c = {.from = out, .to = in, .bytes = from};
         double began = bench_seconds();

@@ -42,7 +42,7 @@ static int plain_open(plain *p) {
         getsockname(listener, (struct sockaddr *)&at, &bytes))
         return 0;
     p->fd[0] = socket(AF_INET, SOCK_STREAM, 0);
-    if (connect(p->fd[0], (struct sockaddr *)&at, sizeof at)) return 0;
+    if (p->fd[0] < 0 || connect(p->fd[0], (struct sockaddr *)&at, sizeof at)) return 0;
     p->fd[1] = accept(listener, NULL, NULL);
     (void)close(listener);
     for (int i = 0; i < 2; i++) (void)setsockopt(p->fd[i], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);

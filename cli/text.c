@@ -112,8 +112,8 @@ static ravel_status read_lines(text_reader *r, FILE *file, const char *name, tex
 static ravel_status read_whole(text_reader *r, FILE *file, const char *name, text_take take, void *user,
                                ravel_error *err) {
     char *text = NULL;
-    size_t room = 0, used = 0, got = 1;
-    while (got) {
+    size_t room = 0, used = 0;
+    while (!feof(file) && !ferror(file)) {
         if (room - used < 1 << 16) {
             char *grown = realloc(text, room = 2 * room + (1 << 17));
             if (!grown) {
@@ -122,7 +122,7 @@ static ravel_status read_whole(text_reader *r, FILE *file, const char *name, tex
             }
             text = grown;
         }
-        used += got = fread(text + used, 1, room - used, file);
+        used += fread(text + used, 1, room - used, file);
         TRAIN_ASSERT(used <= room);
     }
     if (ferror(file)) { /* a part of a text is not printed */

@@ -88,7 +88,7 @@ static ravel_status look_at(int fd, const char *path, struct stat *info, ravel_e
 }
 
 static ravel_status map_fd(int fd, const char *path, ravel__map *map, ravel_error *err) {
-    struct stat info;
+    struct stat info = {0};
     ravel_status status = look_at(fd, path, &info, err);
     if (status) return status;
     ravel__map fresh = {NULL, (size_t)info.st_size};
@@ -149,7 +149,7 @@ ravel_status ravel__reading_get(const ravel__reading *reading, size_t offset, vo
 }
 
 ravel_status ravel__reading_check(const ravel__reading *reading, ravel_error *err) {
-    struct stat now;
+    struct stat now = {0};
     ravel_status status = look_at(reading->fd, reading->path, &now, err);
     if (status) return status;
     if ((size_t)now.st_size == reading->bytes && now.st_mtim.tv_sec == reading->seconds &&

@@ -135,7 +135,7 @@ ravel_status ravel_fd_send(int socket, int fd, const void *note, size_t bytes, d
     if (status) return status;
     ssize_t n = sendmsg(socket, &e.message, MSG_NOSIGNAL);
     if (n == (ssize_t)(1 + bytes)) return RAVEL_OK;
-    return ravel_error_set(err, errno == EPIPE ? RAVEL_E_PEER_LOST : RAVEL_E_IO, "sending a descriptor: %s",
+    return ravel_error_set(err, n < 0 && errno == EPIPE ? RAVEL_E_PEER_LOST : RAVEL_E_IO, "sending a descriptor: %s",
                            n < 0 ? strerror(errno) : "the message was cut");
 }
 

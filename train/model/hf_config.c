@@ -191,7 +191,8 @@ static ravel_status copy_file(FILE *in, const char *to, ravel_error *err) {
     size_t bytes;
     FILE *out = train_file_create(to, err);
     if (!out) return RAVEL_E_IO;
-    while ((bytes = fread(piece, 1, sizeof piece, in)) > 0 && fwrite(piece, 1, bytes, out) == bytes) {}
+    while (!feof(in) && !ferror(in) && (bytes = fread(piece, 1, sizeof piece, in)) > 0 &&
+           fwrite(piece, 1, bytes, out) == bytes) {}
     ravel_status status = train_file_close(out, to, err);
     if (!status && ferror(in)) status = ravel_error_set(err, RAVEL_E_IO, "cannot read the source of %s", to);
     return status;

@@ -83,6 +83,7 @@ static ravel_status connect_to(const place *p, const char *url, double deadline,
 
 static ravel_status send_all(int fd, const char *data, size_t bytes, double deadline, const char *url,
                              ravel_error *err) {
+    TRAIN_ASSERT(fd >= 0);
     while (bytes > 0) {
         ssize_t put = send(fd, data, bytes, MSG_NOSIGNAL);
         if (put > 0) {

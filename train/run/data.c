@@ -40,7 +40,7 @@ static ravel_status digest(FILE *f, const train_progress *progress, train_data_f
     (void)snprintf(what, sizeof what, "reading %.100s", file->path);
     file->digest = UINT64_C(0x726176656c);
     int64_t done = 0;
-    for (size_t got; (got = fread(buffer, 1, CHUNK, f)) > 0; done += (int64_t)got) {
+    for (size_t got; !feof(f) && !ferror(f) && (got = fread(buffer, 1, CHUNK, f)) > 0; done += (int64_t)got) {
         file->digest = mix(file->digest, buffer, got);
         tell(progress, what, (double)done, (double)file->bytes);
     }
