@@ -1,13 +1,13 @@
 /* A back end: a const table of functions over two structs.
  *
- *     ravel_comm_*  ->  front (comm.c, ops.c, reduce.c)  ->  table  ->  self.c | threads*.c | callbacks.c
- *                                                                    ->  remote*.c  ->  wire.h  ->  mpi.c
+ *     ravel_comm_*  ->  front (comm.c, ops.c, reduce.c)  ->  table  ->  self.c | threads*.c | callbacks.c | nccl*.c
+ *                                                                    ->  remote*.c  ->  wire.h  ->  mpi.c | tcp*.c
  *
  * The front does what is the same everywhere: argument checks, byte sizes, offsets, deadlines, failures, sentences,
  * splitting, and the reductions of back ends that have none of their own. A back end moves bytes: it starts an
  * operation, reports whether it is done, and cancels it.
  *
- * To add one (nccl): a file with one `const ravel__backend` table, a function in ravel/comm.h that makes the first
+ * To add one: a file with one `const ravel__backend` table, a function in ravel/comm.h that makes the first
  * handle with ravel__comm_new, and a row in docs/comm.md. The slots that may be NULL are marked; a back end whose
  * memory is not the host's sets all of `reduces` and reduces by itself.
  *

@@ -1,6 +1,6 @@
 /* The operations: from the caller's arguments, in elements, to the back end's request, in bytes.
  *
- *     ravel_comm_xyz(...)  ->  ravel__call  --prepare-->  request->op  --start, wait-->  result
+ *     ravel_comm_*(...)  ->  ravel__call  --prepare-->  request->op  --start, wait-->  result
  *
  * `rules` lists the arguments of each kind; prepare checks and converts by it, so that a check is written once. */
 #include "comm/backend.h"

@@ -110,5 +110,37 @@ only 'cblas\.h' '^(train/kernels/cpu|bench)/'
 # Public headers include only each other and the freestanding ones.
 found=$(grep -nE '#include' include/ravel/*.h | grep -vE '<(ravel/[a-z_]+\.h|stddef\.h|stdint\.h)>')
 if [ -z "$found" ]; then good; else bad "public headers include: $found"; fi
+
+# Every public function has a caller in src, train, cli, examples, bench or the Python package (its table of all functions is
+# none), or a row with the reason in tests/uncalled.txt; and a row there is about a function that exists and has no caller.
+# Definitions begin at the left edge, calls do not.
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+sources() { find "$@" -name '*.c' -o -name '*.h' -o -name '*.cu'; }
+names() { grep -ohE '\bravel_[a-z0-9_]+' | sort -u; }
+{
+    sources src | xargs awk -v bare=1 -f tests/code.awk | grep -E '^[[:space:]#]'
+    sources cli train examples bench | xargs awk -v bare=1 -f tests/code.awk
+    find python/ravel -name '*.py' ! -name _abi.py -exec cat {} +
+} | names >"$work/called"
+grep -hE -A1 '^RAVEL_API' include/ravel/*.h | grep -oE '\bravel_[a-z0-9_]+\(' | names >"$work/public"
+sed 's/[ #].*//; /^$/d' tests/uncalled.txt | sort -u >"$work/excused"
+comm -23 "$work/public" "$work/called" >"$work/uncalled"
+for name in $(comm -23 "$work/uncalled" "$work/excused"); do bad "$name is public and has no caller outside tests: use it, delete it, or give the reason in tests/uncalled.txt"; done
+for name in $(comm -13 "$work/uncalled" "$work/excused"); do bad "tests/uncalled.txt: $name has a caller, or is gone"; done
+cmp -s "$work/uncalled" "$work/excused" && good
+
+# Functions and variables that comments name exist, or are words of a string or of another program in the tree (Python, sh).
+c=$(git ls-files '*.c' '*.h' '*.cu')
+{
+    echo "$c" | xargs awk -f tests/code.awk
+    git ls-files | sed 's|.*/||; s/\..*//'
+    git ls-files python mk tests | grep -E '\.(py|sh)$' | xargs cat
+} | grep -oE '[A-Za-z_][A-Za-z0-9_]*' | sort -u >"$work/words"
+echo "$c" | xargs awk -f tests/comments.awk >"$work/named"
+for name in $(cut -d: -f3 "$work/named" | sort -u | comm -23 - "$work/words"); do
+    case $name in *_) grep -q "^$name" "$work/words" && continue ;; esac # "ravel_comm_*"
+    bad "no such name: $(grep ":$name\$" "$work/named" | tr '\n' ' ')"
+done
+[ -s "$work/named" ] && good
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]

@@ -43,7 +43,7 @@ void device_body_moves(ravel_device *device) {
     fill_pattern(in, BYTES, 7);
     memset(in, 0xab, 1000);
     CHECK(memcmp(in, pinned, BYTES) == 0);
-    /* stream_follow orders, and brings the bytes back to plain memory */
+    /* ravel_stream_follow orders, and brings the bytes back to plain memory */
     CHECK_OK(ravel_device_fill(device, b, 0x11, BYTES, two, &err), &err);
     CHECK_OK(ravel_stream_follow(one, two, &err), &err);
     CHECK_OK(ravel_device_copy(device, out, b, BYTES, one, &err), &err);

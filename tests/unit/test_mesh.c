@@ -26,7 +26,7 @@ static void expect_groups(const ravel_mesh_layout *l, int32_t axes, const int32_
     free(got);
 }
 
-/* From the documentation of Megatron's rank generator and of its initialize_model_parallel. */
+/* From the documentation of Megatron's rank generator, and of what initializes its groups. */
 TEST(mesh_groups_are_megatrons) {
     ravel_mesh_layout a = layout_of(2, 1, 2, 2, "tp-pp-dp");
     expect_groups(&a, RAVEL_AXIS_DP, (int32_t[]){0, 4, 1, 5, 2, 6, 3, 7});

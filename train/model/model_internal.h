@@ -184,8 +184,8 @@ static inline int train__model_has_tree(const train_model *m) {
 static inline int64_t train__model_row_of(const train_model *m, int64_t loss) {
     return train__model_has_tree(m) ? m->now.rows_of[loss] : loss;
 }
-/* model_tree.c: the batch as a tree. lay_out sets m->tree.batch and the number of rows; stage_rows writes tokens and positions;
- * stage_levels what attention needs; stage_scored rows, targets and the losses of each. */
+/* model_tree.c: the batch as a tree. lay_out sets m->tree.batch and the number of rows and writes tokens and
+ * positions; then come what attention needs (levels), and the rows, targets and losses of each (scored). */
 ravel_status train__tree_check(train_model *m, const train_batch *b, ravel_error *err);
 void train__tree_lay_out(train_model *m, const train_batch *b, int32_t *ids, int32_t *positions);
 void train__tree_stage_levels(train_model *m);

@@ -66,7 +66,7 @@ static ravel_status open_rank(rank *r, const ravel_shape *shape, int64_t longest
     return status ? status : train__arena_status(&r->arena, "answers", err);
 }
 
-/* Step by step with the trainers (grpo.c, make_refit). */
+/* Step by step with the trainers (grpo.c). */
 static ravel_status open_refit(rank *r, ravel_error *err) {
     const ravel_refit_options options = train__grpo_buffers(r->config);
     int pulls = 0;

@@ -55,7 +55,7 @@ typedef struct train_state {
 #define X(type, option, name) type name;
     TRAIN_STATE_LIST(X)
 #undef X
-    ravel_metrics_totals totals; /* "tokens" and so on; seconds of each phase are "time_forward" and so on */
+    ravel_metrics_totals totals; /* "tokens" and so on; seconds of each phase are "time_" and its name */
 } train_state;
 
 /* Files that a loop adds to a checkpoint, such as waiting rollouts. `gather` is called on every rank before anything is

@@ -24,7 +24,7 @@ INLINE vf fold(vf *v) {
     return v[0];
 }
 
-/* sum[i * DN + j] += a_i . b_j over the elements from e on: a whole vector of each, or the `rest` at the end. */
+/* sum[i * DN + j] += a[i] . b[j] over the elements from e on: a whole vector of each, or the `rest` at the end. */
 INLINE void dots_step(vf *sum, const float *const *a, const float *const *b, int64_t e, int64_t rest) {
     vf x[DM], w[DN];
     UNROLL
@@ -38,7 +38,7 @@ INLINE void dots_step(vf *sum, const float *const *a, const float *const *b, int
     }
 }
 
-/* Lane i * DN + j is a_i . b_j over k elements. */
+/* Lane i * DN + j is a[i] . b[j] over k elements. */
 INLINE vf dots(const float *const *a, const float *const *b, int64_t k) {
     vf sum[LANES];
     int64_t e = 0;
