@@ -36,6 +36,11 @@
  *     every-rank        every rank, the same samples in a dp rank   nothing is sent within a dp rank (NeMo-RL, verl)
  *     root-only         rank 0, all samples                       rank 0 sends each stage its shards, then tp
  *
+ * Shared prefixes (options.share_prefix). Ranks gather hashes of their samples' tokens, block by block, find the trees, and plan
+ * with them: a bin's budget then counts a token that samples share once, and micro.shared says what each sample has in common
+ * with the one before it in the bin. The rank that packs compares the tokens. Arrays of a micro-batch hold whole samples, since
+ * labels, weights and log-probs differ; ravel/tree_batch.h makes the layout in which every token is there once.
+ *
  * Hybrid context parallelism. With plan.cp_pool = dp * cp the mesh's dp and cp ranks are one pool (see ravel/plan.h):
  * each rank of it reads its own share of a batch, for any cp of the mesh, and in every micro-step belongs to a group
  * with its own width. Samples are exchanged within the pool, each member gets its shard of the group's samples, and the
@@ -74,6 +79,10 @@ typedef struct ravel_feed ravel_feed;
 typedef enum ravel_owners { RAVEL_OWNERS_TP0_FIRST_LAST, RAVEL_OWNERS_EVERY_RANK, RAVEL_OWNERS_ROOT_ONLY } ravel_owners;
 #define RAVEL_OWNERS_CHOICES "tp0-first-last|every-rank|root-only"
 
+/* Samples that begin alike compute what they share once, if the bin has them side by side: see ravel/tree.h. */
+typedef enum ravel_share_prefix { RAVEL_SHARE_OFF, RAVEL_SHARE_AUTO, RAVEL_SHARE_ON } ravel_share_prefix;
+#define RAVEL_SHARE_CHOICES "off|auto|on"
+
 typedef struct ravel_feed_options {
     size_t size;              /* sizeof(ravel_feed_options), set by ravel_feed_options_default */
     int32_t owners;           /* ravel_owners */
@@ -108,6 +117,11 @@ typedef struct ravel_feed_options {
     /* All zero: arrays are in host memory. DEVICE, with the stream that the consumer's kernels run in: they are packed into
      * page-locked memory, and one copy per batch takes them to the device: see ravel_feed_device. */
     ravel_place place;
+    int32_t share_prefix; /* ravel_share_prefix. auto: for each batch, if its plan is then at least 2 % faster. Budgets then cap tokens
+                             that are computed. Not with cp, cp_pool, padded layouts, fixed shapes, method as-is */
+    int32_t reserved2;    /* 0 */
+    int64_t share_limit;  /* the most tokens of a bin's samples, shared ones counted for each: arrays per sample have this
+                             many. auto: else nothing is shared; on: else it is an error. 0: no limit */
 } ravel_feed_options;
 
 RAVEL_API void ravel_feed_options_default(ravel_feed_options *options);
@@ -196,6 +210,8 @@ typedef struct ravel_micro_batch {
     const float *weights;   /* loss weights: loss = sum of weights * token losses */
     const int64_t *offsets; /* [thd->samples_count + 1] of the samples as a store of their own, for ravel_thd_unpack */
     const int64_t *lengths; /* [thd->samples_count] */
+    const int32_t *shared;  /* [thd->samples_count] tokens that each sample has in common with the one before it, as
+                               ravel/tree_batch.h takes them; NULL: nothing is shared. Samples are whole all the same */
     const int64_t *ids;     /* [thd->samples_count] row numbers */
     const int64_t *parts;   /* [thd->samples_count] places in their rows */
     const int64_t *loss_tokens; /* [thd->samples_count] */

@@ -36,10 +36,11 @@ extern "C" {
 #endif
 
 #define RAVEL_META_MAGIC   INT64_C(0x0064466c65766152)
-#define RAVEL_META_VERSION 2
+#define RAVEL_META_VERSION 3
 #define RAVEL_META_HEAD    12
 #define RAVEL_META_END     1 /* flags: the stream is over */
 #define RAVEL_META_FAILED  2 /* the sender failed; the following agreement carries its error */
+#define RAVEL_META_SHARED  8 /* samples share prefixes */
 #define RAVEL_META_HYBRID  4 /* each micro-step has a context-parallel group of its own width */
 
 /* X(type, name, sentence): the counts of an update, the same on every rank of the mesh. */
@@ -57,6 +58,7 @@ extern "C" {
     X(int64_t, fillers, "bins without")                                          \
     X(int64_t, shortest, "the shortest sample; 0 where there is none")           \
     X(int64_t, longest, "the longest sample")                                    \
+    X(int64_t, shared_tokens, "tokens of samples that another sample computes (shared prefixes)") \
     X(int64_t, skipped, "samples of the batch that fit no bin and were left out; 0 but in its first update")
 
 typedef struct ravel_update_counts {
@@ -64,7 +66,7 @@ typedef struct ravel_update_counts {
     RAVEL_UPDATE_COUNTS_LIST(X)
 #undef X
 } ravel_update_counts;
-#define RAVEL_UPDATE_WORDS 14
+#define RAVEL_UPDATE_WORDS 15
 
 /* The arrays belong to the encoder's caller, or point into the decoded words. */
 typedef struct ravel_meta {
@@ -82,6 +84,8 @@ typedef struct ravel_meta {
     const int64_t *ids;                /* [samples] */
     const int64_t *parts;              /* [samples] */
     const int64_t *loss_tokens;        /* [samples] 0 .. length */
+    const int64_t *shared;             /* [samples] with RAVEL_META_SHARED, else NULL: tokens in common with the sample
+                                          before it in the bin */
 } ravel_meta;
 
 /* Words that the message takes; -1 where a count is negative or the sum overflows. */

@@ -442,6 +442,11 @@ RAVEL_INDEX_AUTO = 0
 RAVEL_INDEX_ALWAYS = 1
 RAVEL_INDEX_NEVER = 2
 
+# ravel_share_prefix
+RAVEL_SHARE_OFF = 0
+RAVEL_SHARE_AUTO = 1
+RAVEL_SHARE_ON = 2
+
 # ravel_sink_kind
 RAVEL_SINK_LOG = 0
 RAVEL_SINK_PROGRESS = 1
@@ -1359,6 +1364,7 @@ ravel_update_counts._fields_ = [
     ("fillers", C.c_int64),
     ("shortest", C.c_int64),
     ("longest", C.c_int64),
+    ("shared_tokens", C.c_int64),
     ("skipped", C.c_int64),
 ]
 ravel_meta._fields_ = [
@@ -1379,6 +1385,7 @@ ravel_meta._fields_ = [
     ("ids", C.c_void_p),
     ("parts", C.c_void_p),
     ("loss_tokens", C.c_void_p),
+    ("shared", C.c_void_p),
 ]
 ravel_u128._fields_ = [
     ("high", C.c_uint64),
@@ -1558,6 +1565,9 @@ ravel_feed_options._fields_ = [
     ("logger", C.POINTER(ravel_logger)),
     ("allocator", C.POINTER(ravel_allocator)),
     ("place", ravel_place),
+    ("share_prefix", C.c_int32),
+    ("reserved2", C.c_int32),
+    ("share_limit", C.c_int64),
 ]
 ravel_feed_update._fields_ = [
     ("number", C.c_int64),
@@ -1592,6 +1602,7 @@ ravel_micro_batch._fields_ = [
     ("weights", C.c_void_p),
     ("offsets", C.c_void_p),
     ("lengths", C.c_void_p),
+    ("shared", C.c_void_p),
     ("ids", C.c_void_p),
     ("parts", C.c_void_p),
     ("loss_tokens", C.c_void_p),

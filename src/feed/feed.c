@@ -43,7 +43,7 @@ void ravel_feed_free(ravel_feed *feed) {
     ravel__columns_free(&feed->work.columns, a);
     ravel__buffer *buffers[] = {
         &feed->work.rows,    &feed->work.planning.input, &feed->work.planning.expanded, &feed->work.result,
-        &feed->work.scratch, &feed->work.staging,        &feed->work.weight_values,     NULL};
+        &feed->work.scratch, &feed->work.staging, &feed->work.hashes,       &feed->work.weight_values,     NULL};
     for (ravel__buffer **buffer = buffers; *buffer; buffer++) ravel__buffer_free(*buffer, a);
     for (int32_t i = 0; i < RAVEL__SLOTS; i++) free_slot(feed, &feed->slots[i]);
     ravel_stream_free(feed->uploads);
@@ -67,11 +67,13 @@ static void count_mine(const ravel_feed *feed, const ravel__prepared *slot, int6
         mine->bins += m->bin_samples[s] > 0;
         mine->fillers += m->bin_samples[s] == 0;
         mine->padded_tokens +=
-            ravel__bin_tokens(feed, m->lengths + slot->micros[s].first, m->bin_samples[s], slot->micros[s].cp);
+            m->shared ? ravel__tree_tokens(feed, m, slot->micros[s].first, m->bin_samples[s])
+                      : ravel__bin_tokens(feed, m->lengths + slot->micros[s].first, m->bin_samples[s], slot->micros[s].cp);
         for (int64_t i = slot->micros[s].first; i < slot->micros[s].first + m->bin_samples[s]; i++) {
             int64_t length = m->lengths[i];
             mine->samples++;
             mine->tokens += length;
+            if (m->shared) mine->shared_tokens += m->shared[i];
             mine->loss_tokens += m->loss_tokens[i];
             mine->loss_samples += m->loss_tokens[i] > 0;
             squares += (uint64_t)length * (uint64_t)length;
@@ -205,6 +207,7 @@ static ravel_micro_batch micro_at(const ravel_feed *feed, const ravel__prepared 
                                .weights = thd->fields[feed->fields.weights],
                                .offsets = slot->micros[s].offsets,
                                .lengths = slot->meta.lengths + first,
+                               .shared = slot->prefixes ? slot->prefixes + first : NULL,
                                .ids = slot->meta.ids + first,
                                .parts = slot->meta.parts + first,
                                .loss_tokens = slot->meta.loss_tokens + first,

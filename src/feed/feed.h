@@ -79,6 +79,9 @@ typedef struct ravel__columns {
     int64_t column_count; /* that are there, one after the other in `columns` */
     int64_t *counts;      /* [dp] samples of each rank */
     int has_parts;        /* some row has several samples */
+    const int64_t *shared; /* [count] per place of the tree order, as the planner takes it; NULL: not looked for */
+    const int32_t *order;  /* [count] */
+    ravel__buffer tree;
     ravel__buffer mine, all, columns, ranks;
 } ravel__columns;
 
@@ -115,6 +118,7 @@ typedef struct ravel__prepared {
     size_t block_bytes;
     ravel__upload upload;
     int64_t *offsets;
+    int32_t *prefixes;     /* [samples] meta.shared, NULL: nothing is shared */
     int32_t *iota;         /* 0, 1, 2, ..., one per sample of the largest bin */
     int64_t *update_steps; /* [updates + 1] */
     ravel__micro *micros;  /* [micro_steps] */
@@ -174,7 +178,7 @@ typedef struct ravel__work {
     int64_t sendable_of[RAVEL__FIELDS_MAX]; /* field -> index in sendable, or -1 */
     ravel_ragged arrived;
     uint64_t digest;
-    ravel__buffer rows, result, scratch, weight_values, staging;
+    ravel__buffer rows, result, scratch, weight_values, staging, hashes;
     int has_prompts; /* samples of the dp group come with prompts */
     int end;         /* there are no more rows */
 } ravel__work;
@@ -258,6 +262,8 @@ ravel_status ravel__feed_read(ravel_feed *feed, ravel_error *err);
 /* Collective over dp. `mine` is the status so far; a failed rank takes part and reports it. *failed: some rank failed.
  * */
 ravel_status ravel__feed_gather(ravel_feed *feed, ravel_status mine, int *failed, ravel_error *err);
+/* With share_prefix: what samples share, into the columns. Collective over dp. */
+ravel_status ravel__feed_tree(ravel_feed *feed, ravel_error *err);
 ravel_status ravel__feed_plan(ravel_feed *feed, ravel__prepared *slot, ravel_error *err);
 /* Collective over pp and tp, or the world. */
 ravel_status ravel__feed_meta(ravel_feed *feed, ravel__prepared *slot, ravel_status mine, ravel_error *err);
@@ -281,6 +287,16 @@ int ravel__queue_is_empty(ravel_feed *feed);
 /* The next slot, prepared or failed. */
 int32_t ravel__queue_take(ravel_feed *feed);
 
+/* ---- shared prefixes (feed_tree.c) ----------------------------------------------------------------------- */
+
+/* Tokens of a block, one hash per whole block of a sample, and what follows from the hashes of all samples. */
+int64_t ravel__tree_block(const ravel__columns *columns);
+void ravel__tree_hash(const ravel_feed *feed, const ravel_samples *samples, int64_t block, uint64_t *out);
+ravel_status ravel__tree_find(const ravel_feed *feed, ravel__columns *columns, const uint64_t *hashes, int64_t block,
+                              ravel_error *err);
+/* Whether samples that arrived have the tokens in common that the metadata says. */
+ravel_status ravel__tree_compare(const ravel__prepared *slot, const ravel_ragged *arrived, ravel_error *err);
+
 /* ---- pieces that verifying uses too --------------------------------------------------------------------- */
 
 /* Whether some row of the samples has several. */
@@ -302,6 +318,7 @@ ravel_status ravel__plan_columns(const ravel_feed *feed, const ravel__columns *c
 void ravel__count_update(const ravel_feed *feed, const ravel__columns *columns, const ravel_plan *plan, int64_t update,
                          int32_t dp, ravel_update_counts *counts, ravel_counts *loss);
 /* Tokens of its budget that a bin with these lengths uses: slots (on a group of this width), or a rectangle. */
+int64_t ravel__tree_tokens(const ravel_feed *feed, const ravel_meta *meta, int64_t first, int64_t count);
 int64_t ravel__bin_tokens(const ravel_feed *feed, const int64_t *lengths, int64_t count, int32_t width);
 /* How micro-step s is packed on this rank. */
 ravel_thd_options ravel__micro_thd(const ravel_feed *feed, const ravel__prepared *slot, int64_t s);

@@ -33,6 +33,10 @@ static worst worst_of(const ravel_feed *feed, int64_t steps, int64_t samples, in
     worst w = {.feed = feed, .steps = steps, .samples = samples, .tokens = tokens, .own_samples = samples};
     w.own_tokens = least(tokens, steps * widest * feed->plan.budget);
     w.positions = steps * most_positions(feed);
+    if (feed->options.share_prefix != RAVEL_SHARE_OFF) { /* bins hold whole samples, and the budget does not count them */
+        w.own_tokens = tokens;
+        w.positions = tokens + samples * thd->align + steps * (thd->align + thd->total_multiple);
+    }
     w.sequences = samples + extra * steps;
     return w;
 }
@@ -68,7 +72,7 @@ static int64_t slot_bytes(const worst *w) {
     int64_t receivers = feed->plan.cp_pool ? messages : 1; /* a sample may go to every rank of the pool */
     int64_t words =
         messages * (RAVEL_META_HEAD + 1 + updates * (RAVEL_UPDATE_WORDS + RAVEL_COUNTS_WORDS) + 3 * w->steps) +
-        4 * w->samples * receivers;
+        5 * w->samples * receivers;
     int64_t index = 8 * (w->samples + w->steps) + 4 * w->own_samples + 8 * (updates + 1) +
                     w->steps * (int64_t)(sizeof(ravel__micro) + (size_t)vpp * sizeof(ravel_thd)) +
                     8 * (1 + vpp) * w->steps * fields + 7 * 16;

@@ -169,6 +169,7 @@ void ravel__columns_free(ravel__columns *c, const ravel_allocator *allocator) {
     ravel__buffer_free(&c->all, allocator);
     ravel__buffer_free(&c->columns, allocator);
     ravel__buffer_free(&c->ranks, allocator);
+    ravel__buffer_free(&c->tree, allocator);
 }
 
 /* ---- gathering ------------------------------------------------------------------------------------------ */
@@ -270,6 +271,7 @@ static ravel_status exchange_words(ravel_feed *feed, ravel_status mine, int *fai
 ravel_status ravel__feed_gather(ravel_feed *feed, ravel_status mine, int *failed, ravel_error *err) {
     ravel__columns *c = &feed->work.columns;
     feed->work.gathered_bytes = 0;
+    feed->work.columns.shared = NULL;
     if (!feed->place.owner) return mine;
     c->has_parts = 1;
     if (!mine) mine = fill_mine(feed, err);

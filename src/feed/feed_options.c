@@ -3,6 +3,7 @@
 
 #include "base/assert.h"
 #include "base/hash.h"
+#include "base/log.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -31,6 +32,10 @@ static const ravel_option table[] = {
      "fields for the first part of the model, separated by commas; *: all"},
     {"last-fields", RAVEL_OPTION_STRING, AT(last_fields), "*", 0, 0, "LIST",
      "fields for the last part of the model; *: all but tokens"},
+    {"share-prefix", RAVEL_OPTION_ENUM, AT(share_prefix), "off", 0, 0, RAVEL_SHARE_CHOICES,
+     "plan so that what samples share is computed once; auto: if the plan is then faster"},
+    {"share-limit", RAVEL_OPTION_I64, AT(share_limit), "0", 0, 2147483647, NULL,
+     "the most tokens of a bin's samples with shared prefixes, each sample counted whole; 0: no limit"},
     {NULL, 0, 0, NULL, 0, 0, NULL, NULL},
 };
 #undef AT
@@ -128,6 +133,24 @@ static ravel_status resolve_plan(ravel_feed *feed, const ravel_plan_options *pla
     return RAVEL_OK;
 }
 
+/* Where prefixes cannot be shared: an error if that was asked for, else they are not. */
+static ravel_status resolve_share(ravel_feed *feed, ravel_error *err) {
+    const ravel_plan_options *plan = &feed->plan;
+    const char *why = plan->cp > 1                          ? "context parallelism (cp)"
+                      : plan->cp_pool                       ? "cp-pool"
+                      : plan->layout != RAVEL_LAYOUT_PACKED ? "a padded layout"
+                      : plan->method == RAVEL_METHOD_AS_IS  ? "method as-is"
+                      : feed->options.fixed_shape           ? "a fixed shape"
+                                                            : NULL;
+    if (!why || feed->options.share_prefix == RAVEL_SHARE_OFF) return RAVEL_OK;
+    if (feed->options.share_prefix == RAVEL_SHARE_ON)
+        return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "share-prefix on is not possible with %s; set it to auto or off",
+                               why);
+    ravel__log(feed->logger, RAVEL_LOG_INFO, "share-prefix auto: nothing is shared with %s", why);
+    feed->options.share_prefix = RAVEL_SHARE_OFF;
+    return RAVEL_OK;
+}
+
 static ravel_status resolve_thd(ravel_feed *feed, ravel_error *err) {
     const ravel_feed_options *o = &feed->options;
     ravel_thd_options *thd = &feed->thd;
@@ -190,6 +213,7 @@ ravel_status ravel__feed_resolve(ravel_feed *feed, const ravel_feed_options *opt
                                feed->place.layout.vpp);
     ravel_status status = ravel_options_check(table, options, err);
     if (!status) status = resolve_plan(feed, options->plan, err);
+    if (!status) status = resolve_share(feed, err);
     if (!status) status = resolve_thd(feed, err);
     if (!status) status = resolve_weights(feed, options->weights, err);
     feed->order = (ravel_order){.size = sizeof feed->order,

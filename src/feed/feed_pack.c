@@ -176,8 +176,8 @@ ravel_status ravel__feed_pack(ravel_feed *feed, ravel__prepared *slot, ravel_err
     if (!feed->work.exchange) return pack_shape(feed, slot, err);
     ravel__pack_input_init(feed, &feed->work.arrived, feed->work.sendable_of, &input);
     RAVEL_ASSERT(feed->work.arrived.count == slot->meta.samples); /* what the metadata of this rank promised */
-    ravel_status status = RAVEL_OK;
-    if (feed->place.weighs) {
+    ravel_status status = ravel__tree_compare(slot, &feed->work.arrived, err);
+    if (!status && feed->place.weighs) {
         ravel__pack_input_weigh(feed, &input);
         status = fill_weights(feed, slot, &input, err);
     }

@@ -80,6 +80,13 @@ int64_t ravel__bin_tokens(const ravel_feed *feed, const int64_t *lengths, int64_
     return feed->plan.layout == RAVEL_LAYOUT_PADDED ? count * longest : sum;
 }
 
+/* The same where samples share prefixes: the bin is one slot. */
+int64_t ravel__tree_tokens(const ravel_feed *feed, const ravel_meta *meta, int64_t first, int64_t count) {
+    int64_t sum = 0;
+    for (int64_t i = first; i < first + count; i++) sum += meta->lengths[i] - meta->shared[i];
+    return slot_of(feed, count ? sum : 1);
+}
+
 /* A sample whose part number is not 0 belongs to the row of the one before it; homes, updates and groups are those of
  * a row's first sample. */
 static void fold_rows(const ravel_feed *feed, const ravel__columns *c, given *g) {
@@ -141,6 +148,42 @@ static void say_where(const ravel_feed *feed, const ravel__columns *c, const giv
                        c->at[COLUMN_ID][sample], longest);
 }
 
+/* Whether every bin's samples, each counted whole, are within the limit. */
+static ravel_status check_limit(const ravel_feed *feed, const ravel__columns *c, const ravel_plan *plan,
+                                ravel_error *err) {
+    for (int64_t bin = 0; bin < plan->bins && feed->options.share_limit; bin++) {
+        int64_t flat = 0;
+        for (int64_t i = plan->bin_offsets[bin]; i < plan->bin_offsets[bin + 1]; i++)
+            flat += slot_of(feed, c->at[COLUMN_LENGTH][plan->samples[i]]);
+        if (flat > feed->options.share_limit)
+            return ravel_error_set(err, RAVEL_E_OVERSIZE,
+                                   "a bin has samples of %" PRId64 " tokens in all, over share-limit, %" PRId64
+                                   ": raise it, or set share-prefix to auto or off",
+                                   flat, feed->options.share_limit);
+    }
+    return RAVEL_OK;
+}
+
+/* With auto, shared prefixes must be worth it: the plan must be 2 % faster. */
+static ravel_status plan_shared(const ravel_feed *feed, const ravel__columns *c, ravel_plan_input *input,
+                                ravel_plan **made, ravel_error *err) {
+    ravel_plan *shared = NULL, *flat = NULL;
+    int must = feed->options.share_prefix == RAVEL_SHARE_ON;
+    input->shared = c->shared;
+    input->order = c->order;
+    ravel_status status = ravel_plan_create(input, &feed->plan, &shared, err);
+    ravel_status fits = status ? status : check_limit(feed, c, shared, must ? err : NULL);
+    input->shared = NULL;
+    input->order = NULL;
+    if (!status && must) status = fits;
+    if (!status && !must && shared->shared) status = ravel_plan_create(input, &feed->plan, &flat, err);
+    int better = flat && !fits && shared->stats.time < flat->stats.time / 100 * 98;
+    *made = status ? NULL : flat && !better ? flat : shared;
+    if (*made != shared) ravel_plan_free(shared);
+    if (*made != flat) ravel_plan_free(flat);
+    return status;
+}
+
 ravel_status ravel__plan_columns(const ravel_feed *feed, const ravel__columns *c, ravel__plan_scratch *scratch,
                                  ravel_plan **made, ravel_plan *routed, ravel_error *err) {
     given g = {0};
@@ -165,7 +208,7 @@ ravel_status ravel__plan_columns(const ravel_feed *feed, const ravel__columns *c
         input.lengths = g.lengths;
         if (input.groups) input.groups = g.groups;
     }
-    status = ravel_plan_create(&input, &feed->plan, made, err);
+    status = c->shared ? plan_shared(feed, c, &input, made, err) : ravel_plan_create(&input, &feed->plan, made, err);
     if (status) say_where(feed, c, &g, &input, err);
     if (status) return status;
     RAVEL_ASSERT(*made);
@@ -209,7 +252,10 @@ void ravel__count_update(const ravel_feed *feed, const ravel__columns *c, const 
         if (dp >= 0 && bin % plan->dp != dp) continue;
         int64_t first = plan->bin_offsets[bin], last = plan->bin_offsets[bin + 1];
         int filler = plan->hybrid ? plan->hybrid->rank_group[bin] < 0 : last == first;
-        for (int64_t i = first; i < last; i++) count_sample(c, plan->samples[i], counts, &squares, loss);
+        for (int64_t i = first; i < last; i++) {
+            count_sample(c, plan->samples[i], counts, &squares, loss);
+            if (plan->shared) counts->shared_tokens += plan->shared[i];
+        }
         counts->padded_tokens += filler ? align_of(feed, 1) : plan->bin_slots[bin];
         counts->bins += last > first;
         counts->fillers += filler;
@@ -231,11 +277,11 @@ void ravel__count_update(const ravel_feed *feed, const ravel__columns *c, const 
 typedef struct parts {
     ravel_update_counts *counts;
     ravel_counts *loss;
-    int64_t *bin_samples, *group_first, *group_width, *lengths, *ids, *part, *learnt;
+    int64_t *bin_samples, *group_first, *group_width, *lengths, *ids, *part, *learnt, *shared;
 } parts;
 
 static ravel_status parts_room(ravel_feed *feed, const ravel_plan *plan, parts *p, ravel_error *err) {
-    int64_t words = plan->updates * (RAVEL_UPDATE_WORDS + RAVEL_COUNTS_WORDS) + 3 * plan->micro_steps + 4 * plan->count;
+    int64_t words = plan->updates * (RAVEL_UPDATE_WORDS + RAVEL_COUNTS_WORDS) + 3 * plan->micro_steps + 5 * plan->count;
     ravel_status status = ravel__buffer_reserve(&feed->work.scratch, feed->allocator, words + 1, sizeof(int64_t),
                                                 "a metadata message", err);
     if (status) return status;
@@ -248,8 +294,9 @@ static ravel_status parts_room(ravel_feed *feed, const ravel_plan *plan, parts *
     p->lengths = at += plan->micro_steps;
     p->ids = at += plan->count;
     p->part = at += plan->count;
-    p->learnt = at + plan->count;
-    RAVEL_ASSERT(p->learnt + plan->count == (int64_t *)feed->work.scratch.at + words);
+    p->learnt = at += plan->count;
+    p->shared = at + plan->count;
+    RAVEL_ASSERT(p->shared + plan->count == (int64_t *)feed->work.scratch.at + words);
     return RAVEL_OK;
 }
 
@@ -267,6 +314,7 @@ static int64_t list_samples(const ravel__columns *c, const ravel_plan *plan, int
             p->ids[k] = c->at[COLUMN_ID][s];
             p->part[k] = c->at[COLUMN_PART][s];
             p->learnt[k] = c->at[COLUMN_LOSS][s];
+            p->shared[k] = plan->shared ? plan->shared[group.samples - plan->samples + i] : 0;
         }
     }
     RAVEL_ASSERT(k <= plan->count); /* the room of parts_room */
@@ -276,7 +324,7 @@ static int64_t list_samples(const ravel__columns *c, const ravel_plan *plan, int
 static ravel_status encode(ravel_feed *feed, const parts *p, int64_t samples, ravel_words *words, ravel_error *err) {
     const ravel_plan *plan = &feed->work.routed;
     ravel_meta meta = {.size = sizeof meta,
-                       .flags = plan->hybrid ? RAVEL_META_HYBRID : 0,
+                       .flags = plan->hybrid ? RAVEL_META_HYBRID : plan->shared ? RAVEL_META_SHARED : 0,
                        .updates = plan->updates,
                        .micro_steps = plan->micro_steps,
                        .samples = samples,
@@ -291,7 +339,8 @@ static ravel_status encode(ravel_feed *feed, const parts *p, int64_t samples, ra
                        .lengths = p->lengths,
                        .ids = p->ids,
                        .parts = p->part,
-                       .loss_tokens = p->learnt};
+                       .loss_tokens = p->learnt,
+                       .shared = p->shared};
     int64_t before = words->count;
     ravel_status status = ravel_words_resize(words, before + ravel_meta_words(&meta), err);
     return status ? status : ravel_meta_encode(&meta, words->at + before, words->count - before, err);

@@ -67,6 +67,8 @@ static ravel_status decide(ravel_feed *feed, ravel__prepared *slot, lap *l, rave
     if (feed->work.end && !status) return RAVEL_OK;
     if (!status) status = fault(feed, RAVEL_FEED_GATHER, err);
     status = ravel__feed_gather(feed, status, &failed, err);
+    if (!status && !failed && feed->place.owner && feed->options.share_prefix != RAVEL_SHARE_OFF)
+        status = ravel__feed_tree(feed, err);
     slot->update.sent_bytes += feed->work.gathered_bytes;
     end_phase(slot, l, RAVEL_FEED_GATHER);
     if (status || failed || !feed->place.owner) return status;
@@ -151,6 +153,8 @@ static int64_t memory_held(const ravel_feed *feed) {
                                       &feed->work.columns.mine,
                                       &feed->work.columns.all,
                                       &feed->work.columns.columns,
+                                      &feed->work.columns.tree,
+                                      &feed->work.hashes,
                                       NULL};
     size_t bytes = sizeof *feed;
     for (const ravel__buffer **buffer = buffers; *buffer; buffer++) bytes += (*buffer)->room;

@@ -29,6 +29,8 @@ static size_t lay_index(const ravel_feed *feed, ravel__prepared *slot, char *bas
     for (int64_t s = 0; s < m->micro_steps; s++)
         if (m->bin_samples[s] > largest) largest = m->bin_samples[s];
     slot->offsets = take(base, &at, m->samples + m->micro_steps, sizeof *slot->offsets);
+    int32_t *shared = take(base, &at, m->shared ? m->samples : 0, sizeof *slot->prefixes);
+    slot->prefixes = m->shared ? shared : NULL;
     slot->iota = take(base, &at, largest, sizeof *slot->iota);
     slot->update_steps = take(base, &at, m->updates + 1, sizeof *slot->update_steps);
     slot->micros = take(base, &at, m->micro_steps, sizeof *slot->micros);
@@ -57,6 +59,7 @@ static void fill_index(const ravel_feed *feed, ravel__prepared *slot) {
         for (int64_t i = 0; i < m->bin_samples[s]; i++) *at++ = here += m->lengths[sample++];
         token += here;
     }
+    for (int64_t i = 0; m->shared && i < m->samples; i++) slot->prefixes[i] = (int32_t)m->shared[i];
     RAVEL_ASSERT(sample == m->samples && slot->update_steps[m->updates] == m->micro_steps);
 }
 

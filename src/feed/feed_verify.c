@@ -20,7 +20,7 @@ typedef struct again {
     ravel__plan_scratch scratch;
     ravel_plan *made;
     ravel_plan plan;
-    ravel__buffer rows, block, weights, sample_weights;
+    ravel__buffer rows, block, weights, sample_weights, hashes;
     ravel_field fields[RAVEL__FIELDS_MAX + 2];
     ravel_error *err;
 } again;
@@ -60,6 +60,15 @@ static ravel_status read_all(again *a, ravel_reader *reader) {
     return status;
 }
 
+static ravel_status find_tree_again(again *a) {
+    int64_t block = ravel__tree_block(&a->columns);
+    ravel_status status = ravel__buffer_reserve(&a->hashes, a->feed->allocator, a->all->ragged.offsets[a->columns.count] + 1,
+                                                sizeof(uint64_t), "hashes of samples", a->err);
+    if (status) return status;
+    ravel__tree_hash(a->feed, a->all, block, a->hashes.at);
+    return ravel__tree_find(a->feed, &a->columns, a->hashes.at, block, a->err);
+}
+
 static ravel_status plan_again(again *a) {
     RAVEL_ASSERT(a->columns.counts && a->all);
     const ravel_feed *feed = a->feed;
@@ -71,6 +80,7 @@ static ravel_status plan_again(again *a) {
                                                 "the lengths of all samples", a->err);
     if (!status) status = ravel__columns_fill(&feed->fields, a->all, c->has_parts, c->all.at, a->err);
     if (!status) status = ravel__columns_split(c, &feed->fields, feed->allocator, a->err);
+    if (!status && feed->options.share_prefix != RAVEL_SHARE_OFF) status = find_tree_again(a);
     if (!status) status = ravel__plan_columns(feed, c, &a->scratch, &a->made, &a->plan, a->err);
     if (status) return status;
     if (a->plan.updates != a->slot->meta.updates || a->plan.micro_steps != a->slot->meta.micro_steps)
@@ -166,6 +176,9 @@ static ravel_status compare_samples(const again *a, const ravel_micro_batch *m, 
             m->parts[i] != c->at[COLUMN_PART][s] || m->loss_tokens[i] != c->at[COLUMN_LOSS][s] ||
             m->offsets[i + 1] - m->offsets[i] != m->lengths[i])
             return differs(a, m->step, m->chunk, "a sample's id, length or loss tokens");
+        int64_t shared = a->plan.shared ? a->plan.shared[bin->samples - a->plan.samples + i] : 0;
+        if (shared != (m->shared ? m->shared[i] : 0))
+            return differs(a, m->step, m->chunk, "what a sample shares with the one before it");
     }
     return RAVEL_OK;
 }
@@ -264,7 +277,7 @@ ravel_status ravel_feed_verify(const ravel_feed *feed, const ravel_source *sourc
     ravel_plan_free(a.made);
     ravel__columns_free(&a.columns, feed->allocator);
     ravel__buffer *buffers[] = {&a.scratch.input, &a.scratch.expanded, &a.rows, &a.block,
-                                &a.weights,       &a.sample_weights,   NULL};
+                                &a.weights, &a.hashes,       &a.sample_weights,   NULL};
     for (ravel__buffer **buffer = buffers; *buffer; buffer++) ravel__buffer_free(*buffer, feed->allocator);
     return status;
 }

@@ -26,7 +26,7 @@ static int64_t total_words(int64_t flags, int64_t updates, int64_t steps, int64_
     if (updates < 0 || steps < 0 || samples < 0) return -1;
     if (updates > MOST_WORDS || steps > MOST_WORDS || samples > MOST_WORDS) return -1;
     int64_t per_step = flags & RAVEL_META_HYBRID ? 3 : 1; /* samples, and its group's first rank and width */
-    return RAVEL_META_HEAD + updates * EACH + per_step * steps + COLUMNS * samples + 1;
+    return RAVEL_META_HEAD + updates * EACH + per_step * steps + (COLUMNS + ((flags & RAVEL_META_SHARED) != 0)) * samples + 1;
 }
 
 int64_t ravel_meta_words(const ravel_meta *meta) {
@@ -59,6 +59,7 @@ ravel_status ravel_meta_encode(const ravel_meta *meta, int64_t *words, int64_t c
     at = put(at, meta->ids, meta->samples);
     at = put(at, meta->parts, meta->samples);
     at = put(at, meta->loss_tokens, meta->samples);
+    if (meta->flags & RAVEL_META_SHARED) at = put(at, meta->shared, meta->samples);
     RAVEL_ASSERT(at == words + need - 1); /* only the checksum is missing */
     *at = checksum(words, need - 1);
     return RAVEL_OK;
@@ -126,6 +127,20 @@ static ravel_status check_samples(const ravel_meta *meta, ravel_error *err) {
     return RAVEL_OK;
 }
 
+/* What a sample shares with the one before it in its bin. */
+static ravel_status check_shared(const ravel_meta *meta, ravel_error *err) {
+    for (int64_t s = 0, i = 0; meta->shared && s < meta->micro_steps; s++)
+        for (int64_t k = 0; k < meta->bin_samples[s]; k++, i++) {
+            int64_t most = k && meta->lengths[i - 1] < meta->lengths[i] ? meta->lengths[i - 1] : meta->lengths[i];
+            if (meta->shared[i] < 0 || meta->shared[i] > (k ? most : 0))
+                return ravel_error_set(err, RAVEL_E_DATA,
+                                       "a metadata message has a sample that shares %" PRId64
+                                       " tokens with the one before it, of %" PRId64,
+                                       meta->shared[i], k ? most : 0);
+        }
+    return RAVEL_OK;
+}
+
 static ravel_status check_groups(const ravel_meta *meta, ravel_error *err) {
     for (int64_t s = 0; meta->group_width && s < meta->micro_steps; s++) {
         int64_t first = meta->group_first[s], width = meta->group_width[s];
@@ -159,11 +174,13 @@ ravel_status ravel_meta_decode(const int64_t *words, int64_t count, ravel_meta *
     m.lengths = at += m.micro_steps;
     m.ids = at += m.samples;
     m.parts = at += m.samples;
-    m.loss_tokens = at + m.samples;
-    RAVEL_ASSERT(m.loss_tokens + m.samples == words + count - 1); /* every word has its place */
+    m.loss_tokens = at += m.samples;
+    if (m.flags & RAVEL_META_SHARED) m.shared = at += m.samples;
+    RAVEL_ASSERT(at + m.samples == words + count - 1); /* every word has its place */
     status = check_updates(&m, err);
     if (!status) status = check_samples(&m, err);
     if (!status) status = check_groups(&m, err);
+    if (!status) status = check_shared(&m, err);
     if (!status) *meta = m;
     return status;
 }
