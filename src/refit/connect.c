@@ -1,7 +1,7 @@
 /* Connecting over one communicator: the ranks agree on everything before the first weight moves.
  *
  *     hello       all-gather, 640 bytes per rank: settings, sizes, digests, versions, and failures
- *     manifests   of the senders, one broadcast per distinct one: every rank makes the same directory of them
+ *     manifests   of the senders, to rank 0, which sends the directory of them to all
  *     plan        each receiver plans what it wants, as a generator of a publication does
  *     terms       all-reduce: bytes, and which tensors move; a difference on any rank is an error on every rank
  *     streams     receivers ask their senders
@@ -120,57 +120,22 @@ static ravel_status exchange_hellos(ravel_refit *refit, const ravel__hello *mine
 
 /* ---- manifests ------------------------------------------------------------------------------------------ */
 
-/* The manifest of rank `from` into memory that is made for it. */
-static ravel_status receive_manifest(ravel_refit *refit, const manifests *own, const ravel__hello *hellos, int32_t from,
-                                     unsigned char **bytes, ravel_error *err) {
-    size_t size = (size_t)hellos[from].manifest_bytes[0];
-    *bytes = ravel__alloc(&refit->memory.allocator, size);
-    if (!*bytes) return ravel__no_memory(err, size, "a manifest");
-    RAVEL_ASSERT(from != refit->rank || own->size[0] == size);
-    if (from == refit->rank) memcpy(*bytes, own->bytes, size);
-    return ravel__broadcast(refit->transport, refit->comm, *bytes, (int64_t)size, from, err);
-}
-
-static ravel_status finish_directory(const ravel_refit *refit, ravel__directory_builder *b, const ravel__hello *hellos,
-                                     ravel__directory *directory, ravel_error *err) {
-    const ravel_allocator *allocator = &refit->memory.allocator;
-    size_t ranks = (size_t)refit->ranks, size = 0;
-    unsigned char *bytes = NULL;
-    const char **addresses = ravel__alloc(allocator, ranks * sizeof *addresses);
-    uint64_t *machines = ravel__alloc(allocator, ranks * sizeof *machines);
-    ravel_status status = addresses && machines ? RAVEL_OK : ravel__no_memory(err, ranks * 16, "the directory");
-    for (size_t r = 0; r < ranks && status == RAVEL_OK; r++) addresses[r] = "", machines[r] = hellos[r].host;
-    if (status == RAVEL_OK) status = ravel__directory_encode(b, refit->ranks, addresses, machines, &bytes, &size, err);
-    ravel__release(allocator, addresses, ranks * sizeof *addresses);
-    ravel__release(allocator, machines, ranks * sizeof *machines);
-    if (status == RAVEL_OK) status = ravel__directory_decode(bytes, size, allocator, directory, err);
-    ravel__release(allocator, bytes, size);
-    return status;
-}
-
-/* The directory of all senders, which are numbered by their ranks. */
+/* The directory of all senders, which are numbered by their ranks. A failure ends the communicator. */
 static ravel_status read_manifests(ravel_refit *refit, const manifests *own, const ravel__hello *hellos,
                                    ravel__directory *directory, ravel__differences *list, ravel_error *err) {
     const ravel_allocator *allocator = &refit->memory.allocator;
-    size_t ranks = (size_t)refit->ranks;
-    ravel__directory_builder b;
-    unsigned char **bytes = ravel__calloc(allocator, ranks, sizeof *bytes);
-    ravel_status status = bytes ? RAVEL_OK : ravel__no_memory(err, ranks * sizeof *bytes, "the manifests");
+    size_t ranks = (size_t)refit->ranks, size = 0;
+    unsigned char *bytes = NULL;
+    ravel__sender *senders = ravel__calloc(allocator, ranks, sizeof *senders);
+    ravel_status status = senders ? RAVEL_OK : ravel__no_memory(err, ranks * sizeof *senders, "the senders");
+    for (size_t r = 0; r < ranks && status == RAVEL_OK; r++)
+        senders[r] = (ravel__sender){"", hellos[r].host, hellos[r].digest[0], hellos[r].manifest_bytes[0]};
     if (status == RAVEL_OK) status = ravel__take_step(refit->transport, refit->comm, RAVEL__STEP_MANIFEST, err);
-    ravel__directory_begin(&b, allocator);
-    for (int32_t r = 0; r < refit->ranks && status == RAVEL_OK; r++) {
-        if (!(hellos[r].roles & RAVEL__SOURCE)) continue;
-        int32_t twin = ravel__hello_twin(hellos, 0, r);
-        if (twin == r) status = receive_manifest(refit, own, hellos, r, &bytes[r], err);
-        if (status == RAVEL_OK)
-            status = ravel__directory_add(&b, r, bytes[twin], (size_t)hellos[r].manifest_bytes[0], list, err);
-    }
-    for (size_t r = 0; r < ranks && bytes; r++)
-        ravel__release(allocator, bytes[r], bytes[r] ? (size_t)hellos[r].manifest_bytes[0] : 0);
-    ravel__release(allocator, bytes, ranks * sizeof *bytes);
-    if (status == RAVEL_OK) status = finish_directory(refit, &b, hellos, directory, err);
-    ravel__directory_end(&b);
-    /* A rank that fails here cannot report it in step with the others, so the failure ends the communicator. */
+    if (status == RAVEL_OK)
+        status = ravel__directory_share(refit->comm, senders, own->bytes, allocator, list, &bytes, &size, err);
+    ravel__release(allocator, senders, ranks * sizeof *senders);
+    if (status == RAVEL_OK) status = ravel__directory_decode(bytes, size, allocator, directory, err);
+    ravel__release(allocator, bytes, bytes ? size : 0);
     return status == RAVEL_OK ? RAVEL_OK : lost(refit, status, err);
 }
 

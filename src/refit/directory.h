@@ -79,6 +79,19 @@ ravel_status ravel__directory_encode(ravel__directory_builder *builder, int32_t 
                                      const uint64_t *machines, unsigned char **bytes, size_t *size, ravel_error *err);
 void ravel__directory_end(ravel__directory_builder *builder);
 
+/* A rank, as every other knows it before the directory is made. */
+typedef struct ravel__sender {
+    const char *addresses;
+    uint64_t machine, digest; /* digest of its manifest */
+    int64_t manifest_bytes;   /* 0: it sends nothing */
+} ravel__sender;
+
+/* directory_share.c. Collective: the directory of all ranks' manifests, encoded, on every rank, in memory of the allocator.
+ * `own`: this rank's manifest. Every rank's list becomes rank 0's, with the senders' contradictions. */
+ravel_status ravel__directory_share(ravel_comm *comm, const ravel__sender *senders, const unsigned char *own,
+                                    const ravel_allocator *allocator, ravel__differences *list, unsigned char **bytes,
+                                    size_t *size, ravel_error *err);
+
 /* ---- reading one ---- */
 
 /* Every count, name, number and box is checked. The caller may free `bytes` afterwards. */

@@ -152,7 +152,7 @@ static ravel_status open_server(ravel_publisher *p, const char *address, ravel_e
 
 /* Each rank's addresses and manifest size, gathered on all ranks. */
 typedef struct card {
-    uint64_t machine;
+    uint64_t machine, digest;
     int64_t manifest_bytes, block_bytes;
     char addresses[ADDRESS_BYTES];
 } card;
@@ -174,65 +174,31 @@ static ravel_status encode_manifest(ravel_publisher *p, unsigned char **bytes, s
     return *bytes ? RAVEL_OK : ravel__no_memory(err, *size, "the manifest");
 }
 
-/* Rank 0: reads the manifests one after the other, its own first. */
-static ravel_status build(ravel_publisher *p, const card *cards, const unsigned char *own, ravel_error *err) {
-    RAVEL_ASSERT(p->rank == 0 && !p->directory_bytes);
-    ravel__directory_builder b;
+/* From every rank's card. */
+static ravel_status share_directory(ravel_publisher *p, const card *cards, const unsigned char *own, ravel_error *err) {
+    size_t ranks = (size_t)p->ranks;
     ravel__differences list;
-    ravel_status status = RAVEL_OK, lost = RAVEL_OK;
-    ravel_error first = RAVEL_ERROR_INIT;
-    const char **addresses = ravel__calloc(&p->memory.allocator, (size_t)p->ranks, sizeof *addresses);
-    uint64_t *machines = ravel__calloc(&p->memory.allocator, (size_t)p->ranks, sizeof *machines);
-    if (!addresses || !machines) status = ravel__no_memory(&first, (size_t)p->ranks * 16, "the trainers' addresses");
-    ravel__directory_begin(&b, &p->memory.allocator);
+    ravel__sender *senders = ravel__calloc(&p->memory.allocator, ranks, sizeof *senders);
+    ravel_error own_err = RAVEL_ERROR_INIT;
+    ravel_status status = senders ? RAVEL_OK : ravel__no_memory(&own_err, ranks * sizeof *senders, "the trainers");
     ravel__differences_init(&list, p->options.logger);
-    for (int32_t r = 0; r < p->ranks && lost == RAVEL_OK; r++) {
-        size_t size = (size_t)cards[r].manifest_bytes;
-        unsigned char *bytes = r > 0 ? ravel__alloc(&p->memory.allocator, size) : NULL;
-        if (r > 0 && !bytes) { /* must still be received, or the sending rank would wait */
-            lost = ravel__no_memory(err, size, "a manifest");
-            break;
-        }
-        if (r > 0) lost = ravel_comm_recv(p->comm, bytes, (int64_t)size, RAVEL_U8, r, 0, err);
-        if (cards[r].block_bytes != p->options.block_bytes)
-            ravel__differences_add(&list, "block-bytes: %lld on rank 0, %lld on rank %d",
-                                   (long long)p->options.block_bytes, (long long)cards[r].block_bytes, r);
-        if (status == RAVEL_OK && lost == RAVEL_OK)
-            status = ravel__directory_add(&b, r, r > 0 ? bytes : own, size, &list, &first);
-        if (addresses && machines) addresses[r] = cards[r].addresses, machines[r] = cards[r].machine;
-        ravel__release(&p->memory.allocator, bytes, bytes ? size : 0);
+    for (size_t r = 0; r < ranks && status == RAVEL_OK; r++) {
+        senders[r] = (ravel__sender){cards[r].addresses, cards[r].machine, cards[r].digest, cards[r].manifest_bytes};
+        if (cards[r].block_bytes != cards[0].block_bytes)
+            ravel__differences_add(&list, "block-bytes: %lld on rank 0, %lld on rank %zu",
+                                   (long long)cards[0].block_bytes, (long long)cards[r].block_bytes, r);
     }
-    if (lost == RAVEL_OK && status == RAVEL_OK) status = ravel__differences_end(&list, &first);
-    if (lost == RAVEL_OK && status == RAVEL_OK)
-        status =
-            ravel__directory_encode(&b, p->ranks, addresses, machines, &p->directory_bytes, &p->directory_size, &first);
-    ravel__directory_end(&b);
-    ravel__release(&p->memory.allocator, addresses, (size_t)p->ranks * sizeof *addresses);
-    ravel__release(&p->memory.allocator, machines, (size_t)p->ranks * sizeof *machines);
-    if (lost != RAVEL_OK) return lost;
-    return status == RAVEL_OK ? RAVEL_OK : ravel_error_set(err, status, "%s", first.message);
+    status = ravel_agree(p->comm, status, &own_err);
+    RAVEL_ASSERT(status != RAVEL_OK || senders);
+    if (status == RAVEL_OK)
+        status = ravel__directory_share(p->comm, senders, own, &p->memory.allocator, &list, &p->directory_bytes,
+                                        &p->directory_size, &own_err);
+    if (status == RAVEL_OK) status = ravel__differences_end(&list, &own_err);
+    ravel__release(&p->memory.allocator, senders, ranks * sizeof *senders);
+    return status == RAVEL_OK ? RAVEL_OK : ravel_error_set(err, status, "%s", own_err.message);
 }
 
-/* The directory from rank 0 to all, so that all ranks number tensors alike. */
-static ravel_status share_directory(ravel_publisher *p, ravel_error *err) {
-    RAVEL_ASSERT((p->rank == 0) == (p->directory_bytes != NULL));
-    int64_t size = (int64_t)p->directory_size;
-    ravel_status status = ravel_comm_broadcast(p->comm, &size, 1, RAVEL_I64, 0, err);
-    if (status != RAVEL_OK || p->rank == 0)
-        return status == RAVEL_OK && p->ranks > 1
-                   ? ravel_comm_broadcast(p->comm, p->directory_bytes, size, RAVEL_U8, 0, err)
-                   : status;
-    p->directory_bytes = ravel__alloc(&p->memory.allocator, (size_t)size);
-    if (!p->directory_bytes) {
-        ravel__no_memory(err, (size_t)size, "the directory");
-        ravel_comm_abort(p->comm, err);
-        return RAVEL_E_MEMORY;
-    }
-    p->directory_size = (size_t)size;
-    return ravel_comm_broadcast(p->comm, p->directory_bytes, size, RAVEL_U8, 0, err);
-}
-
-/* Every rank's card to every rank, manifests to rank 0, the directory back. */
+/* Every rank's card to every rank, and the directory. */
 static ravel_status make_directory(ravel_publisher *p, ravel_error *err) {
     unsigned char *own = NULL;
     size_t size = 0, bytes = (size_t)p->ranks * sizeof(card);
@@ -241,6 +207,7 @@ static ravel_status make_directory(ravel_publisher *p, ravel_error *err) {
     status = ravel_agree(p->comm, status, err);
     if (status == RAVEL_OK) {
         card mine = {.machine = ravel__machine_number(), .manifest_bytes = (int64_t)size};
+        mine.digest = ravel__xxh3_of(own, size);
         mine.block_bytes = p->options.block_bytes;
         memcpy(mine.addresses, p->addresses, sizeof mine.addresses);
         RAVEL_ASSERT(cards); /* or the ranks had agreed on the failure */
@@ -250,13 +217,8 @@ static ravel_status make_directory(ravel_publisher *p, ravel_error *err) {
         RAVEL_ASSERT(cards);
         memcpy(p->root, cards[0].addresses, sizeof p->root);
         p->root[strcspn(p->root, ",")] = '\0';
-        ravel_error own_err = RAVEL_ERROR_INIT;
-        ravel_status mine = p->rank == 0 ? build(p, cards, own, &own_err)
-                                         : ravel_comm_send(p->comm, own, (int64_t)size, RAVEL_U8, 0, 0, &own_err);
-        status = ravel_agree(p->comm, mine, &own_err);
-        if (status != RAVEL_OK) ravel_error_set(err, status, "%s", own_err.message);
+        status = share_directory(p, cards, own, err);
     }
-    if (status == RAVEL_OK) status = share_directory(p, err);
     ravel__release(&p->memory.allocator, own, size);
     ravel__release(&p->memory.allocator, cards, bytes);
     return status;

@@ -12,7 +12,8 @@ enum { REQUEST_HEADER = 16 };
 
 /* ---- groups --------------------------------------------------------------------------------------------- */
 
-int32_t ravel__hello_twin(const ravel__hello *hellos, int32_t side, int32_t rank) {
+/* The lowest rank that has the manifest of rank `rank` on this side (0: sources, 1: sinks). */
+static int32_t twin_of(const ravel__hello *hellos, int32_t side, int32_t rank) {
     const ravel__hello *h = &hellos[rank];
     int32_t role = side ? RAVEL__SINK : RAVEL__SOURCE, r = 0;
     RAVEL_ASSERT(h->roles & role);
@@ -26,8 +27,7 @@ int32_t ravel__hello_twin(const ravel__hello *hellos, int32_t side, int32_t rank
 static int32_t twins(const ravel__hello *hellos, int32_t ranks, int32_t side, int32_t rank, int32_t *out) {
     int32_t count = 0;
     for (int32_t r = rank; r < ranks; r++) {
-        if (!(hellos[r].roles & (side ? RAVEL__SINK : RAVEL__SOURCE)) || ravel__hello_twin(hellos, side, r) != rank)
-            continue;
+        if (!(hellos[r].roles & (side ? RAVEL__SINK : RAVEL__SOURCE)) || twin_of(hellos, side, r) != rank) continue;
         if (out) out[count] = r;
         count++;
     }
@@ -38,7 +38,7 @@ static int32_t twins(const ravel__hello *hellos, int32_t ranks, int32_t side, in
 static int32_t most_replicas(const ravel__hello *hellos, int32_t ranks) {
     int32_t most = 1;
     for (int32_t r = 0; r < ranks; r++) {
-        if (!(hellos[r].roles & RAVEL__SOURCE) || ravel__hello_twin(hellos, 0, r) != r) continue;
+        if (!(hellos[r].roles & RAVEL__SOURCE) || twin_of(hellos, 0, r) != r) continue;
         int32_t count = twins(hellos, ranks, 0, r, NULL);
         if (count > most) most = count;
     }
@@ -68,7 +68,7 @@ ravel_status ravel__groups_make(const ravel__hello *hellos, int32_t ranks, int32
     int made = g.ranks && g.sizes && g.sender_index && members;
     for (int32_t r = 0; r < ranks && made; r++) {
         g.sender_index[r] = hellos[r].roles & RAVEL__SOURCE ? senders++ : -1;
-        if (!(hellos[r].roles & RAVEL__SINK) || ravel__hello_twin(hellos, 1, r) != r) continue;
+        if (!(hellos[r].roles & RAVEL__SINK) || twin_of(hellos, 1, r) != r) continue;
         int32_t count = twins(hellos, ranks, 1, r, members);
         if (count > replicas) {
             made = add_group(&g, members, count, rank);

@@ -70,8 +70,6 @@ typedef struct ravel__groups {
 ravel_status ravel__groups_make(const ravel__hello *hellos, int32_t ranks, int32_t rank,
                                 const ravel_allocator *allocator, ravel__groups *groups, ravel_error *err);
 void ravel__groups_free(ravel__groups *groups);
-/* The lowest rank that has the manifest of rank `rank` on this side (0: sources, 1: sinks). */
-int32_t ravel__hello_twin(const ravel__hello *hellos, int32_t side, int32_t rank);
 /* Where a receiver of this rank's group plans: members of a group choose the same senders. */
 ravel__plan_place ravel__groups_place(const ravel__groups *groups, const ravel__hello *hellos, int32_t rank);
 

@@ -34,7 +34,6 @@ typedef struct ravel__transport {
     /* Collectives; they wait. */
     ravel_status (*allgather)(void *user, ravel_comm *comm, const void *send, void *recv, int64_t bytes,
                               ravel_error *err);
-    ravel_status (*broadcast)(void *user, ravel_comm *comm, void *data, int64_t bytes, int32_t root, ravel_error *err);
     /* A step is about to be taken; a failure ends this rank's part in the protocol. */
     ravel_status (*step)(void *user, ravel_comm *comm, int32_t step, ravel_error *err);
 } ravel__transport;
@@ -60,12 +59,6 @@ static inline ravel_status ravel__allgather(const ravel__transport *t, ravel_com
                                             int64_t bytes, ravel_error *err) {
     if (t && t->allgather) return t->allgather(t->user, comm, send, recv, bytes, err);
     return ravel_comm_allgather(comm, send, recv, bytes, RAVEL_U8, err);
-}
-
-static inline ravel_status ravel__broadcast(const ravel__transport *t, ravel_comm *comm, void *data, int64_t bytes,
-                                            int32_t root, ravel_error *err) {
-    if (t && t->broadcast) return t->broadcast(t->user, comm, data, bytes, root, err);
-    return ravel_comm_broadcast(comm, data, bytes, RAVEL_U8, root, err);
 }
 
 static inline ravel_status ravel__take_step(const ravel__transport *t, ravel_comm *comm, int32_t step,

@@ -135,14 +135,6 @@ static ravel_status faulty_allgather(void *user, ravel_comm *comm, const void *s
     return ravel_comm_allgather(comm, send, recv, bytes, RAVEL_U8, err);
 }
 
-static ravel_status faulty_broadcast(void *user, ravel_comm *comm, void *data, int64_t bytes, int32_t root,
-                                     ravel_error *err) {
-    fault_rank *r = user;
-    if (strikes_collective(r) && bytes > 0 && root == r->rank)
-        ((unsigned char *)data)[r->t->f.where % (uint64_t)bytes] ^= 1;
-    return ravel_comm_broadcast(comm, data, bytes, RAVEL_U8, root, err);
-}
-
 static ravel_status faulty_step(void *user, ravel_comm *comm, int32_t step, ravel_error *err) {
     fault_rank *r = user;
     const fault *f = &r->t->f;
@@ -184,7 +176,6 @@ static bool make_rank(trial *t, int32_t rank) {
                                       .no_loans = !t->borrows,
                                       .test = faulty_test,
                                       .allgather = faulty_allgather,
-                                      .broadcast = faulty_broadcast,
                                       .step = faulty_step};
     return true;
 }
