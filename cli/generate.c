@@ -16,7 +16,7 @@
 
 typedef struct generate_options {
     int32_t raw;
-    const char *model, *prompt, *data, *out, *stop, *stop_ids, *kernels, *chat_format;
+    const char *model, *prompt, *data, *out, *stop, *stop_ids, *kernels, *chat_format, *chat_args;
     int32_t samples, threads, json, top_k, gpu, graphs;
     double temperature, top_p, min_p;
     int64_t max_tokens, slots, repeat;
@@ -38,6 +38,8 @@ static const ravel_option table[] = {
         "answer every row of a JSON-lines file: messages, prompt or input_ids"),
     ROW("chat-format", STRING, chat_format, NULL, 0, 0, "NAME",
         "how conversations are written: chatml, llama3, ...; without it as the model's template says"),
+    ROW("chat-args", STRING, chat_args, NULL, 0, 0, "JSON",
+        "variables of the chat template, such as {\"enable_thinking\": false}"),
     ROW("raw", BOOL, raw, "false", 0, 0, NULL, "take prompts as they are, not as a turn of the model's chat format"),
     ROW("out", STRING, out, "-", 0, 0, "FILE", "where JSON lines go; -: standard output"),
     ROW("json", BOOL, json, "false", 0, 0, NULL, "the answer to --prompt as JSON lines too"),
@@ -403,7 +405,7 @@ static ravel_status open_job(job *j, int64_t *rows, ravel_error *err) {
     j->sampling.seed = o->seed;
     ravel_status status = train_shape(&j->choice, &shape, err);
     if (!status) status = make_stops(j, shape.vocab, err);
-    if (!status) status = train_text_open(o->model, shape.vocab, o->chat_format, &j->text, err);
+    if (!status) status = train_text_open(o->model, shape.vocab, o->chat_format, o->chat_args, &j->text, err);
     if (!status) status = make_stop_texts(j, err);
     if (!status && o->data) {
         train_prompts_options options = {.data = o->data, .text = j->text, .vocab = shape.vocab, .raw = o->raw};

@@ -10,6 +10,7 @@ struct text_reader {
     text_options options;
     ravel_tokenizer *tokenizer;
     ravel_encoder *encoder;
+    ravel_chat_format *format; /* named by the options; NULL: the tokenizer's, or none */
     ravel_rows *rows;
     ravel_json *doc;
     int64_t line; /* that is being read, from 1 */
@@ -25,8 +26,10 @@ static ravel_status open_rows(text_reader *r, ravel_error *err) {
     options.train_on = r->options.train_on;
     if (!r->options.chat_format)
         (void)ravel_chat_format_of(r->tokenizer, &options.format, &none); /* a conversation is then an error */
-    else if (!(options.format = ravel_chat_format_named(r->options.chat_format)))
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "there is no chat format \"%s\"", r->options.chat_format);
+    else if (ravel_chat_format_open(r->options.chat_format, NULL, &r->format, err))
+        return RAVEL_E_ARGUMENT;
+    if (r->format) options.format = r->format;
+    options.variables = r->options.chat_args;
     return ravel_rows_create(&options, &r->rows, err);
 }
 
@@ -49,6 +52,7 @@ void text_close(text_reader *reader) {
     if (!reader) return;
     ravel_json_free(reader->doc);
     ravel_rows_free(reader->rows);
+    ravel_chat_format_free(reader->format);
     ravel_encoder_free(reader->encoder);
     ravel_tokenizer_free(reader->tokenizer);
     free(reader);

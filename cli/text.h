@@ -10,7 +10,7 @@
 /* How a file is read: as one text; with `field`, a text per line of JSON; with `rows`, a row of ravel/chat.h per line. */
 typedef struct text_options {
     const char *tokenizer; /* a model folder */
-    const char *field, *chat_format;
+    const char *field, *chat_format, *chat_args;
     int32_t rows, train_on;
     int32_t flags; /* RAVEL_ENCODE_*, of texts */
     int64_t limit; /* lines; 0: all */

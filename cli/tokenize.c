@@ -6,7 +6,7 @@
 #include <string.h>
 
 typedef struct tokenize_options {
-    const char *text, *field, *chat_format, *out;
+    const char *text, *field, *chat_format, *chat_args, *out;
     int32_t rows, train_on, count, json, plain, template, decode;
     int64_t limit;
 } tokenize_options;
@@ -22,7 +22,9 @@ static const ravel_option table[] = {
     ROW("rows", BOOL, rows, "false", 0, 0, NULL,
         "files are JSON lines of rows as ravel train reads them: conversations, prompts and completions, texts, pairs"),
     ROW("chat-format", STRING, chat_format, NULL, 0, 0, "NAME",
-        "how conversations are written; without it, as the folder's chat template says"),
+        "how conversations are written, a name or a file of a template; without it, the folder's template"),
+    ROW("chat-args", STRING, chat_args, NULL, 0, 0, "JSON",
+        "variables of the chat template, such as {\"enable_thinking\": false}"),
     ROW("train-on", ENUM, train_on, "assistant", 0, 0, RAVEL_TRAIN_ON_CHOICES, "what is learnt of a conversation"),
     ROW("template", BOOL, template, "true", 0, 0, NULL, "bos and eos where the tokenizer puts them around a text"),
     ROW("plain", BOOL, plain, "false", 0, 0, NULL, "special tokens in the text are text like any other"),
@@ -42,7 +44,7 @@ static int help(void) {
            "is one text; - is standard input, also where no file is given.\n");
     cli_print_options(sets, 1);
     printf("\nChat formats (--chat-format):\n ");
-    for (int32_t i = 0; ravel_chat_format_at(i); i++) printf(" %s", ravel_chat_format_name(ravel_chat_format_at(i)));
+    for (int32_t i = 0; ravel_chat_format_at(i); i++) printf(" %s", ravel_chat_format_at(i));
     printf("\n\nExamples:\n"
            "  ravel tokenize models/SmolLM2 --text 'Hello, world!'\n"
            "  ravel tokenize models/SmolLM2 README.md --count\n"
@@ -162,7 +164,8 @@ static ravel_status check(const tokenize_options *o, int files, ravel_error *err
     if (o->text && (files || o->rows || o->field))
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "--text is instead of files, --rows and --field");
     if (o->rows && o->field) return ravel_error_set(err, RAVEL_E_ARGUMENT, "give --rows or --field, not both");
-    if (o->chat_format && !o->rows) return ravel_error_set(err, RAVEL_E_ARGUMENT, "--chat-format is for --rows");
+    if ((o->chat_format || o->chat_args) && !o->rows)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--chat-format and --chat-args are for --rows");
     if (o->train_on && !o->rows) return ravel_error_set(err, RAVEL_E_ARGUMENT, "--train-on is for --rows");
     if (o->rows && (o->plain || !o->template))
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "--plain and --no-template are for texts, not for --rows");
@@ -198,10 +201,14 @@ int cli_tokenize(int argc, char **argv) {
     if (!status) status = check(&o, count - 1, &err);
     if (!status) status = claim_files(words, count, o.out, &err);
     if (status) return cli_usage("tokenize", &err);
-    const text_options options = {
-        words[0], o.field,    o.chat_format,
-        o.rows,   o.train_on, (o.template ? RAVEL_ENCODE_TEMPLATE : 0) | (o.plain ? RAVEL_ENCODE_PLAIN : 0),
-        o.limit};
+    const text_options options = {words[0],
+                                  o.field,
+                                  o.chat_format,
+                                  o.chat_args,
+                                  o.rows,
+                                  o.train_on,
+                                  (o.template ? RAVEL_ENCODE_TEMPLATE : 0) | (o.plain ? RAVEL_ENCODE_PLAIN : 0),
+                                  o.limit};
     status = text_open(&options, &reader, &err);
     if (!status) status = cli_output_open(&p.output, o.out, &err);
     if (!status) status = cli_output_close(&p.output, run(reader, &o, words + 1, count - 1, &p, &err), &err);

@@ -1,15 +1,14 @@
 /* ravel/chat.h: conversations and other rows of text to tokens and a loss mask.
  *
  * Nouns
- *   format     how a model family writes a conversation: markers around each turn, where the system text goes, what
- *              begins an answer. A row of a table; static, shared by all users. A model folder's format is found by a
- *              digest of its chat template's text, and gives the same text as transformers' apply_chat_template on
- *              messages without tools.
+ *   format     how a model family writes a conversation: a chat template in Jinja, compiled. A model folder's own
+ *              belongs to its tokenizer; others are opened by name or from a file. It gives the text that transformers'
+ *              apply_chat_template gives, tools and contents of several parts included.
  *   row        one JSON object of a data set, in any of the forms below.
  *   rows       one thread's memory for turning rows into tokens.
  *
  *     const ravel_chat_format *format = NULL;
- *     if (ravel_chat_format_of(tokenizer, &format, &err)) ...        a template that is not in the table: E_UNSUPPORTED
+ *     if (ravel_chat_format_of(tokenizer, &format, &err)) ...        no template, or one that cannot be used: E_UNSUPPORTED
  *     ravel_rows_options options;
  *     ravel_rows_options_default(&options);
  *     options.tokenizer = tokenizer;
@@ -27,17 +26,20 @@
  *                                              or "prompt_length" (the first of them, not learnt)
  *     {"chosen": C, "rejected": R}             two answers, for DPO; optional "prompt". Texts, or lists of messages. A
  *                                              prompt that is a text goes before a list that begins with the answer
- *     {"messages": [{"role", "content"}, ..]}  a conversation; roles are system, user and assistant
+ *     {"messages": [{"role", "content"}, ..]}  a conversation; the template says which roles there are
  *     {"conversations": [{"from", "value"}..]} the same with other keys; human and gpt are user and assistant
  *     {"prompt": P, "completion": C}           texts, written one after the other, or lists of messages; "response" is
  *                                              another name for "completion"
  *     {"instruction", "input", "output"}       one user turn and one answer; "input" may be missing or empty
  *     {"text": T}                              all of it is learnt
+ * "tools" (a list of schemas), "documents" and "chat_template_kwargs" (an object) of a row are the template's variables.
  * A row that fits none is E_DATA with the keys that it has. Texts that are no conversation begin with bos where the
  * tokenizer puts one and end with eos where it has one.
  *
- * What is learnt: of a conversation the answers, each with the token that ends it; of prompt and completion the
- * completion. A token that begins before an answer does not belong to it.
+ * What is learnt: of a conversation the answers, each with the token that ends its turn; of prompt and completion the
+ * completion. A token that begins before an answer does not belong to it. Where answers stand: if the template marks them
+ * ({% generation %}), there. Else an answer is what the template writes for a message with the role assistant after the
+ * text that asks for an answer (add_generation_prompt), thoughts and calls of tools included.
  */
 #ifndef RAVEL_CHAT_H
 #define RAVEL_CHAT_H
@@ -54,17 +56,17 @@ typedef struct ravel_rows ravel_rows;
 
 /* ---- formats -------------------------------------------------------------------------------------------- */
 
-/* The format of the tokenizer's chat template. E_UNSUPPORTED where there is no template, or where its digest is not in
- * the table: the sentence says the digest and how to prepare the data with transformers instead. */
+/* The tokenizer's chat template; it belongs to the tokenizer. E_UNSUPPORTED if there is none, or if it uses what Jinja's
+ * sandbox or this interpreter does not have: the sentence says the line. */
 RAVEL_API ravel_status ravel_chat_format_of(const ravel_tokenizer *tokenizer, const ravel_chat_format **format,
                                             ravel_error *err);
-/* By name ("chatml", "llama3", "qwen3", ...); NULL: there is none. */
-RAVEL_API const ravel_chat_format *ravel_chat_format_named(const char *name);
-/* The index-th format of the table; NULL at its end. */
-RAVEL_API const ravel_chat_format *ravel_chat_format_at(int32_t index);
+/* A format by name ("chatml", "llama3", "qwen3", ...), or from a file of a Jinja template. The caller frees it. */
+RAVEL_API ravel_status ravel_chat_format_open(const char *name, const ravel_allocator *allocator,
+                                              ravel_chat_format **format, ravel_error *err);
+RAVEL_API void ravel_chat_format_free(ravel_chat_format *format);
+/* The index-th name; NULL at the end. */
+RAVEL_API const char *ravel_chat_format_at(int32_t index);
 RAVEL_API const char *ravel_chat_format_name(const ravel_chat_format *format);
-/* The digest by which templates are told apart. */
-RAVEL_API uint64_t ravel_chat_template_digest(const char *text, size_t bytes);
 
 /* ---- rows ----------------------------------------------------------------------------------------------- */
 
@@ -83,6 +85,8 @@ typedef struct ravel_rows_options {
     int32_t train_on;                /* ravel_train_on */
     int32_t reserved;
     const ravel_allocator *allocator; /* NULL: malloc */
+    const char *variables; /* more variables of the template, a JSON object: {"enable_thinking": false}; NULL: none */
+    int64_t now;           /* seconds since 1970 that strftime_now() is given; 0: the clock's */
 } ravel_rows_options;
 
 RAVEL_API void ravel_rows_options_default(ravel_rows_options *options);
@@ -105,8 +109,8 @@ RAVEL_API ravel_status ravel_rows_create(const ravel_rows_options *options, rave
 RAVEL_API void ravel_rows_free(ravel_rows *rows);
 
 /* One JSON object to tokens. "input_ids" are taken as they are: whether a model has them is for the caller to check.
- * E_DATA says what is wrong with the row; E_UNSUPPORTED where it is for the bridge (tools, images, roles other than the
- * three). */
+ * E_DATA says what is wrong with the row, or why the template refuses it; E_UNSUPPORTED if there is no format for a
+ * conversation. */
 RAVEL_API ravel_status ravel_rows_encode(ravel_rows *rows, const ravel_json *doc, const ravel_json_node *object,
                                          const ravel_row **row, ravel_error *err);
 
@@ -116,9 +120,10 @@ RAVEL_API ravel_status ravel_rows_encode(ravel_rows *rows, const ravel_json *doc
 RAVEL_API ravel_status ravel_rows_prompt(ravel_rows *rows, const ravel_json *doc, const ravel_json_node *object,
                                          const ravel_row **row, ravel_error *err);
 
-/* Writes a conversation as text: `messages` is an array of {"role", "content"}; `answer` 1 adds the beginning of an
- * answer. *text[*bytes] belongs to the rows until the next call. */
-RAVEL_API ravel_status ravel_rows_render(ravel_rows *rows, const ravel_json *doc, const ravel_json_node *messages,
+/* Writes a conversation as text, as apply_chat_template does: `row` is a list of messages, or an object with "messages" and
+ * optionally "tools", "documents" and "chat_template_kwargs"; `answer` 1 adds the beginning of an answer. *text[*bytes]
+ * belongs to the rows until the next call. */
+RAVEL_API ravel_status ravel_rows_render(ravel_rows *rows, const ravel_json *doc, const ravel_json_node *row,
                                          int32_t answer, const char **text, size_t *bytes, ravel_error *err);
 
 #ifdef __cplusplus

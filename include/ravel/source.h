@@ -75,9 +75,10 @@ typedef struct ravel_source_options {
     int64_t first_row, end_row; /* only these rows, e.g. a training and an eval split; end 0: to the last */
     const ravel_allocator *allocator; /* NULL: malloc; it must outlive the source */
     const char *tokenizer;            /* a model folder: text becomes its tokens; NULL: bytes are the tokens */
-    const char *chat_format;          /* how conversations are written, a name; NULL: as the folder's template says */
-    int32_t train_on;                 /* ravel_train_on: what is learnt of a conversation */
-    int32_t index;                    /* ravel_row_index: whether FILE.rows is kept beside a JSON-lines file */
+    const char *chat_format; /* how conversations are written, a name or a file; NULL: as the folder's template says */
+    int32_t train_on;        /* ravel_train_on: what is learnt of a conversation */
+    int32_t index;           /* ravel_row_index: whether FILE.rows is kept beside a JSON-lines file */
+    const char *chat_args;   /* variables of the chat template, a JSON object; NULL: none */
 } ravel_source_options;
 
 RAVEL_API void ravel_source_options_default(ravel_source_options *options);

@@ -1035,6 +1035,8 @@ ravel_rows_options._fields_ = [
     ("train_on", C.c_int32),
     ("reserved", C.c_int32),
     ("allocator", C.POINTER(ravel_allocator)),
+    ("variables", C.c_char_p),
+    ("now", C.c_int64),
 ]
 ravel_row_part._fields_ = [
     ("count", C.c_int64),
@@ -1520,6 +1522,7 @@ ravel_source_options._fields_ = [
     ("chat_format", C.c_char_p),
     ("train_on", C.c_int32),
     ("index", C.c_int32),
+    ("chat_args", C.c_char_p),
 ]
 ravel_source_hooks._fields_ = [
     ("size", C.c_size_t),
@@ -1967,11 +1970,11 @@ ravel_tree_piece._fields_ = [
 FUNCTIONS = {
     "ravel_advantages": (C.c_int, [C.c_int32, C.c_void_p, C.c_void_p, C.c_int64, C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_agree": (C.c_int, [C.c_void_p, C.c_int, C.POINTER(ravel_error)]),
-    "ravel_chat_format_at": (C.c_void_p, [C.c_int32]),
+    "ravel_chat_format_at": (C.c_char_p, [C.c_int32]),
+    "ravel_chat_format_free": (None, [C.c_void_p]),
     "ravel_chat_format_name": (C.c_char_p, [C.c_void_p]),
-    "ravel_chat_format_named": (C.c_void_p, [C.c_char_p]),
     "ravel_chat_format_of": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
-    "ravel_chat_template_digest": (C.c_uint64, [C.c_char_p, C.c_size_t]),
+    "ravel_chat_format_open": (C.c_int, [C.c_char_p, C.POINTER(ravel_allocator), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_choice_index": (C.c_int32, [C.c_char_p, C.c_char_p]),
     "ravel_choice_word": (C.c_int, [C.c_char_p, C.c_int32, C.c_char_p, C.c_size_t]),
     "ravel_collector_add": (C.c_int, [C.c_void_p, C.c_int64, C.c_void_p, C.POINTER(ravel_error)]),

@@ -26,10 +26,12 @@ class Tokenizer:
     >>> tokens, mask = tokenizer.row({"messages": [...]})
 
     Byte-level BPE only; what else a file asks for is an error with its name. One object belongs to one thread at a time.
-    ``chat_format`` names a format; without it the folder's chat template decides, where it is known.
+    ``chat_format`` names a format or a file of a Jinja template; without it the folder's own chat template is used.
+    ``chat_args`` are variables of the template, such as ``{"enable_thinking": False}``.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], *, chat_format: str | None = None, train_on: str = "assistant"):
+    def __init__(self, folder: str | os.PathLike[str], *, chat_format: str | None = None, train_on: str = "assistant",
+                 chat_args: dict[str, Any] | None = None):
         pointer = C.c_void_p()
         call("ravel_tokenizer_open", os.fsencode(folder), None, C.byref(pointer))
         self._handle = Handle(pointer.value, lib.ravel_tokenizer_free)
@@ -40,14 +42,15 @@ class Tokenizer:
         if train_on not in _TRAIN_ON:
             raise ValueError(f"train_on is {train_on!r}, not one of {', '.join(_TRAIN_ON)}")
         self._train_on = _TRAIN_ON.index(train_on)
+        self._chat_args = json.dumps(chat_args).encode() if chat_args is not None else None
         self._rows: Handle | None = None
 
     def _find_format(self, name: str | None) -> int | None:
         if name is not None:
-            found = lib.ravel_chat_format_named(name.encode())
-            if not found:
-                raise ValueError(f"there is no chat format {name!r}")
-            return int(found)
+            opened = C.c_void_p()
+            call("ravel_chat_format_open", os.fsencode(name), None, C.byref(opened))
+            self._own_format = Handle(opened.value, lib.ravel_chat_format_free)
+            return opened.value
         pointer, error = C.c_void_p(), _abi.ravel_error()
         status = lib.ravel_chat_format_of(self._handle.pointer, C.byref(pointer), C.byref(error))
         return pointer.value if status == 0 else None
@@ -107,6 +110,19 @@ class Tokenizer:
         tokens: np.ndarray = self._encode_row("ravel_rows_prompt", row)[0]
         return tokens
 
+    def render(self, messages: list[dict[str, Any]], *, tools: list[Any] | None = None, add_generation_prompt: bool = False,
+               **variables: Any) -> str:
+        """A conversation as text, as transformers' ``apply_chat_template(..., tokenize=False)`` writes it."""
+        text = json.dumps({"messages": messages, "tools": tools, "chat_template_kwargs": variables}).encode()
+        doc, out, size = C.c_void_p(), C.c_void_p(), C.c_size_t()
+        call("ravel_json_parse", text, len(text), None, C.byref(doc))
+        try:
+            call("ravel_rows_render", self._row_handle(), doc, lib.ravel_json_root(doc), int(add_generation_prompt),
+                 C.byref(out), C.byref(size))
+            return C.string_at(out.value or 0, size.value).decode() if size.value else ""
+        finally:
+            lib.ravel_json_free(doc)
+
     def _encode_row(self, function: str, row: dict[str, Any]) -> Any:
         text = json.dumps(row).encode()
         doc, out = C.c_void_p(), C.POINTER(_abi.ravel_row)()
@@ -126,6 +142,7 @@ class Tokenizer:
             options.tokenizer = self._handle.pointer
             options.format = self._format
             options.train_on = self._train_on
+            options.variables = self._chat_args
             pointer = C.c_void_p()
             call("ravel_rows_create", C.byref(options), C.byref(pointer))
             self._rows = Handle(pointer.value, lib.ravel_rows_free, self._handle)

@@ -140,6 +140,8 @@ static ravel_status need_rows(const row *r) {
     options.tokenizer = r->rules->tokenizer;
     options.format = r->rules->format;
     options.train_on = r->rules->train_on;
+    options.variables = r->rules->variables;
+    options.now = r->rules->now;
     options.allocator = r->collector->allocator;
     return ravel_rows_create(&options, &r->scratch->rows, r->err);
 }

@@ -12,6 +12,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 typedef struct jsonl_source {
@@ -22,6 +23,8 @@ typedef struct jsonl_source {
     ravel__line_index index;
     ravel__row_rules rules;
     ravel_tokenizer *tokenizer; /* NULL: text is bytes */
+    ravel_chat_format *format;  /* named by the options; NULL: the tokenizer's, or none */
+    char *chat_args;            /* a copy; NULL: none */
     ravel_error no_format;      /* why conversations cannot be written */
     ravel_error no_text;        /* why no text can be read */
 } jsonl_source;
@@ -73,6 +76,8 @@ static void jsonl_close(ravel_source *source) {
     ravel__reading_close(&s->file);
     ravel_tokenizer_free(s->tokenizer);
     ravel__release(source->allocator, s->path, s->path_bytes);
+    if (s->chat_args) ravel__release(source->allocator, s->chat_args, strlen(s->chat_args) + 1);
+    ravel_chat_format_free(s->format);
     ravel__line_index_close(&s->index, source->allocator);
 }
 
@@ -90,14 +95,10 @@ static int may_be_left_out(const char *folder, ravel_status status) {
     return access(path, F_OK) == 0;
 }
 
-static ravel_status no_such_format(const char *name, ravel_error *err) {
-    char list[512] = "";
-    for (int32_t i = 0; ravel_chat_format_at(i); i++) {
-        size_t used = strlen(list);
-        (void)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "",
-                       ravel_chat_format_name(ravel_chat_format_at(i)));
-    }
-    return ravel_error_set(err, RAVEL_E_ARGUMENT, "there is no chat format \"%.40s\"; there are %s", name, list);
+static char *copy_text(const char *text, const ravel_allocator *allocator) {
+    size_t bytes = strlen(text) + 1;
+    char *copy = ravel__alloc(allocator, bytes);
+    return copy ? memcpy(copy, text, bytes) : NULL;
 }
 
 /* A tokenizer that cannot be used is an error only of rows of text, a template that is not known only of conversations. */
@@ -119,11 +120,17 @@ static ravel_status open_tokenizer(jsonl_source *s, const ravel_source_options *
     rules->tokenizer = s->tokenizer;
     rules->train_on = options->train_on;
     rules->no_format = s->no_format.message;
-    if (!options->chat_format)
+    if (options->chat_args && !(s->chat_args = copy_text(options->chat_args, s->base.allocator)))
+        return ravel__no_memory(err, strlen(options->chat_args), "the chat template's variables");
+    rules->variables = s->chat_args;
+    rules->now = (int64_t)time(NULL);
+    if (!options->chat_format) {
         (void)ravel_chat_format_of(s->tokenizer, &rules->format, &s->no_format);
-    else if (!(rules->format = ravel_chat_format_named(options->chat_format)))
-        return no_such_format(options->chat_format, err);
-    return RAVEL_OK;
+        return RAVEL_OK;
+    }
+    status = ravel_chat_format_open(options->chat_format, s->base.allocator, &s->format, err);
+    rules->format = s->format;
+    return status;
 }
 
 static ravel_status jsonl_init(jsonl_source *s, const ravel_source_options *options, ravel_error *err) {

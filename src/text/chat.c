@@ -1,84 +1,108 @@
-/* Messages to text, as a format's row says. */
+/* Messages to text by a chat template, and the answers in it.
+ *
+ * If the template marks answers itself ({% generation %}), its marks count. Else answers are found by provenance: each
+ * byte of the rendered text knows the message that it came from, or that it is the template's own.
+ *
+ *     ...  where?<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\nThere.<|im_end|>\n<|im_start|>user\n ...
+ *     user's     \_______ header ________________/\____ of the answer ____/answer's\_end__/
+ *
+ *   begin   What the template writes between the message before and the answer's first own byte begins as the text that
+ *           asks for an answer does (the same messages without the answer, add_generation_prompt). Up to where the two
+ *           part, it is header; what follows is the model's to write.
+ *   end     After the answer's last own byte comes what the template writes alike whether or not more messages follow;
+ *           up to the last special token in it, it ends the turn, and is the model's to write as well.
+ *
+ * Both need the conversation rendered up to this message. They depend on the kind of turn alone, so they are rendered
+ * once per kind (the roles of the message and of the one before), not once per answer. */
 #include "text/chat.h"
 
 #include "base/assert.h"
+#include "text/tokenizer.h"
 #include "text/unicode.h"
 
 #include <string.h>
+#include <time.h>
+
+/* What was found once for a kind of turn: the template's own text before an answer that is asked for, and after one that
+ * is the last message. */
+typedef struct header {
+    const char *role;       /* of the message before; NULL: there is none */
+    int follows_calls;      /* the message before calls tools */
+    size_t open_at, open;   /* in header_text: bytes before an answer */
+    size_t close_at, close; /* bytes after it */
+    int has_open, has_close;
+} header;
 
 typedef struct writing {
-    const ravel_chat_format *format;
-    const ravel_tokenizer *tokenizer;
-    const ravel__message *messages;
-    size_t count;
+    ravel__chat_writer *w;
+    const ravel__chat *chat;
     ravel__script *script;
     const ravel_allocator *allocator;
     ravel_error *err;
+    jinja_value messages;
 } writing;
 
-/* A view of part of a content. */
-typedef struct view {
-    const char *at;
-    size_t bytes;
-} view;
+/* ---- formats -------------------------------------------------------------------------------------------- */
 
-/* ---- views ---------------------------------------------------------------------------------------------- */
-
-/* Python's str.strip() also takes the four separators of ASCII. */
-static int is_stripped(uint32_t point) {
-    return ravel__is_space(point) || (point >= 0x1c && point <= 0x1f);
+ravel_status ravel__chat_format_create(const char *name, const char *text, size_t bytes, const char *tool_text,
+                                       size_t tool_bytes, const ravel_allocator *allocator, ravel_chat_format **format,
+                                       ravel_error *err) {
+    ravel_chat_format *f = ravel__calloc(allocator, 1, sizeof *f);
+    if (!f) return ravel__no_memory(err, sizeof *f, "a chat format");
+    f->allocator = allocator;
+    strncpy(f->name, name, sizeof f->name - 1);
+    ravel_status status = ravel__jinja_compile(text, bytes, allocator, &f->plain, err);
+    if (!status && tool_text) status = ravel__jinja_compile(tool_text, tool_bytes, allocator, &f->tools, err);
+    if (status)
+        ravel_chat_format_free(f);
+    else
+        *format = f;
+    return status;
 }
 
-static view trim(view v) {
-    uint32_t point;
-    while (v.bytes) {
-        size_t n = ravel__utf8_get(v.at, &point);
-        if (!is_stripped(point)) break;
-        v.at += n;
-        v.bytes -= n;
-    }
-    while (v.bytes) {
-        size_t n = 1;
-        while (n < v.bytes && ((unsigned char)v.at[v.bytes - n] & 0xc0) == 0x80) n++;
-        (void)ravel__utf8_get(v.at + v.bytes - n, &point);
-        if (!is_stripped(point)) break;
-        v.bytes -= n;
-    }
-    return v;
+void ravel_chat_format_free(ravel_chat_format *f) {
+    if (!f) return;
+    ravel__jinja_free(f->plain);
+    ravel__jinja_free(f->tools);
+    ravel__release(f->allocator, f, sizeof *f);
 }
 
-static view skip_lines(view v) {
-    while (v.bytes && *v.at == '\n') v.at++, v.bytes--;
-    return v;
+const char *ravel_chat_format_name(const ravel_chat_format *format) {
+    return format->name;
 }
 
-static view cut_lines(view v) {
-    while (v.bytes && v.at[v.bytes - 1] == '\n') v.bytes--;
-    return v;
+ravel_status ravel_chat_format_of(const ravel_tokenizer *tokenizer, const ravel_chat_format **format,
+                                  ravel_error *err) {
+    *format = tokenizer->format;
+    if (tokenizer->format) return RAVEL_OK;
+    if (tokenizer->format_error.message[0])
+        return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "%s", tokenizer->format_error.message);
+    return ravel_error_set(
+        err, RAVEL_E_UNSUPPORTED,
+        "the model folder has no chat template (\"chat_template\" in tokenizer_config.json, or "
+        "chat_template.jinja), so conversations cannot be written; name a format (chatml, llama3, ...) "
+        "or a file of a template");
 }
 
-/* The first or the last place of a word in a view; SIZE_MAX: none. */
-static size_t find(view v, const char *word, int last) {
-    RAVEL_ASSERT(*word);
-    size_t n = strlen(word), found = SIZE_MAX;
-    for (size_t i = 0; i + n <= v.bytes; i++)
-        if (memcmp(v.at + i, word, n) == 0) {
-            found = i;
-            if (!last) break;
-        }
-    return found;
+/* ---- variables ------------------------------------------------------------------------------------------ */
+
+void ravel__chat_writer_init(ravel__chat_writer *w, const ravel_allocator *allocator) {
+    memset(w, 0, sizeof *w);
+    ravel__jinja_run_init(&w->run, allocator);
 }
 
-static view after(view v, size_t at) {
-    RAVEL_ASSERT(at <= v.bytes);
-    return (view){v.at + at, v.bytes - at};
+void ravel__chat_writer_free(ravel__chat_writer *w) {
+    const ravel_allocator *allocator = w->run.allocator;
+    ravel__jinja_run_free(&w->run);
+    ravel__buffer_free(&w->owned, allocator);
+    ravel__buffer_free(&w->headers, allocator);
+    ravel__buffer_free(&w->header_text, allocator);
 }
-
-/* ---- writing -------------------------------------------------------------------------------------------- */
 
 ravel_status ravel__script_put(ravel__script *script, const char *text, size_t bytes, const ravel_allocator *allocator,
                                ravel_error *err) {
-    ravel_status status = ravel__buffer_reserve(&script->text, allocator, script->bytes + bytes + 1, 1, "a text", err);
+    ravel_status status =
+        ravel__buffer_reserve(&script->text, allocator, (int64_t)(script->bytes + bytes + 1), 1, "a text", err);
     if (status) return status;
     if (bytes) memcpy((char *)script->text.at + script->bytes, text, bytes);
     RAVEL_ASSERT(script->bytes + bytes < script->text.room);
@@ -87,208 +111,269 @@ ravel_status ravel__script_put(ravel__script *script, const char *text, size_t b
     return RAVEL_OK;
 }
 
-static ravel_status put(const writing *w, view v) {
-    return ravel__script_put(w->script, v.at, v.bytes, w->allocator, w->err);
+/* A message as the template sees it: its own members, with "from" and "value" under the names that templates know. */
+static jinja_value message_value(jinja_run *run, const ravel__chat *chat, size_t index) {
+    const ravel__message *m = &chat->messages[index];
+    int16_t owner = index < INT16_MAX - 1 ? (int16_t)(index + 1) : INT16_MAX;
+    jinja_value role = ravel__jinja_text(run, "role"), content = ravel__jinja_text(run, "content");
+    jinja_value v = m->object ? ravel__jinja_from_json(run, chat->doc, m->object, owner) : ravel__jinja_new_dict(run);
+    if (!m->role || run->failed) return v;
+    jinja_value name = ravel__jinja_text(run, m->role);
+    ravel__jinja_put(run, v, role, name);
+    ravel__jinja_put(run, v, content, ravel__jinja_view(run, m->content, m->bytes, owner));
+    return v;
 }
 
-static ravel_status put_text(const writing *w, const char *text) {
-    return put(w, (view){text, strlen(text)});
-}
-
-static ravel_status put_token(const writing *w, int32_t id, const char *name) {
-    view v;
-    v.at = ravel_tokenizer_bytes(w->tokenizer, id, &v.bytes);
-    if (v.at) return put(w, v);
-    return ravel_error_set(w->err, RAVEL_E_DATA,
-                           "the chat format %s needs the %s token, and tokenizer_config.json names none",
-                           w->format->name, name);
-}
-
-static ravel_status put_marker(const writing *w, const char *marker) {
-    return *marker == '\1' ? put_token(w, ravel_tokenizer_eos(w->tokenizer), "eos") : put_text(w, marker);
-}
-
-static ravel_status note_answer(const writing *w, size_t begin) {
-    RAVEL_ASSERT(begin <= w->script->bytes);
-    ravel__script *s = w->script;
-    ravel_status status =
-        ravel__buffer_reserve(&s->answers, w->allocator, s->answer_count + 1, sizeof(ravel__answer), "a text", w->err);
-    if (!status) ((ravel__answer *)s->answers.at)[s->answer_count++] = (ravel__answer){begin, s->bytes};
-    return status;
-}
-
-/* Whether the turn before message `index` is the user's; system messages are no turns. */
-static int follows_user(const writing *w, size_t index) {
-    RAVEL_ASSERT(index <= w->count);
-    while (index-- > 0)
-        if (w->messages[index].role != RAVEL__SYSTEM) return w->messages[index].role == RAVEL__USER;
-    return 0;
-}
-
-/* One turn whose content is up to four views, one after the other. */
-static ravel_status put_marked(const writing *w, const char *before, int role, const view *parts, int count) {
-    RAVEL_ASSERT(role >= 0 && role < RAVEL__ROLES && count >= 0 && count <= 4);
-    ravel_status status = put_marker(w, before);
-    size_t begin = w->script->bytes;
-    for (int i = 0; i < count && !status; i++) status = put(w, parts[i]);
-    if (!status) status = put_marker(w, w->format->after[role]);
-    if (!status && role == RAVEL__ASSISTANT) status = note_answer(w, begin);
-    return status ? status : put_text(w, w->format->tail);
-}
-
-static ravel_status put_turn(const writing *w, int role, const view *parts, int count) {
-    return put_marked(w, w->format->before[role], role, parts, count);
-}
-
-static view content_of(const writing *w, const ravel__message *m) {
-    view v = {m->content, m->bytes};
-    return w->format->flags & RAVEL__CHAT_TRIM ? trim(v) : v;
-}
-
-static view text_view(const char *text) {
-    return (view){text, strlen(text)};
-}
-
-/* ---- thoughts ------------------------------------------------------------------------------------------- */
-
-/* The user's last message that is not the wrapped result of a tool; the last message where there is none. */
-static size_t last_question(const writing *w) {
-    RAVEL_ASSERT(w->count > 0);
-    for (size_t i = w->count; i-- > 0;) {
-        view v = {w->messages[i].content, w->messages[i].bytes};
-        static const char begin[] = "<tool_response>", end[] = "</tool_response>";
-        size_t b = sizeof begin - 1, e = sizeof end - 1;
-        int wrapped = v.bytes >= e && memcmp(v.at, begin, b) == 0 && memcmp(v.at + v.bytes - e, end, e) == 0;
-        if (w->messages[i].role == RAVEL__USER && !wrapped) return i;
+/* Thoughts have several names; a template finds them under the two that templates use, as in transformers. */
+static jinja_value with_thoughts(jinja_run *run, jinja_value message) {
+    static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
+    const jinja_value *found = NULL;
+    for (int i = 0; i < 3 && !found && message.kind == JINJA_DICT; i++) {
+        found = ravel__jinja_find_text(message.as.dict, names[i]);
+        if (found && found->kind == JINJA_NONE) found = NULL;
     }
-    return w->count - 1;
+    if (!found) return message;
+    jinja_value more = ravel__jinja_new_dict(run);
+    more.owner = message.owner;
+    ravel__jinja_put(run, more, ravel__jinja_text(run, "thinking"), *found);
+    for (int32_t i = 0; i < message.as.dict->count && !run->failed; i++)
+        ravel__jinja_put(run, more, message.as.dict->keys[i], message.as.dict->values[i]);
+    ravel__jinja_put(run, more, ravel__jinja_text(run, "reasoning_content"), *found);
+    return more;
 }
 
-/* Qwen 3: an answer is thoughts and content. Before the last question thoughts go; after it they are written in a fixed
- * form, in the last message even where there are none. */
-static ravel_status put_qwen3_answer(const writing *w, size_t index) {
-    RAVEL_ASSERT(index < w->count && w->messages[index].role == RAVEL__ASSISTANT);
-    const ravel__message *m = &w->messages[index];
-    view content = {m->content, m->bytes}, thoughts = {m->reasoning, m->reasoning_bytes};
-    if (!m->reasoning) {
-        size_t close = find(content, "</think>", 1), first = find(content, "</think>", 0);
-        thoughts = (view){"", 0};
-        if (close != SIZE_MAX) {
-            RAVEL_ASSERT(first <= close);
-            thoughts = cut_lines((view){content.at, first});
-            size_t open = find(thoughts, "<think>", 1);
-            if (open != SIZE_MAX) thoughts = after(thoughts, open + strlen("<think>"));
-            thoughts = skip_lines(thoughts);
-            content = skip_lines(after(content, close + strlen("</think>")));
+/* A role is the template's word, not the message's: "assistant" before an answer is header. */
+static void disown_roles(jinja_value message) {
+    if (message.kind != JINJA_DICT) return;
+    jinja_value *role = (jinja_value *)ravel__jinja_find_text(message.as.dict, "role");
+    if (role) role->owner = 0;
+}
+
+static void set_members(jinja_run *run, const ravel_json *doc, const ravel_json_node *object) {
+    if (!object || object->kind != RAVEL_JSON_OBJECT) return;
+    for (const ravel_json_node *n = ravel_json_first(doc, object); n; n = ravel_json_next(doc, n))
+        ravel__jinja_set(run, n->key, ravel__jinja_from_json(run, doc, n, 0));
+}
+
+static const ravel_json_node *row_member(const ravel__chat *chat, const char *key) {
+    const ravel_json_node *n = chat->row ? ravel_json_get(chat->doc, chat->row, key) : NULL;
+    return n && n->kind != RAVEL_JSON_NULL && !(n->kind == RAVEL_JSON_ARRAY && n->count == 0) ? n : NULL;
+}
+
+static void set_variables(writing *g) {
+    jinja_run *run = &g->w->run;
+    const ravel__chat *chat = g->chat;
+    for (int i = 0; i < RAVEL__SPECIALS; i++)
+        if (chat->tokenizer->special_texts[i])
+            ravel__jinja_set(run, ravel__special_names[i], ravel__jinja_text(run, chat->tokenizer->special_texts[i]));
+    static const char *const lists[] = {"tools", "documents"};
+    for (int i = 0; i < 2; i++) {
+        const ravel_json_node *n = row_member(chat, lists[i]);
+        ravel__jinja_set(run, lists[i], n ? ravel__jinja_from_json(run, chat->doc, n, 0) : ravel__jinja_none());
+    }
+    if (chat->variables) set_members(run, chat->variables, ravel_json_root(chat->variables));
+    set_members(run, chat->doc, row_member(chat, "chat_template_kwargs"));
+    g->messages = ravel__jinja_new_list(run, JINJA_LIST, (int32_t)chat->count);
+    for (size_t i = 0; i < chat->count && !run->failed; i++) {
+        jinja_value message = with_thoughts(run, message_value(run, chat, i));
+        disown_roles(message);
+        ravel__jinja_push(run, g->messages, message);
+    }
+}
+
+/* The first `count` messages. */
+static ravel_status render(const writing *g, size_t count, int open) {
+    jinja_run *run = &g->w->run;
+    jinja_value list = ravel__jinja_new_list(run, JINJA_LIST, 0);
+    if (!run->failed) *list.as.list = (jinja_list){g->messages.as.list->items, (int32_t)count, (int32_t)count};
+    ravel__jinja_set(run, "messages", list);
+    ravel__jinja_set(run, "add_generation_prompt", ravel__jinja_bool(open));
+    return ravel__jinja_render(run);
+}
+
+/* ---- runs of owners ------------------------------------------------------------------------------------- */
+
+/* Of a rendered text: where owned bytes end and the template's own text at its end begins. */
+static size_t own_tail(const jinja_output *out) {
+    const jinja_owned *owned = out->owned.at;
+    size_t n = out->owned_count;
+    while (n && owned[n - 1].owner == 0) n--;
+    return n ? owned[n - 1].end : 0;
+}
+
+typedef struct place {
+    size_t before, begin, end, after; /* the last owned byte before, the message's own, the next owned byte after */
+} place;
+
+/* Where the bytes of message `index` stand; 0: none is in the text. */
+static int find_message(const jinja_owned *owned, size_t count, size_t bytes, size_t index, place *p) {
+    int16_t owner = (int16_t)(index + 1);
+    size_t from = 0, found = 0;
+    *p = (place){0, 0, 0, bytes};
+    for (size_t i = 0; i < count; from = owned[i++].end) {
+        if (owned[i].owner == owner) {
+            if (!found++) p->begin = from;
+            p->end = owned[i].end;
+            p->after = bytes;
+        } else if (owned[i].owner && !found) {
+            p->before = owned[i].end;
+        } else if (owned[i].owner && p->after == bytes) {
+            p->after = from;
         }
     }
-    if (index <= last_question(w) || (index + 1 < w->count && thoughts.bytes == 0))
-        return put_turn(w, RAVEL__ASSISTANT, &content, 1);
-    view parts[] = {text_view("<think>\n"), cut_lines(skip_lines(thoughts)), text_view("\n</think>\n\n"),
-                    skip_lines(content)};
-    return put_turn(w, RAVEL__ASSISTANT, parts, 4);
+    return found > 0;
 }
 
-static ravel_status put_answer(const writing *w, size_t index) {
-    RAVEL_ASSERT(index < w->count && w->messages[index].role == RAVEL__ASSISTANT);
-    const ravel_chat_format *f = w->format;
-    view content = content_of(w, &w->messages[index]);
-    if (f->think_rule == RAVEL__THINK_QWEN3) return put_qwen3_answer(w, index);
-    size_t close =
-        f->think_rule == RAVEL__THINK_KEEP ? SIZE_MAX : find(content, "</think>", f->think_rule == RAVEL__THINK_DROP);
-    if (close != SIZE_MAX) content = after(content, close + strlen("</think>"));
-    int begins = !(f->flags & RAVEL__CHAT_AFTER_USER) || follows_user(w, index);
-    return put_marked(w, begins ? f->before[RAVEL__ASSISTANT] : "", RAVEL__ASSISTANT, &content, 1);
+static size_t common(const char *a, size_t a_bytes, const char *b, size_t b_bytes) {
+    size_t n = 0;
+    while (n < a_bytes && n < b_bytes && a[n] == b[n]) n++;
+    while (n && n < a_bytes && ((unsigned char)a[n] & 0xc0) == 0x80) n--; /* whole characters */
+    return n;
 }
 
-/* ---- the conversation ----------------------------------------------------------------------------------- */
+/* ---- headers -------------------------------------------------------------------------------------------- */
 
-static ravel_status put_all_systems(const writing *w) {
-    ravel_status status = RAVEL_OK;
-    int more = 0;
-    for (size_t i = 0; i < w->count && !status; i++) {
-        if (w->messages[i].role != RAVEL__SYSTEM) continue;
-        if (more++) status = put_text(w, "\n\n");
-        if (!status) status = put(w, content_of(w, &w->messages[i]));
-    }
-    return status;
-}
-
-/* What comes before the first turn. */
-static ravel_status put_front(const writing *w) {
-    const ravel_chat_format *f = w->format;
-    int first_is_system = w->count && w->messages[0].role == RAVEL__SYSTEM;
-    ravel_status status =
-        f->flags & RAVEL__CHAT_BOS ? put_token(w, ravel_tokenizer_bos(w->tokenizer), "bos") : RAVEL_OK;
+static ravel_status keep_tail(const writing *g, size_t *at, size_t *bytes) {
+    const jinja_output *out = g->w->run.out;
+    size_t from = own_tail(out);
+    *at = g->w->header_bytes;
+    *bytes = out->bytes - from;
+    ravel_status status = ravel__buffer_reserve(&g->w->header_text, g->w->run.allocator, (int64_t)(*at + *bytes + 1), 1,
+                                                "a chat template's turns", g->err);
     if (status) return status;
-    if (f->system_rule == RAVEL__SYSTEM_TURN && f->system_default && !first_is_system) {
-        view text = text_view(f->system_default);
-        return put_turn(w, RAVEL__SYSTEM, &text, 1);
-    }
-    if (f->system_rule == RAVEL__SYSTEM_PREAMBLE) {
-        view parts[] = {text_view(f->system_default), first_is_system ? content_of(w, &w->messages[0]) : (view){"", 0}};
-        return put_turn(w, RAVEL__SYSTEM, parts, 2);
-    }
-    if (f->system_rule == RAVEL__SYSTEM_FRONT)
-        for (size_t i = w->count; i-- > 0;)
-            if (w->messages[i].role == RAVEL__SYSTEM) return put(w, content_of(w, &w->messages[i]));
-    return f->system_rule == RAVEL__SYSTEM_JOINED ? put_all_systems(w) : RAVEL_OK;
-}
-
-static ravel_status put_system(const writing *w, size_t index) {
-    RAVEL_ASSERT(index < w->count && w->messages[index].role == RAVEL__SYSTEM);
-    int rule = w->format->system_rule;
-    if (rule == RAVEL__SYSTEM_FRONT || rule == RAVEL__SYSTEM_JOINED ||
-        (index == 0 && (rule == RAVEL__SYSTEM_PREAMBLE || rule == RAVEL__SYSTEM_LAST_USER)))
-        return RAVEL_OK;
-    if (rule == RAVEL__SYSTEM_NONE || rule == RAVEL__SYSTEM_LAST_USER)
-        return ravel_error_set(w->err, RAVEL_E_DATA, "message %zu: the chat format %s has no system messages%s",
-                               index + 1, w->format->name, rule == RAVEL__SYSTEM_NONE ? "" : " but the first");
-    view content = content_of(w, &w->messages[index]);
-    return put_turn(w, RAVEL__SYSTEM, &content, 1);
-}
-
-static ravel_status put_user(const writing *w, size_t index) {
-    RAVEL_ASSERT(index < w->count && w->messages[index].role == RAVEL__USER);
-    view content = content_of(w, &w->messages[index]);
-    const ravel__message *first = &w->messages[0];
-    if (w->format->system_rule == RAVEL__SYSTEM_LAST_USER && index + 1 == w->count && first->role == RAVEL__SYSTEM) {
-        view parts[] = {content_of(w, first), text_view("\n\n"), content};
-        return put_turn(w, RAVEL__USER, parts, 3);
-    }
-    return put_turn(w, RAVEL__USER, &content, 1);
-}
-
-static ravel_status check_order(const writing *w) {
-    size_t turn = 0;
-    if (!(w->format->flags & RAVEL__CHAT_ALTERNATE)) return RAVEL_OK;
-    for (size_t i = 0; i < w->count; i++) {
-        if (w->messages[i].role == RAVEL__SYSTEM) continue; /* refused elsewhere, where it is */
-        if ((w->messages[i].role == RAVEL__USER) != (turn++ % 2 == 0))
-            return ravel_error_set(w->err, RAVEL_E_DATA,
-                                   "message %zu: in the chat format %s user and assistant must alternate, the user "
-                                   "first",
-                                   i + 1, w->format->name);
-    }
+    memcpy((char *)g->w->header_text.at + *at, (char *)out->text.at + from, *bytes);
+    g->w->header_bytes += *bytes;
     return RAVEL_OK;
 }
 
-/* The beginning of an answer that is to come. */
-static ravel_status put_open(const writing *w) {
-    int flags = w->format->flags, user = follows_user(w, w->count);
-    if ((flags & RAVEL__CHAT_AFTER_USER && !user) || (flags & RAVEL__CHAT_OPENED && user)) return RAVEL_OK;
-    return put_text(w, w->format->answer);
+/* Renders for a header; a template that refuses so few messages leaves it unknown. */
+static ravel_status keep_rendered(const writing *g, size_t count, int open, size_t *at, size_t *bytes, int *has) {
+    jinja_run *run = &g->w->run;
+    ravel_error *err = run->err, quiet = RAVEL_ERROR_INIT;
+    run->err = &quiet;
+    ravel_status status = render(g, count, open);
+    run->err = err;
+    *has = status == RAVEL_OK;
+    run->failed = status == RAVEL_E_MEMORY ? status : RAVEL_OK;
+    if (status == RAVEL_E_MEMORY) return ravel_error_set(g->err, status, "%s", quiet.message);
+    return *has ? keep_tail(g, at, bytes) : RAVEL_OK;
 }
 
-ravel_status ravel__chat_write(const ravel_chat_format *format, const ravel_tokenizer *tokenizer,
-                               const ravel__message *messages, size_t count, int open, ravel__script *script,
-                               const ravel_allocator *allocator, ravel_error *err) {
-    static ravel_status (*const put_role[RAVEL__ROLES])(const writing *, size_t) = {put_system, put_user, put_answer};
-    const writing w = {format, tokenizer, messages, count, script, allocator, err};
+static const char *role_before(const writing *g, size_t index, int *calls) {
+    *calls = 0;
+    if (!index) return NULL;
+    const jinja_value message = g->messages.as.list->items[index - 1];
+    const jinja_value *role = message.kind == JINJA_DICT ? ravel__jinja_find_text(message.as.dict, "role") : NULL;
+    const jinja_value *tools =
+        message.kind == JINJA_DICT ? ravel__jinja_find_text(message.as.dict, "tool_calls") : NULL;
+    *calls = tools && ravel__jinja_true(*tools);
+    if (!role || role->kind != JINJA_STRING) return "";
+    for (size_t i = 0; i < index; i++) { /* the first message with this role stands for the word */
+        const jinja_value *other = ravel__jinja_find_text(g->messages.as.list->items[i].as.dict, "role");
+        if (other && ravel__jinja_equal(&g->w->run, *other, *role)) return other->as.string->at;
+    }
+    return role->as.string->at;
+}
+
+/* The header of message `index`, rendered if its kind is new. */
+static ravel_status header_of(const writing *g, size_t index, header *found) {
+    ravel__chat_writer *w = g->w;
+    header h = {.role = NULL};
+    h.role = role_before(g, index, &h.follows_calls);
+    const header *known = w->headers.at;
+    for (size_t i = 0; i < w->header_count; i++)
+        if (known[i].role == h.role && known[i].follows_calls == h.follows_calls) return *found = known[i], RAVEL_OK;
+    ravel_status status = keep_rendered(g, index, 1, &h.open_at, &h.open, &h.has_open);
+    if (!status) status = keep_rendered(g, index + 1, 0, &h.close_at, &h.close, &h.has_close);
+    if (!status)
+        status = ravel__buffer_reserve(&w->headers, w->run.allocator, (int64_t)w->header_count + 1, sizeof h,
+                                       "a chat template's turns", g->err);
+    if (status) return status;
+    ((header *)w->headers.at)[w->header_count++] = h;
+    *found = h;
+    return RAVEL_OK;
+}
+
+/* ---- answers -------------------------------------------------------------------------------------------- */
+
+static int is_special(const ravel_tokenizer *t, int32_t id) {
+    return id == t->eos || ravel_tokenizer_is_special(t, id);
+}
+
+/* The bytes of text[bytes] up to the end of its last special token; if there is none, without white space at the end. */
+static size_t turn_end(const ravel_tokenizer *t, const char *text, size_t bytes) {
+    size_t end = 0;
+    for (int kind = 0; kind < 2; kind++) {
+        size_t begin, stop, from = 0;
+        int32_t id;
+        int flags;
+        while (from < bytes && ravel__added_find(&t->added[kind], text, bytes, from, &begin, &stop, &id, &flags)) {
+            if (is_special(t, id) && stop > end) end = stop;
+            from = stop > from ? stop : from + 1;
+        }
+    }
+    return end ? end : bytes - ravel__spaces_before(text, bytes);
+}
+
+static ravel_status note_answer(const writing *g, size_t begin, size_t end) {
+    ravel__script *s = g->script;
+    const ravel__answer *last = s->answers.at;
+    if (s->answer_count && begin < last[s->answer_count - 1].end) begin = last[s->answer_count - 1].end;
+    if (begin >= end) return RAVEL_OK;
+    ravel_status status = ravel__buffer_reserve(&s->answers, g->allocator, (int64_t)s->answer_count + 1,
+                                                sizeof(ravel__answer), "a text", g->err);
+    if (!status) ((ravel__answer *)s->answers.at)[s->answer_count++] = (ravel__answer){begin, end};
+    return status;
+}
+
+static ravel_status find_answer(const writing *g, const jinja_owned *owned, size_t owned_count, size_t index) {
+    const char *text = g->script->text.at;
+    place p;
+    header h;
+    if (!find_message(owned, owned_count, g->script->bytes, index, &p)) return RAVEL_OK; /* an empty answer */
+    ravel_status status = header_of(g, index, &h);
+    if (status) return status;
+    const char *tails = g->w->header_text.at;
+    size_t begin = p.begin, end = p.end;
+    if (h.has_open) begin = p.before + common(text + p.before, p.begin - p.before, tails + h.open_at, h.open);
+    size_t alike = p.after - p.end;
+    if (h.has_close && p.after < g->script->bytes) alike = common(text + p.end, alike, tails + h.close_at, h.close);
+    end += turn_end(g->chat->tokenizer, text + p.end, alike);
+    return note_answer(g, begin, end);
+}
+
+/* By the template's own marks: pairs of begin and end. */
+static ravel_status take_marks(const writing *g, const size_t *marks, size_t count) {
+    ravel_status status = RAVEL_OK;
+    for (size_t i = 0; i + 1 < count && !status; i += 2) status = note_answer(g, marks[i], marks[i + 1]);
+    return status;
+}
+
+static ravel_status find_answers(const writing *g) {
+    jinja_output *out = g->w->run.out;
+    if (out->mark_count) return take_marks(g, out->marks.at, out->mark_count);
+    size_t count = out->owned_count;
+    ravel_status status = ravel__buffer_reserve(&g->w->owned, g->w->run.allocator, (int64_t)count + 1,
+                                                sizeof(jinja_owned), "a text", g->err);
+    if (status) return status;
+    if (count) memcpy(g->w->owned.at, out->owned.at, count * sizeof(jinja_owned)); /* headers are rendered next */
+    g->w->header_count = g->w->header_bytes = 0;
+    for (size_t i = 0; i < g->chat->count && !status; i++)
+        if (g->chat->messages[i].is_answer) status = find_answer(g, g->w->owned.at, count, i);
+    return status;
+}
+
+ravel_status ravel__chat_write(ravel__chat_writer *w, const ravel__chat *chat, int open, int find,
+                               ravel__script *script, const ravel_allocator *allocator, ravel_error *err) {
+    writing g = {.w = w, .chat = chat, .script = script, .allocator = allocator, .err = err};
+    const jinja_template *t =
+        chat->format->tools && row_member(chat, "tools") ? chat->format->tools : chat->format->plain;
+    RAVEL_ASSERT(t && chat->tokenizer);
     script->bytes = script->answer_count = 0;
-    RAVEL_ASSERT(format->tail && format->answer);
-    ravel_status status = check_order(&w);
-    if (!status) status = put_front(&w);
-    for (size_t i = 0; i < count && !status; i++) status = put_role[messages[i].role](&w, i);
-    return status || !open ? status : put_open(&w);
+    ravel_status status = ravel__jinja_begin(&w->run, t, chat->now ? chat->now : (int64_t)time(NULL), err);
+    if (!status) set_variables(&g);
+    if (!status) status = w->run.failed;
+    if (!status) status = render(&g, chat->count, open);
+    if (!status) status = ravel__script_put(script, w->run.out->text.at, w->run.out->bytes, allocator, err);
+    return status || !find ? status : find_answers(&g);
 }

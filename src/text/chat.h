@@ -1,7 +1,7 @@
-/* A conversation as the text of a chat format.
+/* A conversation as the text of a chat template, and where its answers stand.
  *
- *     chat_formats.c   the table: markers of each family, and the digests of the templates it was compared with
- *     chat.c           messages --> text, and which parts of it are answers
+ *     chat_formats.c   formats that are chosen by name: templates of our own
+ *     chat.c           messages --jinja/--> text, whose bytes know the message that they came from; answers by that
  *     rows.c           JSON rows --> messages or texts --> tokens and a loss mask */
 #ifndef RAVEL_TEXT_CHAT_H
 #define RAVEL_TEXT_CHAT_H
@@ -9,50 +9,24 @@
 #include <ravel/chat.h>
 
 #include "base/buffer.h"
-
-enum { RAVEL__SYSTEM, RAVEL__USER, RAVEL__ASSISTANT, RAVEL__ROLES };
-
-/* Where the text of a system message goes. */
-typedef enum ravel__system_rule {
-    RAVEL__SYSTEM_TURN,     /* a turn like the others; where the first is none, one with `system_default` comes first */
-    RAVEL__SYSTEM_PREAMBLE, /* the first turn is always a system turn, and begins with `system_default` */
-    RAVEL__SYSTEM_FRONT,    /* the last system message of all, before the first turn and without markers */
-    RAVEL__SYSTEM_JOINED,   /* all system messages, there and so, with a blank line between them */
-    RAVEL__SYSTEM_LAST_USER, /* if it is the first message: in the last turn, if that is the user's, before its text */
-    RAVEL__SYSTEM_NONE       /* refused */
-} ravel__system_rule;
-
-/* What happens to "<think>...</think>" in answers. */
-typedef enum ravel__think_rule {
-    RAVEL__THINK_KEEP,
-    RAVEL__THINK_DROP,       /* text before the last </think> is removed */
-    RAVEL__THINK_DROP_FIRST, /* text before the first </think> is removed */
-    RAVEL__THINK_QWEN3       /* as DROP before the last question; after it thoughts are written in a fixed form */
-} ravel__think_rule;
-
-enum {
-    RAVEL__CHAT_BOS = 1,        /* the bos token goes first */
-    RAVEL__CHAT_TRIM = 2,       /* white space around contents goes */
-    RAVEL__CHAT_ALTERNATE = 4,  /* user and assistant must alternate, the user first */
-    RAVEL__CHAT_AFTER_USER = 8, /* what begins an answer is written after a user's turn only */
-    RAVEL__CHAT_OPENED = 16     /* `after` of a user's turn begins the answer; `answer` is for other turns */
-};
+#include "text/jinja/jinja.h"
 
 struct ravel_chat_format {
-    const char *name;
-    int32_t flags, system_rule, think_rule;
-    const char *system_default;       /* NULL: none */
-    const char *before[RAVEL__ROLES]; /* markers before a turn's content */
-    const char *after[RAVEL__ROLES]; /* and after it, as far as they end the turn: an answer learns them; "\1" is eos */
-    const char *tail;                /* after every turn, never learnt */
-    const char *answer;              /* begins an answer that is to be generated */
-    const uint64_t *digests;         /* of templates that were compared with this row, 0 ends */
+    const ravel_allocator *allocator;
+    jinja_template *plain, *tools; /* tools: for rows with tools; NULL: plain does both */
+    char name[64];
 };
 
+/* tool_text may be NULL. */
+ravel_status ravel__chat_format_create(const char *name, const char *text, size_t bytes, const char *tool_text,
+                                       size_t tool_bytes, const ravel_allocator *allocator, ravel_chat_format **format,
+                                       ravel_error *err);
+
 typedef struct ravel__message {
-    int role;
-    const char *content, *reasoning; /* reasoning: NULL where it is not a field of its own */
-    size_t bytes, reasoning_bytes;
+    const ravel_json_node *object; /* as the row has it; NULL: role and content make one */
+    const char *role, *content;
+    size_t bytes;
+    int is_answer; /* role assistant */
 } ravel__message;
 
 /* Bytes begin .. end of the text are an answer. */
@@ -65,19 +39,39 @@ typedef struct ravel__script {
     size_t bytes, answer_count;
 } ravel__script;
 
-/* Writes messages[count]; `open` adds the beginning of an answer. */
-ravel_status ravel__chat_write(const ravel_chat_format *format, const ravel_tokenizer *tokenizer,
-                               const ravel__message *messages, size_t count, int open, ravel__script *script,
-                               const ravel_allocator *allocator, ravel_error *err);
+/* What a conversation is written from. */
+typedef struct ravel__chat {
+    const ravel_chat_format *format;
+    const ravel_tokenizer *tokenizer;
+    const ravel_json *doc;       /* of the messages and of `row` */
+    const ravel_json_node *row;  /* its tools, documents and chat_template_kwargs become variables; NULL: none */
+    const ravel_json *variables; /* more of them, an object; NULL: none */
+    const ravel__message *messages;
+    size_t count;
+    int64_t now;
+} ravel__chat;
+
+/* One thread's memory for writing conversations. */
+typedef struct ravel__chat_writer {
+    jinja_run run;
+    ravel__buffer owned;   /* jinja_owned of the whole text */
+    ravel__buffer headers; /* what was found once per kind of turn, see chat.c */
+    size_t header_count;
+    ravel__buffer header_text;
+    size_t header_bytes;
+} ravel__chat_writer;
+
+void ravel__chat_writer_init(ravel__chat_writer *w, const ravel_allocator *allocator);
+void ravel__chat_writer_free(ravel__chat_writer *w);
+
+/* Writes the messages; `open` adds the beginning of an answer, `find` looks for answers. */
+ravel_status ravel__chat_write(ravel__chat_writer *w, const ravel__chat *chat, int open, int find,
+                               ravel__script *script, const ravel_allocator *allocator, ravel_error *err);
 ravel_status ravel__script_put(ravel__script *script, const char *text, size_t bytes, const ravel_allocator *allocator,
                                ravel_error *err);
 
-/* The end of every sentence about what is left to transformers. */
+/* The end of every sentence about a tokenizer that is left to transformers. */
 #define RAVEL__BRIDGE \
     "prepare the data with transformers instead: python -m ravel.prepare --model FOLDER chat.jsonl out.jsonl"
-/* The same of prompts. */
-#define RAVEL__BRIDGE_PROMPTS                                                                                       \
-    "prepare the data with transformers instead: python -m ravel.prepare --model FOLDER --prompts questions.jsonl " \
-    "out.jsonl"
 
 #endif

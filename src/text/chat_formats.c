@@ -1,181 +1,142 @@
-/* The table of chat formats. A digest is listed where the row was compared with that template by transformers, on the
- * conversations of tests/golden/chat. */
+/* Chat formats by name, for folders without a chat template: a template of our own per row, which writes what the
+ * family's own template writes for conversations without tools (tests/golden/chat has their texts). */
 #include "text/chat.h"
 
-#include "base/assert.h"
-#include "base/hash.h"
+#include "base/file.h"
 
-#include <inttypes.h>
 #include <string.h>
+#include <sys/stat.h>
 
-#define IM_START(role) "<|im_start|>" role "\n"
-/* clang-format off */
-#define CHATML_BEFORE  {IM_START("system"), IM_START("user"), IM_START("assistant")}
-#define CHATML_AFTER   {"<|im_end|>", "<|im_end|>", "<|im_end|>"}
-#define HEADER(role)   "<|start_header_id|>" role "<|end_header_id|>\n\n"
-#define LLAMA3_BEFORE  {HEADER("system"), HEADER("user"), HEADER("assistant")}
-#define LLAMA3_AFTER   {"<|eot_id|>", "<|eot_id|>", "<|eot_id|>"}
-#define DIGESTS(...)   (const uint64_t[]){__VA_ARGS__, 0}
-/* clang-format on */
+#define EACH      "{% for m in messages %}"
+#define END       "{% endfor %}"
+#define ASK(text) "{% if add_generation_prompt %}{{ '" text "' }}{% endif %}"
 
-static const ravel_chat_format formats[] = {
-    {.name = "chatml",
-     .before = CHATML_BEFORE,
-     .after = CHATML_AFTER,
-     .tail = "\n",
-     .answer = IM_START("assistant"),
-     .digests = DIGESTS(0x6cc6a9f21b834185, 0xb253629eb03e37dc, 0xea32ce80857052b6)},
-    {.name = "smollm2",
-     .system_default = "You are a helpful AI assistant named SmolLM, trained by Hugging Face",
-     .before = CHATML_BEFORE,
-     .after = CHATML_AFTER,
-     .tail = "\n",
-     .answer = IM_START("assistant"),
-     .digests = DIGESTS(0x1068428127f2c372)},
-    {.name = "qwen2",
-     .system_default = "You are a helpful assistant.",
-     .before = CHATML_BEFORE,
-     .after = CHATML_AFTER,
-     .tail = "\n",
-     .answer = IM_START("assistant"),
-     .digests = DIGESTS(0x50f979ef0f3d8432)},
-    {.name = "qwen2.5",
-     .system_default = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
-     .before = CHATML_BEFORE,
-     .after = CHATML_AFTER,
-     .tail = "\n",
-     .answer = IM_START("assistant"),
-     .digests = DIGESTS(0xe373f9b3924f6f9c)},
-    {.name = "qwen3",
-     .think_rule = RAVEL__THINK_QWEN3,
-     .before = CHATML_BEFORE,
-     .after = CHATML_AFTER,
-     .tail = "\n",
-     .answer = IM_START("assistant"),
-     .digests = DIGESTS(0xcf4cef986a69765e)},
-    {.name = "llama3",
-     .flags = RAVEL__CHAT_BOS | RAVEL__CHAT_TRIM,
-     .before = LLAMA3_BEFORE,
-     .after = LLAMA3_AFTER,
-     .tail = "",
-     .answer = HEADER("assistant"),
-     .digests = DIGESTS(0x70e9eeefd1e78dcc)},
-    {.name = "llama3.1",
-     .flags = RAVEL__CHAT_BOS | RAVEL__CHAT_TRIM,
-     .system_rule = RAVEL__SYSTEM_PREAMBLE,
-     .system_default = "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n",
-     .before = LLAMA3_BEFORE,
-     .after = LLAMA3_AFTER,
-     .tail = "",
-     .answer = HEADER("assistant"),
-     .digests = DIGESTS(0x991a348db1152dda)},
-    {.name = "deepseek-r1",
-     .flags = RAVEL__CHAT_BOS,
-     .system_rule = RAVEL__SYSTEM_FRONT,
-     .think_rule = RAVEL__THINK_DROP,
-     .before = {"", "<｜User｜>", "<｜Assistant｜>"},
-     .after = {"", "", "<｜end▁of▁sentence｜>"},
-     .tail = "",
-     .answer = "<｜Assistant｜>",
-     .digests = DIGESTS(0xf0bd2adb04a1e23a)},
-    {.name = "deepseek-r1-think",
-     .flags = RAVEL__CHAT_BOS,
-     .system_rule = RAVEL__SYSTEM_FRONT,
-     .think_rule = RAVEL__THINK_DROP,
-     .before = {"", "<｜User｜>", "<｜Assistant｜>"},
-     .after = {"", "", "<｜end▁of▁sentence｜>"},
-     .tail = "",
-     .answer = "<｜Assistant｜><think>\n",
-     .digests = DIGESTS(0xaf40ced2e9d983d9)},
-    {.name = "deepseek-v3",
-     .flags = RAVEL__CHAT_BOS | RAVEL__CHAT_OPENED,
-     .system_rule = RAVEL__SYSTEM_JOINED,
-     .before = {"", "<｜User｜>", ""},
-     .after = {"", "<｜Assistant｜>", "<｜end▁of▁sentence｜>"},
-     .tail = "",
-     .answer = "<｜Assistant｜>",
-     .digests = DIGESTS(0x22149752f8661c43, 0x8a7d29bc99ac0693)},
-    {.name = "deepseek-r1-0528",
-     .flags = RAVEL__CHAT_BOS | RAVEL__CHAT_OPENED,
-     .system_rule = RAVEL__SYSTEM_JOINED,
-     .think_rule = RAVEL__THINK_DROP,
-     .before = {"", "<｜User｜>", ""},
-     .after = {"", "<｜Assistant｜>", "<｜end▁of▁sentence｜>"},
-     .tail = "",
-     .answer = "<｜Assistant｜>",
-     .digests = DIGESTS(0x1c21aece1d7430f1, 0xd0629527be138187, 0xe29ed3bb0a1aaa5e, 0x91708bc31369e496)},
-    {.name = "deepseek-v3.1",
-     .flags = RAVEL__CHAT_BOS | RAVEL__CHAT_AFTER_USER,
-     .system_rule = RAVEL__SYSTEM_JOINED,
-     .think_rule = RAVEL__THINK_DROP_FIRST,
-     .before = {"", "<｜User｜>", "<｜Assistant｜></think>"},
-     .after = {"", "", "<｜end▁of▁sentence｜>"},
-     .tail = "",
-     .answer = "<｜Assistant｜></think>",
-     .digests = DIGESTS(0xb5a2b7fa20d1f4c2)},
-    {.name = "mistral-v2",
-     .flags = RAVEL__CHAT_BOS | RAVEL__CHAT_ALTERNATE,
-     .system_rule = RAVEL__SYSTEM_NONE,
-     .before = {"", "[INST] ", ""},
-     .after = {"", " [/INST]", "\1"},
-     .tail = "",
-     .answer = "",
-     .digests = DIGESTS(0x1ebdf8007e427591)},
-    {.name = "mistral-nemo",
-     .flags = RAVEL__CHAT_BOS | RAVEL__CHAT_ALTERNATE,
-     .system_rule = RAVEL__SYSTEM_LAST_USER,
-     .before = {"", "[INST]", ""},
-     .after = {"", "[/INST]", "\1"},
-     .tail = "",
-     .answer = "",
-     .digests = DIGESTS(0x7ca8071e1ee93044)},
+/* ---- ChatML: <|im_start|>role, a line end, the content, <|im_end|> ----------------------------------------- */
+
+#define IM_DEFAULT(text) \
+    "{% if loop.first and m.role != 'system' %}{{ '<|im_start|>system\\n" text "<|im_end|>\\n' }}{% endif %}"
+#define IM_TURN        "{{ '<|im_start|>' ~ m.role ~ '\\n' ~ m.content ~ '<|im_end|>\\n' }}"
+#define IM_ASK         ASK("<|im_start|>assistant\\n")
+#define CHATML(before) EACH before IM_TURN END IM_ASK
+
+/* Thoughts of answers before the last question go; after it they are written in a fixed form. */
+#define QWEN3                                                                                                  \
+    "{% set q = namespace(at=messages|length - 1, found=false) %}"                                             \
+    "{% for m in messages[::-1] %}"                                                                            \
+    "{% if not q.found and m.role == 'user' and not (m.content.startswith('<tool_response>')"                  \
+    " and m.content.endswith('</tool_response>')) %}"                                                          \
+    "{% set q.found = true %}{% set q.at = loop.revindex0 %}{% endif %}{% endfor %}" EACH                      \
+    "{% if m.role != 'assistant' %}" IM_TURN "{% else %}"                                                      \
+    "{% set text = m.content %}{% set thought = m.reasoning_content %}"                                        \
+    "{% if thought is not string %}{% set thought = '' %}"                                                     \
+    "{% if '</think>' in text %}"                                                                              \
+    "{% set thought = text.split('</think>')[0].rstrip('\\n').split('<think>')[-1].lstrip('\\n') %}"           \
+    "{% set text = text.split('</think>')[-1].lstrip('\\n') %}{% endif %}{% endif %}"                          \
+    "{{ '<|im_start|>assistant\\n' }}"                                                                         \
+    "{% if loop.index0 > q.at and (loop.last or thought) %}"                                                   \
+    "{{ '<think>\\n' ~ thought.strip('\\n') ~ '\\n</think>\\n\\n' ~ text.lstrip('\\n') }}{% else %}{{ text }}" \
+    "{% endif %}{{ '<|im_end|>\\n' }}{% endif %}" END IM_ASK
+
+/* ---- Llama 3: a header with the role, the content without white space around it, <|eot_id|> ---------------- */
+
+#define HEADER(role)  "'<|start_header_id|>' ~ " role " ~ '<|end_header_id|>\\n\\n'"
+#define LLAMA_TURN    "{{ " HEADER("m.role") " ~ m.content|trim ~ '<|eot_id|>' }}"
+#define LLAMA_ASK     "{% if add_generation_prompt %}{{ " HEADER("'assistant'") " }}{% endif %}"
+#define LLAMA31_FRONT "Cutting Knowledge Date: December 2023\\nToday Date: 26 Jul 2024\\n\\n"
+#define LLAMA31                                                                                                        \
+    "{{ bos_token }}{% set s = messages and messages[0].role == 'system' %}"                                           \
+    "{{ " HEADER("'system'") " ~ '" LLAMA31_FRONT "' ~ (messages[0].content|trim if s else '') ~ '<|eot_id|>' }}" EACH \
+                             "{% if not (loop.first and s) %}" LLAMA_TURN "{% endif %}" END LLAMA_ASK
+
+/* ---- DeepSeek: <｜User｜>, <｜Assistant｜>, <｜end▁of▁sentence｜> ------------------------------------------- */
+
+#define EOS "<｜end▁of▁sentence｜>"
+#define ALL_SYSTEMS \
+    "{{ bos_token }}{{ messages|selectattr('role', 'equalto', 'system')|map(attribute='content')|join('\\n\\n') }}"
+#define R1(ask)                                                                                 \
+    "{{ bos_token }}{% for m in messages if m.role == 'system' %}"                              \
+    "{% if loop.last %}{{ m.content }}{% endif %}{% endfor %}" EACH                             \
+    "{% if m.role == 'user' %}{{ '<｜User｜>' ~ m.content }}{% elif m.role == 'assistant' %}" \
+    "{{ '<｜Assistant｜>' ~ m.content.split('</think>')[-1] ~ '" EOS "' }}{% endif %}" END      \
+    ASK(ask)
+#define V3(answer)                                                                                              \
+    ALL_SYSTEMS                                                                                                 \
+    "{% set last = namespace(user=false) %}" EACH                                                               \
+    "{% if m.role == 'user' %}{% set last.user = true %}{{ '<｜User｜>' ~ m.content ~ '<｜Assistant｜>' }}" \
+    "{% elif m.role == 'assistant' %}{% set last.user = false %}{{ " answer " ~ '" EOS "' }}{% endif %}" END    \
+    "{% if add_generation_prompt and not last.user %}{{ '<｜Assistant｜>' }}{% endif %}"
+#define V31                                                                                                     \
+    ALL_SYSTEMS                                                                                                 \
+    "{% set last = namespace(user=false) %}" EACH                                                               \
+    "{% if m.role == 'user' %}{% set last.user = true %}{{ '<｜User｜>' ~ m.content }}"                       \
+    "{% elif m.role == 'assistant' %}{{ '<｜Assistant｜></think>' if last.user }}{% set last.user = false %}" \
+    "{{ m.content.split('</think>', 1)[-1] ~ '" EOS "' }}{% endif %}" END                                       \
+    "{% if add_generation_prompt and last.user %}{{ '<｜Assistant｜></think>' }}{% endif %}"
+
+/* ---- Mistral: [INST] question [/INST] answer, eos ------------------------------------------------------- */
+
+#define TURNS                                                                                                        \
+    "{% set n = namespace(turn=0) %}" EACH "{% if m.role != 'system' and (m.role == 'user') != (n.turn % 2 == 0) %}" \
+    "{{ raise_exception('user and assistant must alternate, the user first') }}{% endif %}"                          \
+    "{% if m.role != 'system' %}{% set n.turn = n.turn + 1 %}{% endif %}" END "{{ bos_token }}"
+#define NO_SYSTEM(what) "{{ raise_exception('there are no system messages" what "') }}"
+
+static const struct {
+    const char *name, *text;
+} formats[] = {
+    {"chatml", CHATML("")},
+    {"smollm2", CHATML(IM_DEFAULT("You are a helpful AI assistant named SmolLM, trained by Hugging Face"))},
+    {"qwen2", CHATML(IM_DEFAULT("You are a helpful assistant."))},
+    {"qwen2.5", CHATML(IM_DEFAULT("You are Qwen, created by Alibaba Cloud. You are a helpful assistant."))},
+    {"qwen3", QWEN3},
+    {"llama3", "{{ bos_token }}" EACH LLAMA_TURN END LLAMA_ASK},
+    {"llama3.1", LLAMA31},
+    {"deepseek-r1", R1("<｜Assistant｜>")},
+    {"deepseek-r1-think", R1("<｜Assistant｜><think>\\n")},
+    {"deepseek-v3", V3("m.content")},
+    {"deepseek-r1-0528", V3("m.content.split('</think>')[-1]")},
+    {"deepseek-v3.1", V31},
+    {"mistral-v2",
+     TURNS EACH "{% if m.role == 'user' %}{{ '[INST] ' ~ m.content ~ ' [/INST]' }}{% elif m.role == 'assistant' %}"
+                "{{ m.content ~ eos_token }}{% else %}" NO_SYSTEM("") "{% endif %}" END},
+    {"mistral-nemo",
+     TURNS EACH "{% if m.role == 'user' %}{{ '[INST]' ~ (messages[0].content ~ '\\n\\n' if loop.last and "
+                "messages[0].role == 'system' else '') ~ m.content ~ '[/INST]' }}{% elif m.role == 'assistant' %}"
+                "{{ m.content ~ eos_token }}{% elif not loop.first %}" NO_SYSTEM(" but the first") "{% endif %}" END},
 };
 enum { FORMATS = sizeof formats / sizeof *formats };
 
-const ravel_chat_format *ravel_chat_format_at(int32_t index) {
-    return index >= 0 && index < FORMATS ? &formats[index] : NULL;
+const char *ravel_chat_format_at(int32_t index) {
+    return index >= 0 && index < FORMATS ? formats[index].name : NULL;
 }
 
-const ravel_chat_format *ravel_chat_format_named(const char *name) {
+static ravel_status no_such_format(const char *name, ravel_error *err) {
+    char list[512] = "";
+    for (int i = 0; i < FORMATS; i++) {
+        size_t used = strlen(list);
+        strncat(list + used, i ? ", " : "", sizeof list - used - 1);
+        strncat(list, formats[i].name, sizeof list - strlen(list) - 1);
+    }
+    return ravel_error_set(
+        err, RAVEL_E_ARGUMENT,
+        "there is no chat format \"%.40s\", and no file of this name; give a file of a Jinja template, or "
+        "one of %s",
+        name, list);
+}
+
+ravel_status ravel_chat_format_open(const char *name, const ravel_allocator *allocator, ravel_chat_format **format,
+                                    ravel_error *err) {
+    struct stat info;
+    ravel__map map;
     for (int i = 0; i < FORMATS; i++)
-        if (strcmp(formats[i].name, name) == 0) return &formats[i];
-    return NULL;
-}
-
-const char *ravel_chat_format_name(const ravel_chat_format *format) {
-    return format->name;
-}
-
-uint64_t ravel_chat_template_digest(const char *text, size_t bytes) {
-    ravel__hash hash = ravel__hash_begin(0x63686174);                              /* "chat" */
-    while (bytes && (text[bytes - 1] == '\n' || text[bytes - 1] == '\r')) bytes--; /* files may end with a line end */
-    ravel__hash_bytes(&hash, text, bytes);
-    return ravel__hash_end(hash);
-}
-
-static int lists(const ravel_chat_format *format, uint64_t digest) {
-    RAVEL_ASSERT(format->digests);
-    for (const uint64_t *d = format->digests; *d; d++)
-        if (*d == digest) return 1;
-    return 0;
-}
-
-ravel_status ravel_chat_format_of(const ravel_tokenizer *tokenizer, const ravel_chat_format **format,
-                                  ravel_error *err) {
-    const char *text = ravel_tokenizer_chat_template(tokenizer);
-    if (!text)
-        return ravel_error_set(
-            err, RAVEL_E_UNSUPPORTED,
-            "the model folder has no chat template (\"chat_template\" in tokenizer_config.json, or "
-            "chat_template.jinja), so conversations cannot be written; name a format, or " RAVEL__BRIDGE);
-    uint64_t digest = ravel_chat_template_digest(text, strlen(text));
-    for (int i = 0; i < FORMATS; i++)
-        if (lists(&formats[i], digest)) {
-            *format = &formats[i];
-            return RAVEL_OK;
-        }
-    return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
-                           "the model folder's chat template (digest %016" PRIx64
-                           ") is none of those that are written without Jinja; " RAVEL__BRIDGE,
-                           digest);
+        if (strcmp(formats[i].name, name) == 0)
+            return ravel__chat_format_create(name, formats[i].text, strlen(formats[i].text), NULL, 0, allocator, format,
+                                             err);
+    if (stat(name, &info) != 0) return no_such_format(name, err);
+    ravel_status status = ravel__map_open(name, &map, err);
+    if (status) return status;
+    status = ravel__chat_format_create(name, map.data ? map.data : "", map.bytes, NULL, 0, allocator, format, err);
+    if (status) ravel_error_prefix(err, "%s", name);
+    ravel__map_close(&map);
+    return status;
 }

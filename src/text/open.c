@@ -4,6 +4,7 @@
  *     tokenizer_config.json   the names of bos, eos and pad; add_bos_token and add_eos_token, which replace the
  *                             template of tokenizer.json as they do in transformers; the chat template
  *     chat_template.jinja     the chat template, where it has a file of its own */
+#include "text/chat.h"
 #include "text/tokenizer.h"
 
 #include <ravel/json.h>
@@ -17,6 +18,9 @@
 #include <sys/stat.h>
 
 enum { PATH = 4096 };
+
+const char *const ravel__special_names[RAVEL__SPECIALS] = {"bos_token", "eos_token", "unk_token", "pad_token",
+                                                           "sep_token", "cls_token", "mask_token"};
 
 /* ---- tokenizer_config.json ------------------------------------------------------------------------------- */
 
@@ -34,6 +38,16 @@ static int32_t named_id(const settings *c, const char *key) {
     return ravel__vocab_find(&c->t->vocab, n->as.string, n->bytes);
 }
 
+/* A template that is refused is an error only of conversations: its sentence is kept. */
+static ravel_status compile_template(ravel_tokenizer *t, const char *tools, size_t tool_bytes, ravel_error *err) {
+    ravel_chat_format_free(t->format);
+    t->format = NULL;
+    ravel_error_clear(&t->format_error);
+    ravel_status status = ravel__chat_format_create("the model's template", t->chat_template, strlen(t->chat_template),
+                                                    tools, tool_bytes, t->allocator, &t->format, &t->format_error);
+    return status == RAVEL_E_MEMORY ? ravel_error_set(err, status, "%s", t->format_error.message) : RAVEL_OK;
+}
+
 static ravel_status keep_template(ravel_tokenizer *t, const char *text, size_t bytes, ravel_error *err) {
     t->chat_template = ravel__arena_push(&t->arena, bytes + 1, 1);
     if (!t->chat_template) return ravel__no_memory(err, bytes + 1, "a chat template");
@@ -42,16 +56,36 @@ static ravel_status keep_template(ravel_tokenizer *t, const char *text, size_t b
     return RAVEL_OK;
 }
 
-/* A text, or a list of named ones, of which "default" is meant. */
+static const ravel_json_node *named_template(const settings *c, const ravel_json_node *list, const char *name) {
+    const ravel_json_node *each = ravel_json_first(c->doc, list);
+    while (each && !ravel_json_is(ravel_json_get(c->doc, each, "name"), name)) each = ravel_json_next(c->doc, each);
+    const ravel_json_node *n = each ? ravel_json_get(c->doc, each, "template") : NULL;
+    return n && n->kind == RAVEL_JSON_STRING ? n : NULL;
+}
+
+/* A text, or a list of named ones: "default", and "tool_use" for rows with tools. */
 static ravel_status read_chat_template(const settings *c, ravel_error *err) {
-    const ravel_json_node *n = ravel_json_get(c->doc, c->root, "chat_template");
+    const ravel_json_node *n = ravel_json_get(c->doc, c->root, "chat_template"), *tools = NULL;
     if (n && n->kind == RAVEL_JSON_ARRAY) {
-        const ravel_json_node *each = ravel_json_first(c->doc, n);
-        while (each && !ravel_json_is(ravel_json_get(c->doc, each, "name"), "default"))
-            each = ravel_json_next(c->doc, each);
-        n = each ? ravel_json_get(c->doc, each, "template") : NULL;
+        tools = named_template(c, n, "tool_use");
+        n = named_template(c, n, "default");
     }
-    return n && n->kind == RAVEL_JSON_STRING ? keep_template(c->t, n->as.string, n->bytes, err) : RAVEL_OK;
+    if (!n || n->kind != RAVEL_JSON_STRING) return RAVEL_OK;
+    ravel_status status = keep_template(c->t, n->as.string, n->bytes, err);
+    if (!status) status = compile_template(c->t, tools ? tools->as.string : NULL, tools ? tools->bytes : 0, err);
+    return status;
+}
+
+static ravel_status read_special_texts(const settings *c, ravel_error *err) {
+    for (int i = 0; i < RAVEL__SPECIALS; i++) {
+        const ravel_json_node *n = ravel_json_get(c->doc, c->root, ravel__special_names[i]);
+        if (n && n->kind == RAVEL_JSON_OBJECT) n = ravel_json_get(c->doc, n, "content");
+        if (!n || n->kind != RAVEL_JSON_STRING) continue;
+        char *text = ravel__arena_push(&c->t->arena, (size_t)n->bytes + 1, 1);
+        if (!text) return ravel__no_memory(err, n->bytes, "a special token");
+        c->t->special_texts[i] = memcpy(text, n->as.string, (size_t)n->bytes + 1);
+    }
+    return RAVEL_OK;
 }
 
 /* add_bos_token and add_eos_token, where the file has either, decide alone what goes before and after a text. */
@@ -83,6 +117,7 @@ static ravel_status configure(ravel_tokenizer *t, const char *json, size_t bytes
         t->eos = named_id(&c, "eos_token");
         t->pad = named_id(&c, "pad_token");
         status = read_chat_template(&c, err);
+        if (!status) status = read_special_texts(&c, err);
         if (!status) status = read_additions(&c, err);
     }
     ravel_json_free(doc);
@@ -115,6 +150,7 @@ void ravel_tokenizer_free(ravel_tokenizer *tokenizer) {
     RAVEL_ASSERT(!tokenizer || (tokenizer->step_count >= 0 && tokenizer->step_count <= RAVEL__STEPS));
     if (!tokenizer) return;
     for (int i = 0; i < tokenizer->step_count; i++) ravel__regex_free(tokenizer->steps[i].regex);
+    ravel_chat_format_free(tokenizer->format);
     ravel__arena_free(&tokenizer->arena);
     ravel__release(tokenizer->allocator, tokenizer, sizeof *tokenizer);
 }
@@ -165,6 +201,7 @@ static ravel_status open_folder(folder *f, const ravel__map *json, const ravel_a
     if (!status) {
         status = ravel_tokenizer_parse(json->data, json->bytes, config.data, config.bytes, allocator, &t, &inner);
         if (!status && template.bytes) status = keep_template(t, template.data, template.bytes, &inner);
+        if (!status && template.bytes) status = compile_template(t, NULL, 0, &inner);
         if (status) (void)ravel_error_set(err, status, "%s%s", f->path, inner.message);
     }
     ravel__map_close(&config);

@@ -22,6 +22,9 @@ struct ravel_rows {
     const ravel_allocator *allocator;
     ravel_encoder *encoder;
     int32_t train_on;
+    int64_t now;
+    ravel_json *variables; /* NULL: none */
+    ravel__chat_writer writer;
     ravel__buffer messages; /* ravel__message */
     size_t message_count;
     ravel__script script;
@@ -69,47 +72,46 @@ static ravel_status fits_nothing(const ravel_rows *r) {
 
 /* ---- messages ------------------------------------------------------------------------------------------- */
 
-static int role_of(node *n) {
-    static const char *const names[][RAVEL__ROLES] = {{"system", "user", "assistant"}, {"system", "human", "gpt"}};
+/* Other names of roles, as in rows of "conversations". */
+static const char *role_named(const char *name) {
+    static const char *const names[][2] = {{"human", "user"}, {"gpt", "assistant"}};
     for (int i = 0; i < 2; i++)
-        for (int role = 0; role < RAVEL__ROLES; role++)
-            if (ravel_json_is(n, names[i][role])) return role;
-    return -1;
+        if (strcmp(names[i][0], name) == 0) return names[i][1];
+    return name;
 }
 
-static ravel_status add_message(ravel_rows *r, int role, node *content, node *reasoning) {
-    RAVEL_ASSERT(role >= 0 && role < RAVEL__ROLES && is_text(content) && (!reasoning || is_text(reasoning)));
-    ravel_status status = ravel__buffer_reserve(&r->messages, r->allocator, r->message_count + 1,
+static ravel_status put_message(ravel_rows *r, ravel__message message) {
+    ravel_status status = ravel__buffer_reserve(&r->messages, r->allocator, (int64_t)r->message_count + 1,
                                                 sizeof(ravel__message), "a text", r->err);
     if (status) return status;
-    ((ravel__message *)r->messages.at)[r->message_count++] =
-        (ravel__message){role, content->as.string, reasoning ? reasoning->as.string : NULL, content->bytes,
-                         reasoning ? reasoning->bytes : 0};
+    message.is_answer = message.role && strcmp(message.role, "assistant") == 0;
+    if (message.object && !message.content) message.role = NULL; /* the object says it itself */
+    ((ravel__message *)r->messages.at)[r->message_count++] = message;
     return RAVEL_OK;
+}
+
+/* A message that is no object of the row. */
+static ravel_status add_message(ravel_rows *r, const char *role, node *content) {
+    RAVEL_ASSERT(is_text(content));
+    return put_message(r, (ravel__message){NULL, role, content->as.string, content->bytes, 0});
 }
 
 static ravel_status read_message(ravel_rows *r, const char *key, node *n, int64_t number) {
     if (n->kind != RAVEL_JSON_OBJECT)
         return ravel_error_set(r->err, RAVEL_E_DATA, "\"%s\"[%" PRId64 "] must be an object with role and content", key,
                                number);
-    node *role = member_of(r, n, "role"), *content = member_of(r, n, "content");
-    node *reasoning = member_of(r, n, "reasoning_content");
-    if (!role) role = member_of(r, n, "from");
-    if (!content) content = member_of(r, n, "value");
-    if (member_of(r, n, "tool_calls"))
-        return ravel_error_set(r->err, RAVEL_E_UNSUPPORTED, "\"%s\"[%" PRId64 "] calls tools; " RAVEL__BRIDGE, key,
-                               number);
-    if (role_of(role) < 0)
-        return ravel_error_set(r->err, is_text(role) ? RAVEL_E_UNSUPPORTED : RAVEL_E_DATA,
-                               "\"%s\"[%" PRId64 "] has the role \"%.40s\"; known are system, user and assistant. For "
-                               "others " RAVEL__BRIDGE,
-                               key, number, is_text(role) ? role->as.string : "");
-    if (is_list(content))
-        return ravel_error_set(r->err, RAVEL_E_UNSUPPORTED,
-                               "\"%s\"[%" PRId64 "] has a content of several parts; " RAVEL__BRIDGE, key, number);
-    if (!is_text(content))
+    node *role = member_of(r, n, "role"), *from = role ? NULL : member_of(r, n, "from");
+    node *content = member_of(r, n, "content"), *value = content ? NULL : member_of(r, n, "value");
+    if (!is_text(role ? role : from))
+        return ravel_error_set(r->err, RAVEL_E_DATA, "\"%s\"[%" PRId64 "] has no role that is a text", key, number);
+    const char *name = role_named((role ? role : from)->as.string);
+    if (is_text(value) || (is_text(content) && from) || (is_text(content) && name != role->as.string)) {
+        node *text = content ? content : value;
+        return put_message(r, (ravel__message){n, name, text->as.string, text->bytes, 0});
+    }
+    if (!is_text(content) && !is_list(content) && !is_list(member_of(r, n, "tool_calls")))
         return ravel_error_set(r->err, RAVEL_E_DATA, "\"%s\"[%" PRId64 "] has no content that is a text", key, number);
-    return add_message(r, role_of(role), content, is_text(reasoning) ? reasoning : NULL);
+    return put_message(r, (ravel__message){n, name, NULL, 0, 0});
 }
 
 static ravel_status read_messages(ravel_rows *r, const char *key, node *list) {
@@ -143,16 +145,24 @@ static void mask_answers(const ravel_encoding *e, const ravel__answer *answers, 
     }
 }
 
+/* The conversation that was read as text. */
+static ravel_status write_messages(ravel_rows *r, int open, int find) {
+    if (!r->format)
+        return ravel_error_set(
+            r->err, RAVEL_E_UNSUPPORTED,
+            "the row is a conversation, and the model folder has no chat template that can be used; name "
+            "a chat format (chatml, llama3, ...) or a file of a template");
+    const ravel__chat chat = {r->format,    r->tokenizer,   r->doc,           r->object,
+                              r->variables, r->messages.at, r->message_count, r->now};
+    return ravel__chat_write(&r->writer, &chat, open, find, &r->script, r->allocator, r->err);
+}
+
 /* The conversation that was read, as text; what is learnt are the answers from `first_answer` on. */
 static ravel_status encode_messages(ravel_rows *r, int part, size_t first_answer, int train_on) {
     RAVEL_ASSERT(r->message_count > 0);
     const ravel_encoding *e = NULL;
     ravel__script *s = &r->script;
-    if (!r->format)
-        return ravel_error_set(r->err, RAVEL_E_UNSUPPORTED,
-                               "the row is a conversation, and no chat format is known for this model; " RAVEL__BRIDGE);
-    ravel_status status =
-        ravel__chat_write(r->format, r->tokenizer, r->messages.at, r->message_count, 0, s, r->allocator, r->err);
+    ravel_status status = write_messages(r, 0, train_on != RAVEL_TRAIN_ON_ALL);
     if (!status) status = ravel_encoder_encode(r->encoder, s->text.at, s->bytes, 0, &e, r->err);
     if (status) return status;
     RAVEL_ASSERT(e);
@@ -263,7 +273,7 @@ static ravel_status take_ids(ravel_rows *r) {
 static size_t count_answers(const ravel_rows *r) {
     const ravel__message *messages = r->messages.at;
     size_t answers = 0;
-    for (size_t i = 0; i < r->message_count; i++) answers += messages[i].role == RAVEL__ASSISTANT;
+    for (size_t i = 0; i < r->message_count; i++) answers += (size_t)messages[i].is_answer;
     return answers;
 }
 
@@ -273,7 +283,7 @@ static ravel_status encode_after_prompt(ravel_rows *r, int part, node *prompt, c
     ravel_status status = RAVEL_OK;
     r->message_count = 0;
     if (is_list(prompt)) status = read_messages(r, "prompt", prompt);
-    if (is_text(prompt)) status = add_message(r, RAVEL__USER, prompt, NULL);
+    if (is_text(prompt)) status = add_message(r, "user", prompt);
     size_t before = count_answers(r);
     if (!status) status = read_messages(r, key, list);
     return status ? status : encode_messages(r, part, before, train_on);
@@ -282,7 +292,7 @@ static ravel_status encode_after_prompt(ravel_rows *r, int part, node *prompt, c
 static int begins_with_answer(const ravel_rows *r, node *list) {
     node *first = ravel_json_first(r->doc, list), *role = first ? member_of(r, first, "role") : NULL;
     if (first && !role) role = member_of(r, first, "from");
-    return role_of(role) == RAVEL__ASSISTANT;
+    return is_text(role) && strcmp(role_named(role->as.string), "assistant") == 0;
 }
 
 static ravel_status take_answer_of_pair(ravel_rows *r, int part, const char *key) {
@@ -332,7 +342,7 @@ static ravel_status add_instruction(ravel_rows *r) {
     node *instruction = member(r, "instruction"), *input = member(r, "input");
     r->message_count = 0;
     if (!is_text(instruction)) return ravel_error_set(r->err, RAVEL_E_DATA, "\"instruction\" must be a text");
-    ravel_status status = add_message(r, RAVEL__USER, instruction, NULL);
+    ravel_status status = add_message(r, "user", instruction);
     if (status || !is_text(input) || input->bytes == 0) return status;
     size_t bytes = (size_t)instruction->bytes + 2 + input->bytes;
     status = ravel__buffer_reserve(&r->joined, r->allocator, bytes, 1, "a text", r->err);
@@ -343,7 +353,6 @@ static ravel_status add_instruction(ravel_rows *r) {
     memcpy(text + instruction->bytes + 2, input->as.string, input->bytes);
     RAVEL_ASSERT(r->message_count == 1);
     ravel__message *m = r->messages.at;
-    RAVEL_ASSERT(m->role == RAVEL__USER);
     m->content = text;
     m->bytes = bytes;
     return RAVEL_OK;
@@ -353,7 +362,7 @@ static ravel_status take_instruction(ravel_rows *r) {
     node *output = member(r, "output");
     ravel_status status = add_instruction(r);
     if (!status && !is_text(output)) status = ravel_error_set(r->err, RAVEL_E_DATA, "\"output\" must be a text");
-    if (!status) status = add_message(r, RAVEL__ASSISTANT, output, NULL);
+    if (!status) status = add_message(r, "assistant", output);
     return status ? status : encode_messages(r, 0, 0, r->train_on);
 }
 
@@ -386,8 +395,8 @@ static ravel_status begin(ravel_rows *r, const ravel_json *doc, node *object, ra
     memset(&r->row, 0, sizeof r->row);
     if (object->kind != RAVEL_JSON_OBJECT) return ravel_error_set(err, RAVEL_E_DATA, "a row must be a JSON object");
     node *tools = member(r, "tools");
-    if (tools && !(is_list(tools) && tools->count == 0))
-        return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "the row has tools; " RAVEL__BRIDGE);
+    if (tools && !is_list(tools))
+        return ravel_error_set(err, RAVEL_E_DATA, "\"tools\" must be a list of functions' schemas");
     return RAVEL_OK;
 }
 
@@ -409,7 +418,7 @@ ravel_status ravel_rows_encode(ravel_rows *r, const ravel_json *doc, const ravel
 static ravel_status read_prompt(ravel_rows *r) {
     node *prompt = member(r, "prompt");
     if (is_list(prompt)) return read_messages(r, "prompt", prompt);
-    if (is_text(prompt)) return add_message(r, RAVEL__USER, prompt, NULL);
+    if (is_text(prompt)) return add_message(r, "user", prompt);
     if (member(r, "messages")) return read_messages(r, "messages", member(r, "messages"));
     if (member(r, "conversations")) return read_messages(r, "conversations", member(r, "conversations"));
     if (member(r, "instruction")) return add_instruction(r);
@@ -430,14 +439,10 @@ ravel_status ravel_rows_prompt(ravel_rows *r, const ravel_json *doc, const ravel
     if (!status) status = read_prompt(r);
     if (status) return status;
     const ravel__message *messages = r->messages.at;
-    while (r->message_count && messages[r->message_count - 1].role == RAVEL__ASSISTANT) r->message_count--;
+    while (r->message_count && messages[r->message_count - 1].is_answer) r->message_count--;
     if (r->message_count == 0)
         return ravel_error_set(err, RAVEL_E_DATA, "the conversation has no message before its answer");
-    if (!r->format)
-        return ravel_error_set(
-            err, RAVEL_E_UNSUPPORTED,
-            "the row is a conversation, and no chat format is known for this model; " RAVEL__BRIDGE_PROMPTS);
-    status = ravel__chat_write(r->format, r->tokenizer, messages, r->message_count, 1, &r->script, r->allocator, err);
+    status = write_messages(r, 1, 0);
     if (!status) status = ravel_encoder_encode(r->encoder, r->script.text.at, r->script.bytes, 0, &e, err);
     if (status) return status;
     RAVEL_ASSERT(e);
@@ -449,16 +454,19 @@ ravel_status ravel_rows_prompt(ravel_rows *r, const ravel_json *doc, const ravel
     return RAVEL_OK;
 }
 
-ravel_status ravel_rows_render(ravel_rows *r, const ravel_json *doc, const ravel_json_node *messages, int32_t answer,
+ravel_status ravel_rows_render(ravel_rows *r, const ravel_json *doc, const ravel_json_node *row, int32_t answer,
                                const char **text, size_t *bytes, ravel_error *err) {
+    ravel_status status = RAVEL_OK;
     r->doc = doc;
     r->err = err;
     r->message_count = 0;
-    if (!r->format) return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "there is no chat format to write in");
-    ravel_status status = read_messages(r, "messages", messages);
-    if (!status)
-        status = ravel__chat_write(r->format, r->tokenizer, r->messages.at, r->message_count, answer != 0, &r->script,
-                                   r->allocator, err);
+    r->object = row->kind == RAVEL_JSON_OBJECT ? row : NULL;
+    node *messages = r->object ? member(r, "messages") : row;
+    if (!messages || !is_list(messages))
+        return ravel_error_set(err, RAVEL_E_DATA,
+                               "a conversation is a list of messages, or an object with \"messages\"");
+    if (messages->count) status = read_messages(r, "messages", messages);
+    if (!status) status = write_messages(r, answer != 0, 0);
     if (status) return status;
     *text = r->script.text.at;
     *bytes = r->script.bytes;
@@ -470,6 +478,14 @@ ravel_status ravel_rows_render(ravel_rows *r, const ravel_json *doc, const ravel
 void ravel_rows_options_default(ravel_rows_options *options) {
     memset(options, 0, sizeof *options);
     options->size = sizeof *options;
+}
+
+static ravel_status read_variables(ravel_rows *r, const char *text, ravel_error *err) {
+    ravel_status status = ravel_json_parse(text, strlen(text), r->allocator, &r->variables, err);
+    if (!status && ravel_json_root(r->variables)->kind != RAVEL_JSON_OBJECT)
+        status = ravel_error_set(err, RAVEL_E_ARGUMENT, "must be a JSON object");
+    if (status) ravel_error_prefix(err, "the chat template's variables");
+    return status;
 }
 
 ravel_status ravel_rows_create(const ravel_rows_options *options, ravel_rows **rows, ravel_error *err) {
@@ -485,7 +501,10 @@ ravel_status ravel_rows_create(const ravel_rows_options *options, ravel_rows **r
     r->format = options->format;
     r->allocator = options->allocator;
     r->train_on = options->train_on;
-    ravel_status status = ravel_encoder_create(r->tokenizer, r->allocator, &r->encoder, err);
+    r->now = options->now;
+    ravel__chat_writer_init(&r->writer, r->allocator);
+    ravel_status status = options->variables ? read_variables(r, options->variables, err) : RAVEL_OK;
+    if (!status) status = ravel_encoder_create(r->tokenizer, r->allocator, &r->encoder, err);
     if (status)
         ravel_rows_free(r);
     else
@@ -498,6 +517,8 @@ void ravel_rows_free(ravel_rows *r) {
     ravel__buffer *each[] = {&r->messages,  &r->script.text, &r->script.answers, &r->tokens[0],
                              &r->tokens[1], &r->masks[0],    &r->masks[1],       &r->joined};
     for (size_t i = 0; i < sizeof each / sizeof each[0]; i++) ravel__buffer_free(each[i], r->allocator);
+    ravel__chat_writer_free(&r->writer);
+    ravel_json_free(r->variables);
     ravel_encoder_free(r->encoder);
     ravel__release(r->allocator, r, sizeof *r);
 }

@@ -140,6 +140,8 @@ typedef struct ravel__cutter {
 ravel_status ravel__cut_words(const ravel__cutter *cutter, int step, const char *text, const char *searched,
                               size_t bytes, ravel_error *err);
 
+enum { RAVEL__SPECIALS = 7 };
+
 /* ---- all of it ------------------------------------------------------------------------------------------ */
 
 struct ravel_tokenizer {
@@ -155,8 +157,14 @@ struct ravel_tokenizer {
     int32_t *prefix, *suffix; /* the template's tokens */
     int32_t prefix_count, suffix_count;
     int32_t bos, eos, pad;
-    char *chat_template; /* NULL: none */
+    char *chat_template;                        /* NULL: none */
+    const char *special_texts[RAVEL__SPECIALS]; /* by ravel__special_names; NULL: none */
+    struct ravel_chat_format *format; /* the chat template, compiled; NULL: there is none, or it is refused: */
+    ravel_error format_error;
 };
+
+/* Names of special tokens in tokenizer_config.json, and of the variables of a chat template. */
+extern const char *const ravel__special_names[RAVEL__SPECIALS];
 
 /* Fills a zeroed tokenizer whose arena is there. */
 ravel_status ravel__tokenizer_load(ravel_tokenizer *t, const char *json, size_t bytes, ravel_error *err);

@@ -27,8 +27,9 @@ static int open_all(void) {
         ravel_tokenizer_parse(json, sizeof json - 1, config, sizeof config - 1, NULL, &tokenizer, &err);
     if (status == RAVEL_E_UNSUPPORTED) return 0; /* no PCRE2 */
     if (status) abort();
-    for (const ravel_chat_format *format = NULL;; count++) {
-        format = count + 1 < FORMATS ? ravel_chat_format_at(count) : NULL;
+    for (ravel_chat_format *format = NULL;; count++, format = NULL) {
+        const char *name = count + 1 < FORMATS ? ravel_chat_format_at(count) : NULL;
+        if (name && ravel_chat_format_open(name, NULL, &format, &err)) abort();
         ravel_rows_options options;
         ravel_rows_options_default(&options);
         options.tokenizer = tokenizer;

@@ -34,13 +34,24 @@ static ravel_tokenizer *make_tokenizer(const char *more) {
     return t;
 }
 
+/* Opened once, and kept. */
+static const ravel_chat_format *format_named(const char *name) {
+    static ravel_chat_format *open[64];
+    int32_t i = 0;
+    while (ravel_chat_format_at(i) && strcmp(ravel_chat_format_at(i), name) != 0) i++;
+    ravel_error err = RAVEL_ERROR_INIT;
+    if (i < 64 && !open[i] && ravel_chat_format_open(name, NULL, &open[i], &err))
+        check_fail(__FILE__, __LINE__, "%s: %s", name, err.message);
+    return open[i];
+}
+
 static ravel_rows *make_rows(const ravel_tokenizer *t, const char *format, int train_on) {
     ravel_rows_options options;
     ravel_rows *rows = NULL;
     ravel_error err = RAVEL_ERROR_INIT;
     ravel_rows_options_default(&options);
     options.tokenizer = t;
-    options.format = format ? ravel_chat_format_named(format) : NULL;
+    options.format = format ? format_named(format) : NULL;
     options.train_on = train_on;
     if (ravel_rows_create(&options, &rows, &err)) check_fail(__FILE__, __LINE__, "%s", err.message);
     return rows;
@@ -88,21 +99,16 @@ TEST(chat_formats_equal_transformers) {
     ravel_tokenizer_free(t);
 }
 
-TEST(chat_format_is_found_by_the_templates_digest) {
+TEST(chat_format_is_the_folders_template) {
     const ravel_chat_format *format = NULL;
     ravel_error err = RAVEL_ERROR_INIT;
-    static const char known[] =
-        ",\"chat_template\":\"{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + "
-        "message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}{% if add_generation_prompt %}{{ "
-        "'<|im_start|>assistant\\n' }}{% endif %}\\n\"";
-    ravel_tokenizer *t = make_tokenizer(known);
+    ravel_tokenizer *t = make_tokenizer(",\"chat_template\":\"{{ messages[0].content }}{{ eos_token }}\"");
     CHECK(t);
     CHECK_OK(ravel_chat_format_of(t, &format, &err), &err);
-    CHECK_STR(ravel_chat_format_name(format), "chatml");
     ravel_tokenizer_free(t);
-    t = make_tokenizer(",\"chat_template\":\"{{ 'else' }}\"");
+    t = make_tokenizer(",\"chat_template\":\"a\\n{% import 'x' %}\"");
     CHECK_EQ(ravel_chat_format_of(t, &format, &err), RAVEL_E_UNSUPPORTED);
-    CHECK_HAS(err.message, "python -m ravel.prepare");
+    CHECK_HAS(err.message, "line 2: there is no statement import");
     ravel_tokenizer_free(t);
     ravel_error_clear(&err);
     t = make_tokenizer("");
@@ -111,12 +117,15 @@ TEST(chat_format_is_found_by_the_templates_digest) {
     ravel_tokenizer_free(t);
 }
 
-TEST(chat_formats_have_names_and_digests_of_their_own) {
-    int count = 0;
-    for (const ravel_chat_format *f; (f = ravel_chat_format_at(count)); count++)
-        CHECK(ravel_chat_format_named(ravel_chat_format_name(f)) == f);
+TEST(chat_formats_have_names_of_their_own) {
+    int32_t count = 0;
+    ravel_chat_format *format = NULL;
+    ravel_error err = RAVEL_ERROR_INIT;
+    for (const char *name; (name = ravel_chat_format_at(count)); count++)
+        CHECK_STR(ravel_chat_format_name(format_named(name)), name);
     CHECK(count >= 10);
-    CHECK(!ravel_chat_format_named("no such"));
+    CHECK_EQ(ravel_chat_format_open("no such", NULL, &format, &err), RAVEL_E_ARGUMENT);
+    CHECK_HAS(err.message, "chatml, ");
 }
 
 /* ---- rows ----------------------------------------------------------------------------------------------- */
@@ -207,6 +216,61 @@ TEST(chat_rows_of_every_form_and_what_is_learnt) {
     CHECK_ROWS("chatml", cases);
 }
 
+/* Answers by a template of the folder, over a conversation with thoughts, a call of a tool and an empty answer. */
+static void check_answers(const char *template, const char *json, const char *want) {
+    char config[1024], text[1024];
+    ravel_rows_options options;
+    ravel_rows *rows = NULL;
+    ravel_json *doc = NULL;
+    const ravel_row *row;
+    ravel_error err = RAVEL_ERROR_INIT;
+    (void)snprintf(config, sizeof config, ",\"chat_template\":\"%s\"", template);
+    ravel_tokenizer *t = make_tokenizer(config);
+    ravel_rows_options_default(&options);
+    options.tokenizer = t;
+    options.variables = "{\"mark\": \"M\"}";
+    CHECK_OK(ravel_chat_format_of(t, &options.format, &err), &err);
+    CHECK_OK(ravel_rows_create(&options, &rows, &err), &err);
+    CHECK_OK(ravel_json_parse(json, strlen(json), NULL, &doc, &err), &err);
+    CHECK_OK(ravel_rows_encode(rows, doc, ravel_json_root(doc), &row, &err), &err);
+    show(t, &row->parts[0], text, sizeof text);
+    CHECK_STR(text, want);
+    ravel_json_free(doc);
+    ravel_rows_free(rows);
+    ravel_tokenizer_free(t);
+}
+
+#define TALK(more) "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\"," more
+
+TEST(chat_answers_are_found_in_any_template) {
+    /* thoughts that the template writes are the answer's; what asks for an answer is not */
+    check_answers(
+        "{% for m in messages %}<s>{{ m.role }}:{% if m.role == 'assistant' %}<t>{{ m.reasoning_content }}</t>{% endif %}"
+        "{{ m.content }}</s>~{% endfor %}{% if add_generation_prompt %}<s>assistant:{% endif %}",
+        TALK("\"content\":\"a\",\"reasoning_content\":\"r\"},{\"role\":\"user\",\"content\":\"assistant:\"}]}"),
+        "<s>user:q</s>~<s>assistant:[<t>r</t>a</s>]~<s>user:assistant:</s>~");
+    /* the prompt opens the thought: only what is written after it is learnt */
+    check_answers("{% for m in messages %}{{ '<U>' if m.role == 'user' else '<A><t>' }}{{ m.content }}</s>{% endfor %}"
+                  "{% if add_generation_prompt %}<A><t>{% endif %}",
+                  TALK("\"content\":\"a\"}]}"), "<U>q</s><A><t>[a</s>]");
+    /* calls of tools are the answer's, their results are not */
+    check_answers(
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}CALL "
+        "{{ c.function|tojson }}END{% endfor %}</s>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}",
+        TALK("\"content\":\"\",\"tool_calls\":[{\"function\":{\"name\":\"f\"}}]},{\"role\":\"tool\",\"content\":\"7\"},"
+             "{\"role\":\"assistant\",\"content\":\"b\"}]}"),
+        "<user>q</s><assistant>[CALL {\"name\": \"f\"}END</s>]<tool>7</s><assistant>[b</s>]");
+    /* the template's own marks count, and variables reach it */
+    check_answers(
+        "{{ mark }}{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}!{% endgeneration %}"
+        "{% else %}{{ m.content }}{% endif %}{% endfor %}",
+        TALK("\"content\":\"a\"}]}"), "Mq[a!]");
+    /* a template that refuses to ask, and cuts what it writes */
+    check_answers("{% if add_generation_prompt %}{{ raise_exception('no') }}{% endif %}{% for m in messages %}"
+                  "{{ m.role[:1] ~ m.content.strip() ~ '</s>' }}{% endfor %}",
+                  TALK("\"content\":\"  a  \"}]}"), "uq</s>a[a</s>]");
+}
+
 TEST(chat_rows_that_are_refused_say_why) {
     static const row_case cases[] = {
         {"{\"foo\":1,\"bar\":2}", "", "\"foo\", \"bar\"", 0, RAVEL_E_DATA},
@@ -215,12 +279,8 @@ TEST(chat_rows_that_are_refused_say_why) {
         {"{\"messages\":[]}", "", "at least one", 0, RAVEL_E_DATA},
         {"{\"messages\":[7]}", "", "\"messages\"[0]", 0, RAVEL_E_DATA},
         {"{\"messages\":[{\"role\":\"user\"}]}", "", "content", 0, RAVEL_E_DATA},
-        {"{\"messages\":[{\"role\":\"tool\",\"content\":\"x\"}]}", "", "ravel.prepare", 0, RAVEL_E_UNSUPPORTED},
-        {"{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image\"}]}]}", "", "ravel.prepare", 0,
-         RAVEL_E_UNSUPPORTED},
-        {"{\"messages\":[{\"role\":\"assistant\",\"content\":\"x\",\"tool_calls\":[{}]}]}", "", "ravel.prepare", 0,
-         RAVEL_E_UNSUPPORTED},
-        {"{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{}]}", "", "tools", 0, RAVEL_E_UNSUPPORTED},
+        {"{\"messages\":[{\"content\":\"x\"}]}", "", "no role", 0, RAVEL_E_DATA},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":7}", "", "tools", 0, RAVEL_E_DATA},
         {"{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}", "", "no answer", 0, RAVEL_E_DATA},
         {"{\"prompt\":1,\"completion\":2}", "", "two texts", 0, RAVEL_E_DATA},
         {"{\"input_ids\":[1,-2]}", "", "\"input_ids\"[1]", 0, RAVEL_E_DATA},
@@ -236,7 +296,7 @@ TEST(chat_rows_that_are_refused_say_why) {
         {"{\"text\":5}", "", "\"text\"", 0, RAVEL_E_DATA},
     };
     static const row_case plain[] = {
-        {"{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}", "", "no chat format", 0, RAVEL_E_UNSUPPORTED},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}", "", "no chat template", 0, RAVEL_E_UNSUPPORTED},
         {"{\"text\":\"abc\"}", "[abc</s>]", NULL, 0, 0},
     };
     CHECK_ROWS("chatml", cases);
@@ -273,7 +333,7 @@ static ravel_status encode_with(const ravel_allocator *allocator, void *user) {
     const ravel_row *row;
     ravel_rows_options_default(&options);
     options.tokenizer = user;
-    options.format = ravel_chat_format_named("qwen3");
+    options.format = format_named("qwen3");
     options.allocator = allocator;
     ravel_status status = ravel_rows_create(&options, &rows, NULL);
     if (!status) status = ravel_json_parse(json, sizeof json - 1, allocator, &doc, NULL);

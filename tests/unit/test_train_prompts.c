@@ -39,7 +39,7 @@ TEST(train_prompts_of_a_file_come_in_another_order_each_time) {
     ravel_error err = RAVEL_ERROR_INIT;
     write_rows(path, NULL);
     train_text *text = NULL;
-    CHECK_OK(train_text_open(NULL, 320, NULL, &text, &err), &err);
+    CHECK_OK(train_text_open(NULL, 320, NULL, NULL, &text, &err), &err);
     train_prompts_options o = {.data = path, .text = text, .vocab = 320, .seed = 5, .eval_share = 0.25};
     CHECK_OK(train_prompts_open(&o, &p, &err), &err);
     CHECK(train_prompts_longest(p) == 3 && train_prompts_eval_apart(p));
@@ -76,7 +76,7 @@ TEST(train_prompts_bad_rows_are_named) {
         ravel_error err = RAVEL_ERROR_INIT;
         train_text *text = NULL;
         write_rows(path, rows[i]);
-        CHECK_OK(train_text_open(NULL, 320, NULL, &text, &err), &err);
+        CHECK_OK(train_text_open(NULL, 320, NULL, NULL, &text, &err), &err);
         train_prompts_options o = {.data = path, .text = text, .vocab = 320};
         CHECK_EQ(train_prompts_open(&o, &p, &err), RAVEL_E_DATA);
         CHECK_HAS(err.message, ":21: ");
@@ -127,7 +127,7 @@ TEST(train_prompts_answers_of_every_kind) {
         FILE *f = fdopen(mkstemp(path), "w");
         (void)fprintf(f, "%s\n", rows[i].row);
         (void)fclose(f);
-        CHECK_OK(train_text_open(NULL, 320, NULL, &text, &err), &err);
+        CHECK_OK(train_text_open(NULL, 320, NULL, NULL, &text, &err), &err);
         train_prompts_options o = {.data = path, .text = text, .vocab = 320, .need_answers = 1};
         ravel_status status = train_prompts_open(&o, &p, &err);
         CHECK_EQ(status, rows[i].answer ? RAVEL_OK : RAVEL_E_DATA);
@@ -150,7 +150,7 @@ TEST(train_prompts_keep_their_rows) {
     FILE *f = fdopen(mkstemp(path), "w");
     (void)fprintf(f, "  %s \r\n", row);
     (void)fclose(f);
-    CHECK_OK(train_text_open(NULL, 320, NULL, &text, &err), &err);
+    CHECK_OK(train_text_open(NULL, 320, NULL, NULL, &text, &err), &err);
     train_prompts_options o = {.data = path, .text = text, .vocab = 320, .keep_lines = 1};
     CHECK_OK(train_prompts_open(&o, &p, &err), &err);
     CHECK_STR(train_prompts_line(p, 0), row);
@@ -174,7 +174,7 @@ TEST(train_text_without_a_tokenizer_shows_ids) {
     train_text *text = NULL;
     ravel_error err = RAVEL_ERROR_INIT;
     CHECK(mkdtemp(folder) != NULL);
-    CHECK_OK(train_text_open(folder, 32000, NULL, &text, &err), &err);
+    CHECK_OK(train_text_open(folder, 32000, NULL, NULL, &text, &err), &err);
     CHECK_HAS(train_text_missing(text), "no tokenizer.json");
     CHECK_EQ(train_text_decode(text, ids, 3, NULL, 0), 9);
     CHECK_EQ(train_text_decode(text, ids, 3, out, sizeof out), 9);
@@ -186,7 +186,7 @@ TEST(train_text_without_a_tokenizer_shows_ids) {
     CHECK_EQ(train_text_encode(text, "a", 1, &tokens, &count, &err), RAVEL_E_UNSUPPORTED);
     CHECK_HAS(err.message, "ravel.prepare --prompts");
     train_text_free(text);
-    CHECK_OK(train_text_open(folder, 320, NULL, &text, &err), &err); /* a byte model */
+    CHECK_OK(train_text_open(folder, 320, NULL, NULL, &text, &err), &err); /* a byte model */
     CHECK(train_text_missing(text) == NULL);
     train_text_free(text);
     CHECK(rmdir(folder) == 0);

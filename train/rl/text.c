@@ -13,33 +13,35 @@ struct train_text {
     ravel_tokenizer *tokenizer; /* NULL: bytes */
     ravel_encoder *encoder;
     ravel_decoder *decoder;
-    ravel_rows *rows; /* conversations */
+    ravel_chat_format *format; /* named by the options; NULL: the tokenizer's, or none */
+    ravel_rows *rows;          /* conversations */
     int has_format;
     int64_t vocab;
     int32_t *tokens; /* of bytes */
     int64_t room;
     char byte;
-    char id[16];         /* the last token pushed, where there is no text */
-    ravel_error missing; /* why there is no text */
+    char id[16];           /* the last token pushed, where there is no text */
+    ravel_error missing;   /* why there is no text */
+    ravel_error no_format; /* why conversations cannot be written */
 };
 
 static const char bridge[] =
     "give tokens as input_ids: python -m ravel.prepare --prompts --model FOLDER questions.jsonl out.jsonl";
 
 /* Without a known format, texts can be read; a row that is a conversation is an error. */
-static ravel_status open_rows(train_text *t, const char *chat_format, ravel_error *err) {
+static ravel_status open_rows(train_text *t, const char *chat_format, const char *chat_args, ravel_error *err) {
     ravel_rows_options options;
     ravel_rows_options_default(&options);
     options.tokenizer = t->tokenizer;
     TRAIN_ASSERT(t->tokenizer && !t->rows);
-    if (chat_format) {
-        options.format = ravel_chat_format_named(chat_format);
-        if (!options.format)
-            return ravel_error_set(err, RAVEL_E_ARGUMENT, "there is no chat format \"%.40s\"; docs/text.md lists them",
-                                   chat_format);
-    } else if (ravel_chat_format_of(t->tokenizer, &options.format, NULL)) {
-        options.format = NULL;
-    }
+    options.variables = chat_args;
+    ravel_status status = RAVEL_OK;
+    if (chat_format)
+        status = ravel_chat_format_open(chat_format, NULL, &t->format, err);
+    else
+        (void)ravel_chat_format_of(t->tokenizer, &options.format, &t->no_format);
+    if (status) return status;
+    if (t->format) options.format = t->format;
     t->has_format = options.format != NULL;
     return ravel_rows_create(&options, &t->rows, err);
 }
@@ -58,8 +60,8 @@ static ravel_status open_tokenizer(train_text *t, const char *folder, ravel_erro
     return status;
 }
 
-ravel_status train_text_open(const char *folder, int64_t vocab, const char *chat_format, train_text **text,
-                             ravel_error *err) {
+ravel_status train_text_open(const char *folder, int64_t vocab, const char *chat_format, const char *chat_args,
+                             train_text **text, ravel_error *err) {
     char path[TRAIN_PATH];
     train_text *t = train__calloc(NULL, 1, sizeof *t);
     if (!t) return train__no_memory(err, sizeof *t, "a text");
@@ -70,8 +72,8 @@ ravel_status train_text_open(const char *folder, int64_t vocab, const char *chat
     else if (!status && folder && vocab > TRAIN_BYTE_VOCAB)
         (void)ravel_error_set(&t->missing, RAVEL_E_UNSUPPORTED,
                               "the model has a vocabulary of %lld and no tokenizer.json; %s", (long long)vocab, bridge);
-    if (!status && t->tokenizer) status = open_rows(t, chat_format, err);
-    if (!status && !t->tokenizer && chat_format)
+    if (!status && t->tokenizer) status = open_rows(t, chat_format, chat_args, err);
+    if (!status && !t->tokenizer && (chat_format || chat_args))
         status = ravel_error_set(err, RAVEL_E_ARGUMENT, "a chat format needs a model with a tokenizer.json");
     if (!status && t->tokenizer && ravel_tokenizer_size(t->tokenizer) > vocab)
         status = ravel_error_set(err, RAVEL_E_DATA, "%s has %d tokens, but the model's vocabulary is %lld", path,
@@ -88,6 +90,7 @@ ravel_status train_text_open(const char *folder, int64_t vocab, const char *chat
 void train_text_free(train_text *t) {
     if (!t) return;
     ravel_rows_free(t->rows);
+    ravel_chat_format_free(t->format);
     ravel_decoder_free(t->decoder);
     ravel_encoder_free(t->encoder);
     ravel_tokenizer_free(t->tokenizer);
@@ -149,7 +152,9 @@ ravel_status train_text_prompt(train_text *t, const ravel_json *doc, const ravel
     }
     ravel_error why = RAVEL_ERROR_INIT;
     ravel_status status = ravel_rows_prompt(t->rows, doc, row, &prompt, &why);
-    if (status == RAVEL_E_UNSUPPORTED && t->has_format) status = RAVEL_E_DATA; /* tools: of this row alone */
+    if (status == RAVEL_E_UNSUPPORTED && !t->has_format)
+        return ravel_error_set(err, status, "%s", t->no_format.message);
+    if (status == RAVEL_E_UNSUPPORTED) status = RAVEL_E_DATA; /* of this row alone */
     if (status) return ravel_error_set(err, status, "%s", why.message);
     *tokens = prompt->parts[0].tokens;
     TRAIN_ASSERT(prompt->parts[0].count >= 0);

@@ -15,9 +15,10 @@
 typedef struct train_text train_text;
 
 /* folder: of the model; NULL: bytes. vocab: of the model; above TRAIN_BYTE_VOCAB it is not of bytes. chat_format: how
- * conversations are written, by name; NULL: as the folder's template says. */
-ravel_status train_text_open(const char *folder, int64_t vocab, const char *chat_format, train_text **text,
-                             ravel_error *err);
+ * conversations are written, a name or a file; NULL: as the folder's template says. chat_args: variables of the template,
+ * a JSON object; NULL: none. */
+ravel_status train_text_open(const char *folder, int64_t vocab, const char *chat_format, const char *chat_args,
+                             train_text **text, ravel_error *err);
 void train_text_free(train_text *text);
 /* NULL: bytes, or no text. */
 const ravel_tokenizer *train_text_tokenizer(const train_text *text);

@@ -67,6 +67,7 @@ typedef enum train_refit_way { TRAIN_REFIT_AUTO, TRAIN_REFIT_COLLECTIVE, TRAIN_R
 typedef struct train_grpo_options {
     const char *task, *data, *reward_command;
     const char *chat_format; /* NULL: as the model's template says */
+    const char *chat_args;   /* variables of the template; NULL: none */
     int32_t bad_rows;        /* ravel_bad_rows */
     int32_t max_flat;        /* batches in a row whose rewards are all equal before the run fails; 0: any number */
     const char *stop;        /* tokens that end an answer, "257,151645"; NULL: the model's own */

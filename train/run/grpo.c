@@ -63,7 +63,7 @@ static ravel_status open_prompts(train__grpo *g, const ravel_shape *shape, int64
                                      .eval_share = o->eval_share,
                                      .seed = g->config->run.seed};
     const char *folder = o->data ? g->config->model.model : NULL; /* tasks are of bytes */
-    ravel_status status = train_text_open(folder, shape->vocab, o->chat_format, &g->text, err);
+    ravel_status status = train_text_open(folder, shape->vocab, o->chat_format, o->chat_args, &g->text, err);
     prompts.text = g->text;
     if (!status && train_text_missing(g->text) && !o->reward_command)
         status = ravel_error_set(err, RAVEL_E_ARGUMENT,
