@@ -37,9 +37,9 @@ def test_golden_ids(name):
 def test_names_and_sizes():
     tokenizer = open_golden("qwen")
     assert tokenizer.eos == 2 and tokenizer.pad == 0 and tokenizer.bos is None
-    assert len(tokenizer) == 702 and tokenizer.chat_format == "chatml"
+    assert len(tokenizer) == 702 and tokenizer.chat_format == "the model's template"
     assert tokenizer.encode("").dtype == np.int32 and tokenizer.encode("").size == 0
-    assert "chatml" in repr(tokenizer)
+    assert "702 tokens" in repr(tokenizer)
 
 
 def test_rows_and_prompts():
@@ -60,14 +60,28 @@ def test_errors_are_exceptions():
     tokenizer = open_golden("qwen")
     with pytest.raises(ravel.DataError, match='this one has "x"'):
         tokenizer.row({"x": 1})
-    with pytest.raises(ravel.Error, match="ravel.prepare"):
+    with pytest.raises(ravel.Error, match="no answer"):
         tokenizer.row({"messages": [{"role": "tool", "content": ""}]})
     with pytest.raises(ravel.Error):
         ravel.Tokenizer("no/such/folder")
     with pytest.raises(ValueError):
         open_golden("qwen", train_on="none")
-    with pytest.raises(ValueError):
+    with pytest.raises(ravel.Error, match="no chat format"):
         open_golden("qwen", chat_format="none")
+
+
+def test_templates_are_rendered(tmp_path):
+    messages = [{"role": "user", "content": "Hi"}]
+    text = "<|im_start|>user\nHi<|im_end|>\n"
+    assert open_golden("qwen").render(messages) == open_golden("qwen", chat_format="chatml").render(messages) == text
+    assert open_golden("qwen").render(messages, add_generation_prompt=True) == text + "<|im_start|>assistant\n"
+    file = tmp_path / "own.jinja"
+    file.write_text("{{ who }}{% for t in tools or [] %}{{ t.name }}{% endfor %}{% for m in messages %}{{ m.content }}{% endfor %}")
+    tokenizer = open_golden("qwen", chat_format=file, chat_args={"who": "me "})
+    assert tokenizer.render(messages, tools=[{"name": "f"}]) == "me fHi" and tokenizer.render(messages, who="") == "Hi"
+    file.write_text("{{ messages[0].content")
+    with pytest.raises(ravel.DataError, match="own.jinja: chat template, line 1: a tag has no end"):
+        open_golden("qwen", chat_format=file)
 
 
 def test_prepare_equals_rows(tmp_path):

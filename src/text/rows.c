@@ -102,10 +102,11 @@ static ravel_status read_message(ravel_rows *r, const char *key, node *n, int64_
                                number);
     node *role = member_of(r, n, "role"), *from = role ? NULL : member_of(r, n, "from");
     node *content = member_of(r, n, "content"), *value = content ? NULL : member_of(r, n, "value");
-    if (!is_text(role ? role : from))
+    node *who = role ? role : from;
+    if (!is_text(who))
         return ravel_error_set(r->err, RAVEL_E_DATA, "\"%s\"[%" PRId64 "] has no role that is a text", key, number);
-    const char *name = role_named((role ? role : from)->as.string);
-    if (is_text(value) || (is_text(content) && from) || (is_text(content) && name != role->as.string)) {
+    const char *name = role_named(who->as.string);
+    if (is_text(value) || (is_text(content) && from) || (is_text(content) && name != who->as.string)) {
         node *text = content ? content : value;
         return put_message(r, (ravel__message){n, name, text->as.string, text->bytes, 0});
     }

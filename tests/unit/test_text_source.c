@@ -95,11 +95,11 @@ TEST(source_with_a_tokenizer_says_what_it_cannot_do) {
         int32_t eos;
         ravel_status status;
     } cases[] = {
-        {data, "no-such", "no chat format \"no-such\"; there are chatml, ", 0, -1, RAVEL_E_ARGUMENT},
+        {data, "no-such", "no chat format \"no-such\", and no file", 0, -1, RAVEL_E_ARGUMENT},
         {data, NULL, "tokenizer's", 0, 5, RAVEL_E_ARGUMENT},
         {data, NULL, "the model has only 4", 4, -1, RAVEL_E_DATA},
         {"{\"x\": 1}\n", NULL, "this one has \"x\"", 0, -1, RAVEL_E_DATA},
-        {"{\"messages\": [{\"role\": \"tool\", \"content\": \"\"}]}\n", NULL, "ravel.prepare", 0, -1, RAVEL_E_DATA},
+        {"{\"messages\": [{\"role\": \"tool\", \"content\": \"\"}]}\n", NULL, "no answer", 0, -1, RAVEL_E_DATA},
     };
     ravel_tokenizer *t = NULL;
     ravel_error none = RAVEL_ERROR_INIT;
@@ -203,9 +203,9 @@ TEST(source_without_its_tokenizer_reads_token_ids) {
     CHECK(rmdir(folder) == 0);
 }
 
-/* A row that is for the bridge can be skipped like any other that cannot be used. */
-TEST(source_skips_rows_with_tools) {
-    static const char tools[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}], \"tools\": [{\"a\": 1}]}\n"
+/* A row that no template can take is skipped like any other that cannot be used. */
+TEST(source_skips_rows_that_cannot_be_used) {
+    static const char tools[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}], \"tools\": 7}\n"
                                 "{\"text\": \"plain\"}\n";
     ravel_source_options options = with_tokenizer();
     ravel_error err = RAVEL_ERROR_INIT;
@@ -215,7 +215,7 @@ TEST(source_skips_rows_with_tools) {
         return check_skip("PCRE2 is not installed (Debian: libpcre2-dev)");
     ravel_tokenizer_free(t);
     CHECK_EQ(open_text(&o, tools, &options, &err), RAVEL_E_DATA);
-    CHECK_HAS(err.message, "the row has tools");
+    CHECK_HAS(err.message, "\"tools\" must be a list");
     close_text(&o);
     options.bad_rows = RAVEL_BAD_ROWS_SKIP;
     ravel_error_clear(&err);

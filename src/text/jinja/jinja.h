@@ -253,8 +253,8 @@ struct jinja_run {
     char *chunk;
     size_t chunk_left, used, steps;
     size_t step_limit, memory_limit; /* JINJA_STEPS and JINJA_MEMORY; less in tests */
-    jinja_output out[1]; /* what the template writes */
-    jinja_output *into;  /* out, or what a macro or set block collects */
+    jinja_output out[1];             /* what the template writes */
+    jinja_output *into;              /* out, or what a macro or set block collects */
     jinja_scope *scope, *top;
     int32_t depth, line, flow; /* flow: a break or continue is on its way to its loop */
     int64_t now;               /* seconds since 1970, for strftime_now */

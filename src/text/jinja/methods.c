@@ -579,7 +579,7 @@ const jinja_row *ravel__jinja_method(int kind, const char *name) {
     static const jinja_row *const tables[] = {
         [JINJA_STRING] = text_rows, [JINJA_DICT] = dict_rows, [JINJA_LIST] = list_rows,
         [JINJA_TUPLE] = tuple_rows, [JINJA_LOOP] = loop_rows, [JINJA_GLOBAL] = NULL};
-    RAVEL_ASSERT(kind >= 0 && (size_t)kind < sizeof tables / sizeof *tables);
+    RAVEL_ASSERT(kind >= 0 && (size_t)kind < sizeof tables / sizeof tables[0]);
     for (const jinja_row *row = tables[kind]; row && row->name; row++)
         if (strcmp(row->name, name) == 0) return row;
     return NULL;

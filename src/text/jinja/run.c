@@ -79,7 +79,8 @@ static void write(jinja_run *run, jinja_value v) {
     if (run->failed || v.as.string->bytes == 0) return;
     const jinja_string *s = v.as.string;
     if (out->bytes + s->bytes > run->memory_limit) {
-        (void)ravel__jinja_fail(run, RAVEL_E_UNSUPPORTED, "the template writes more than %zu MiB", run->memory_limit >> 20);
+        (void)ravel__jinja_fail(run, RAVEL_E_UNSUPPORTED, "the template writes more than %zu MiB",
+                                run->memory_limit >> 20);
         return;
     }
     run->failed = ravel__buffer_reserve(&out->text, run->allocator, (int64_t)(out->bytes + s->bytes + 1), 1,

@@ -3,10 +3,8 @@
     python3 tests/golden/chat/make.py chatml=a.jinja chatml=b.jinja qwen3=c.jinja ...
 
 Each argument is a row of the table in src/text/chat_formats.c and a file with a template that the row should equal. All
-templates of a row must agree; their digests are printed for the table. Cases of rows that are not named stay. Needs transformers and jinja2, and a built
-libravel.so for the digests.
+templates of a row must agree. Cases of rows that are not named stay. Needs transformers and jinja2.
 """
-import ctypes
 import json
 import os
 import sys
@@ -49,21 +47,12 @@ def render(template, messages, answer):
         return None
 
 
-def digest(text):
-    library = ctypes.CDLL(os.environ.get("RAVEL_LIBRARY", "build/libravel.so"))
-    library.ravel_chat_template_digest.restype = ctypes.c_uint64
-    library.ravel_chat_template_digest.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
-    data = text.encode()
-    return library.ravel_chat_template_digest(data, len(data))
-
-
 def main():
     rows = {}
     for argument in sys.argv[1:]:
         name, path = argument.split("=", 1)
         template = open(path, encoding="utf8").read()
         cases = [(m, a, render(template, m, a)) for m in CONVERSATIONS for a in (False, True)]
-        print(f"{name:14} {digest(template):#018x}  {path}")
         if rows.setdefault(name, cases) != cases:
             sys.exit(f"{path} is not the same as the other templates of {name}")
     path = os.path.join(HERE, "cases.jsonl")
