@@ -60,6 +60,12 @@ class Tokenizer:
         """The name of the format that conversations are written in; None: the folder's template is not known."""
         return lib.ravel_chat_format_name(self._format).decode() if self._format else None
 
+    @property
+    def chat_template(self) -> str | None:
+        """The folder's chat template (Jinja); None: it has none."""
+        text: bytes | None = lib.ravel_tokenizer_chat_template(self._handle.pointer)
+        return text.decode() if text is not None else None
+
     def __len__(self) -> int:
         return int(lib.ravel_tokenizer_size(self._handle.pointer))
 

@@ -39,7 +39,7 @@ def test_names_and_sizes():
     assert tokenizer.eos == 2 and tokenizer.pad == 0 and tokenizer.bos is None
     assert len(tokenizer) == 702 and tokenizer.chat_format == "the model's template"
     assert tokenizer.encode("").dtype == np.int32 and tokenizer.encode("").size == 0
-    assert "702 tokens" in repr(tokenizer)
+    assert "702 tokens" in repr(tokenizer) and "<|im_start|>" in tokenizer.chat_template
 
 
 def test_rows_and_prompts():

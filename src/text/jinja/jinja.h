@@ -1,6 +1,6 @@
 /* Jinja as chat templates use it: a template's text is compiled once and rendered for each conversation.
  *
- *     lex.c       text          --> tokens, white space already trimmed as transformers asks (trim_blocks, lstrip_blocks)
+ *     lex.c       text          --> tokens, white space already trimmed as transformers asks
  *     parse.c     tokens        --> a tree of nodes, statements and expressions
  *     run.c       statements    --> text          (for, if, set, macro, call, filter, generation, ...)
  *     eval.c      expressions   --> values

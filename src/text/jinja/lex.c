@@ -4,7 +4,7 @@
  *     \__/ \________/ \___/
  *     data   tokens    data
  *
- * White space, as with trim_blocks and lstrip_blocks: the line end after a block or comment is dropped, and so are the
+ * White space, as transformers asks Jinja to: the line end after a block or comment is dropped, and so are the
  * blanks before a block or comment that begins its line. A minus at a tag's end drops all white space there, a plus
  * none. */
 #include "text/jinja/jinja.h"
