@@ -21,7 +21,7 @@ from ._plan import Hybrid, HybridGroup, Plan, Planner, plan, plan_options
 from ._publish import Identity, Publisher, Puller, publish_options, pull_options
 from ._refit import Refit, RefitReport, RefitRule, RefitTensor, refit, refit_options, refit_rules
 from ._shape import Lengths, Mock, Shape, mock, read_lengths, shape, shapes
-from ._source import Source, source_options
+from ._source import Source, Stream, source_options
 from ._text import Tokenizer
 from ._tree_batch import TreeBatch
 from ._typing import ArrayLike
@@ -31,7 +31,7 @@ __version__: str = _library.ravel_version().decode()
 __all__ = ["Answer", "ArgumentError", "ArrayLike", "Arrived", "Batch", "Counts", "DataError", "DeviceArray", "Error", "Feed", "Field", "Hybrid",
            "HybridGroup", "Identity", "Lengths", "MicroBatch", "Mock", "OversizeError", "PeerError", "Plan", "Planner",
            "Publisher", "Puller", "Ragged", "Refit", "RefitReport", "RefitRule", "RefitTensor", "Safetensors", "Shape",
-           "Source", "TensorBatch", "Tokenizer", "TreeBatch", "Update", "adapters", "comm", "command", "compare", "counts", "cp_shard", "cp_unshard",
+           "Source", "Stream", "TensorBatch", "Tokenizer", "TreeBatch", "Update", "adapters", "comm", "command", "compare", "counts", "cp_shard", "cp_unshard",
            "exchange", "feed_options", "gather", "generate", "mesh", "metrics", "mock", "pack", "pad", "plan", "plan_options", "policy",
            "publish_options", "pull_options", "read_lengths", "read_safetensors", "refit", "refit_options",
            "refit_rules", "scatter", "shape", "shapes", "source_options", "weights", "write_safetensors"]

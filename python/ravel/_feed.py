@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import ctypes as C
 import json
-from typing import Any, Iterator, Mapping
+from typing import Any, Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -17,11 +17,12 @@ from ._lib import Handle, Raised, address, as_array, check, fields as struct_fie
 from ._options import Table
 from ._plan import _TABLE as _PLAN, _fresh_options
 from ._ragged import KINDS, Ragged, check_kind
-from ._source import Source, with_mask
+from ._source import Source, Stream, with_mask
 from ._typing import ArrayLike
 from ._weights import _TABLE as _WEIGHTS
 from .comm import Comm
 from .mesh import Mesh
+from .metrics import Flops, count_flops
 
 __all__ = ["Feed", "MicroBatch", "TensorBatch", "Update", "feed_options"]
 
@@ -164,12 +165,20 @@ class Update:
         """Over all ranks: micro_steps, samples, tokens, loss_tokens, padded_tokens, ..."""
         self.mine = _numbers(c.mine)
         """Of this data-parallel rank."""
+        self._of_mine = _abi.ravel_update_counts.from_buffer_copy(c.mine)
+        self._of_all = _abi.ravel_update_counts.from_buffer_copy(c.counts)
         self.plan = _numbers(c.plan.contents) if c.plan else None
         """The plan's figures; None on ranks that did not plan."""
         self.seconds = {lib.ravel_feed_phase_name(i).decode(): c.phase_sec[i] for i in range(_PHASES)}
         """What preparing its batch took on this rank, by phase."""
         self.prepare_sec, self.exposed_sec = c.prepare_sec, c.exposed_sec
         self.sent_bytes, self.needed_bytes, self.kept_bytes = c.sent_bytes, c.needed_bytes, c.kept_bytes
+
+    def flops(self, shape: Any, *, head_tokens: int | None = None, recompute: str = "none") -> Flops:
+        """Operations of this update over all ranks, as :func:`ravel.metrics.flops` counts them."""
+        total = _abi.ravel_lengths_sum()
+        lib.ravel_feed_batch(C.byref(self._of_all), C.byref(total), C.byref(_abi.ravel_metrics_batch()))
+        return count_flops(shape, total, head_tokens, recompute)
 
     def __len__(self) -> int:
         return int(self.counts["micro_steps"])
@@ -203,7 +212,11 @@ class Feed:
 
     ``samples`` rows of the source, over all ranks together, are planned at once. ``comm`` (all its ranks are data-parallel) or
     ``mesh`` says who shares them; without either this process is alone. Every rank makes the feed with the same arguments. Without
-    a source, ``fields`` (a store, or its fields) declares the fields of :meth:`submit`.
+    a source, ``fields`` (a store, or its fields) declares the fields of :meth:`submit`. A source may also be a :class:`Stream`, or
+    an iterator whose rows have no further fields.
+
+    ``ask`` are the pipeline chunks of this rank that want every field, though they are neither the first nor the last of the model
+    (multi-token prediction); all ranks of a stage ask for the same.
 
     Keywords are the options of the feed (:func:`feed_options`: shuffle, shuffle_seed, epochs, updates, prefetch, drop_last,
     owners, ...) and of the planner (``ravel.plan_options()``: align, max_samples, sync, ...; in
@@ -213,8 +226,8 @@ class Feed:
     ``state_dict()`` and ``load_state_dict()`` keep the place in the stream, as of a stateful data loader.
     """
 
-    def __init__(self, source: Source | None = None, *, budget: int | str, samples: int = 0, comm: Comm | None = None,
-                 mesh: Mesh | None = None, fields: Ragged | None = None, mode: str = "token-mean", cost: Any = None,
+    def __init__(self, source: Source | Stream | Iterable[Any] | None = None, *, budget: int | str, samples: int = 0,
+                 comm: Comm | None = None, mesh: Mesh | None = None, ask: Iterable[int] = (), fields: Ragged | None = None, mode: str = "token-mean", cost: Any = None,
                  plan: Mapping[str, Any] | None = None, weights: Mapping[str, Any] | None = None, tensors: str = "np",
                  device: Any = None, pin: bool = False, **options: Any):
         if tensors not in ("np", "pt"):
@@ -228,10 +241,21 @@ class Feed:
             raise TypeError(f"there is no option {unknown[0]!r}; the feed has {', '.join(_TABLE.rows)}, the planner "
                             f"{', '.join(_PLAN.rows)}")
         self._mesh = mesh or Mesh(comm or _comm.self())
+        self._stream: Stream | None = None
+        if source is not None and not isinstance(source, Source):
+            self._stream, source = source if isinstance(source, Stream) else Stream(source), None
+            if samples < 1 or fields is not None:
+                raise TypeError("an iterator needs samples, the rows of a batch, and its fields in ravel.Stream(rows, fields)")
+            fields = self._stream.take(0)
+        self._samples = samples
         self._source, self._raised = source, Raised() if source is None else source.raised
         chosen = _TABLE.make(samples=samples or None, **own)
         planned = _fresh_options(cost, {"budget": budget, **rest, **(plan or {})})
         weighed = _WEIGHTS.make(mode=mode, **(weights or {}))
+        for chunk in ask:
+            if not 0 <= chunk < 64:
+                raise ValueError(f"ask has chunk {chunk}; chunks of a pipeline rank are 0 to 63")
+            chosen.ask |= 1 << chunk
         chosen.plan, chosen.weights = C.pointer(planned), C.pointer(weighed)
         self._template = None if fields is None else with_mask(fields)
         if self._template is not None:
@@ -265,7 +289,20 @@ class Feed:
     def _call(self, name: str, *arguments: Any) -> None:
         self._raised.call(name, *arguments)
 
+    def _submit_next(self) -> bool:
+        """This rank's share of the next batch of a stream; False where no rank has any row left."""
+        assert self._stream is not None
+        dp, rank = self._mesh.layout.sizes["dp"], self._mesh.coords.dp
+        store = self._stream.take(self._samples // dp + (rank < self._samples % dp)) if self.is_owner else None
+        if not self._mesh._parent.allreduce(np.array([0 if store is None else len(store)], np.int64))[0]:
+            return False
+        self.submit(store)
+        return True
+
     def _next(self) -> Update | None:
+        if self._stream is not None and (self._current is None or self._current.last_in_batch) and not self._submit_next():
+            self._current, self._stream = None, Stream(())
+            return None
         out, error = C.POINTER(_abi.ravel_feed_update)(), _abi.ravel_error()
         status = lib.ravel_feed_next(self._handle.pointer, C.byref(out), C.byref(error))
         if status == _abi.RAVEL_E_END:

@@ -79,7 +79,8 @@ class _Input:
     """The ravel_plan_input struct and the arrays that it points at."""
 
     def __init__(self, lengths: ArrayLike | None, prompts: ArrayLike | None = None, responses: ArrayLike | None = None, costs: ArrayLike | None = None, groups: ArrayLike | None = None,
-                 update_ids: ArrayLike | None = None, homes: ArrayLike | None = None, **arrivals: ArrayLike | None):
+                 update_ids: ArrayLike | None = None, homes: ArrayLike | None = None, shared: ArrayLike | None = None,
+                 order: ArrayLike | None = None, **arrivals: ArrayLike | None):
         if lengths is None and (prompts is None or responses is None):
             raise TypeError("give lengths, or prompts and responses")
         self.arrays: dict[str, np.ndarray] = {}
@@ -88,7 +89,7 @@ class _Input:
         for name, value, dtype in (("lengths", lengths, np.int64), ("prompts", prompts, np.int64),
                                    ("responses", responses, np.int64), ("costs", costs, np.int64),
                                    ("groups", groups, np.int64), ("updates", update_ids, np.int32),
-                                   ("homes", homes, np.int32)):
+                                   ("homes", homes, np.int32), ("shared", shared, np.int64), ("order", order, np.int32)):
             if value is not None:
                 self.arrays[name] = array = as_array(value, dtype, name, count)
                 setattr(self.struct, name, address(array))
@@ -357,13 +358,15 @@ def plan(lengths: ArrayLike | None = None, *, budget: int | str, dp: int = 1, cp
          shuffle: bool = False, seed: int = 0, objective: str = "auto", cp_split: str = "zig-zag", cp_pool: int = 0,
          cp_widths: str | None = None, min_cp: int = 1, cp_price: str | None = None, cp_node: int = 8, cp_tp: int = 1,
          cp_empty: str = "filler", cost: Any = None, prompts: ArrayLike | None = None, responses: ArrayLike | None = None, costs: ArrayLike | None = None,
-         groups: ArrayLike | None = None, update_ids: ArrayLike | None = None, homes: ArrayLike | None = None) -> Plan:
+         groups: ArrayLike | None = None, update_ids: ArrayLike | None = None, homes: ArrayLike | None = None,
+         shared: ArrayLike | None = None, order: ArrayLike | None = None) -> Plan:
     """Packs samples of any lengths into micro-batches under a hard token budget, balanced over ``dp`` ranks.
 
     ``lengths`` are integers, one per sample (or give ``prompts`` and ``responses``): a numpy array of int64 goes in
     without a copy, so does a host torch tensor; lists work. Sizes may be words ("16k"). ``cost`` is
     "LINEAR:QUADRATIC", a tuple, "tokens", the name of a published shape ("qwen3-0.6b") or the path of a Hugging Face
-    ``config.json``. What each option means: ``ravel.plan_options()``.
+    ``config.json``. What each option means: ``ravel.plan_options()``. ``shared`` are the tokens that each sample shares with
+    the one before it in ``order`` (as they come, without one): prefix trees, whose shared tokens a bin counts once.
 
     The same input gives the same plan on every rank and machine; compare ``digest`` before data moves.
     """
@@ -373,7 +376,7 @@ def plan(lengths: ArrayLike | None = None, *, budget: int | str, dp: int = 1, cp
                 "effort": effort, "group_rule": group_rule, "count": count, "oversize": oversize, "shuffle": shuffle,
                 "seed": seed, "objective": objective, "cp_split": cp_split, "cp_pool": cp_pool, "cp_widths": cp_widths,
                 "min_cp": min_cp, "cp_price": cp_price, "cp_node": cp_node, "cp_tp": cp_tp, "cp_empty": cp_empty}
-    source = _Input(lengths, prompts, responses, costs, groups, update_ids, homes)
+    source = _Input(lengths, prompts, responses, costs, groups, update_ids, homes, shared, order)
     options = _make_options(cost, keywords)
     pointer = C.POINTER(_abi.ravel_plan)()
     call("ravel_plan_create", C.byref(source.struct), C.byref(options), C.byref(pointer))

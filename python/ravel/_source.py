@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes as C
 import json
 import os
-from typing import Any, Mapping, Sequence
+import itertools
+from typing import Any, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from ._options import Table
 from ._ragged import KINDS, Field, Ragged
 from ._typing import ArrayLike
 
-__all__ = ["Source", "source_options"]
+__all__ = ["Source", "Stream", "source_options"]
 
 _TABLE = Table(_abi.ravel_source_options, "ravel_source")
 _NAMES = {number: name for name, number in KINDS.items()}
@@ -39,10 +40,11 @@ class _Column:
         return _abi.ravel_field(name=self.name.encode(), kind=KINDS[self.kind], dtype=self.code, width=self.width,
                                 pad=self.pad)
 
-    def array(self, value: Any, length: int) -> np.ndarray | None:
-        if value is None:
-            return None
+    def array(self, value: Any, length: int, fill: bool = False) -> np.ndarray | None:
+        """The values of one sample; None, or the padding with ``fill``, where it has none."""
         elements = {"sample": 1, "spread": 1, "step": length - 1}.get(self.kind, length) * self.width
+        if value is None:
+            return np.full(elements, self.pad, self.dtype) if fill else None
         array = np.ascontiguousarray(np.asarray(value).reshape(-1), self.dtype)
         if array.size != elements:
             raise ValueError(f"{self.name} has {array.size} elements; kind {self.kind!r} needs {elements} for {length} tokens")
@@ -77,18 +79,25 @@ class _Rows:
         return self.raised.guard(lambda: self._add(self.rows[row], collector, error), error)
 
     def _add(self, row: Any, collector: int, error: Any) -> None:
-        for sample in row if isinstance(row, (list, tuple)) else [row]:
-            tokens = sample.get("tokens", sample.get("input_ids"))
-            if tokens is None:
-                raise KeyError(f"a row has neither tokens nor input_ids; it has {', '.join(sample)}")
-            length = len(tokens)
-            values = {**sample, "tokens": tokens, "loss_mask": _mask(sample, length)}
+        for sample in _samples_of(row):
+            length, values = _values_of(sample)
             arrays = [column.array(values.get(column.name), length) for column in self.columns]
             table = (C.c_void_p * len(arrays))(*[address(a) if a is not None and a.size else None for a in arrays])
             own = _abi.ravel_error()
             status = lib.ravel_collector_add(collector, length, C.cast(table, C.c_void_p), C.byref(own))
             if status:
                 raise ValueError(own.message.decode("utf-8", "replace"))
+
+
+def _samples_of(row: Any) -> Sequence[Any]:
+    return row if isinstance(row, (list, tuple)) else [row]
+
+
+def _values_of(sample: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
+    tokens = sample.get("tokens", sample.get("input_ids"))
+    if tokens is None:
+        raise KeyError(f"a row has neither tokens nor input_ids; it has {', '.join(sample)}")
+    return len(tokens), {**sample, "tokens": tokens, "loss_mask": _mask(sample, len(tokens))}
 
 
 def _mask(sample: Mapping[str, Any], length: int) -> Any:
@@ -100,6 +109,31 @@ def _mask(sample: Mapping[str, Any], length: int) -> Any:
     mask = np.ones(length, np.uint8)
     mask[:int(sample.get("prompt_length", 0))] = 0
     return mask
+
+
+class Stream:
+    """Rows that come one after the other and have no number: an iterator or a generator, as a data loader's. Rows and ``fields``
+    are as in :meth:`Source.rows`. Give it to :class:`Feed`, with ``samples`` rows per batch; every data-parallel rank reads its
+    own share of them from its own iterator, until none of the ranks has any left.
+
+    >>> feed = ravel.Feed(ravel.Stream(generator()), budget="16k", samples=512, comm=comm)
+    """
+
+    def __init__(self, rows: Iterable[Any], fields: Mapping[str, str] | None = None):
+        self._rows, self._columns = iter(rows), _columns(fields or {})
+
+    def take(self, count: int) -> Ragged:
+        """The samples of the next ``count`` rows, or of as many as there are."""
+        lengths: list[int] = []
+        parts: list[list[Any]] = [[np.empty(0, column.dtype)] for column in self._columns]
+        for row in itertools.islice(self._rows, count):
+            for sample in _samples_of(row):
+                length, values = _values_of(sample)
+                lengths.append(length)
+                for part, column in zip(parts, self._columns):
+                    part.append(column.array(values.get(column.name), length, fill=True))
+        return Ragged(np.asarray(lengths, np.int64), **{column.name: Field(column.name, np.concatenate(part), column.kind, column.pad)
+                                                        for part, column in zip(parts, self._columns)})
 
 
 class Source:

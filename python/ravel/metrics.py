@@ -107,18 +107,22 @@ def _positive(lengths: Any) -> np.ndarray:
     return array
 
 
+def count_flops(shape: Any, total: _abi.ravel_lengths_sum, head_tokens: int | None, recompute: str) -> Flops:
+    """The same of a sum over lengths."""
+    model, result = shape if isinstance(shape, Shape) else shape_of(shape), _abi.ravel_flops()
+    call("ravel_flops_count", C.byref(model._c), C.byref(total), total.tokens if head_tokens is None else head_tokens,
+         _choice("recompute", recompute, _RECOMPUTE), C.byref(result))
+    return _flops(result)
+
+
 def flops(shape: Any, lengths: Any, *, head_tokens: int | None = None, recompute: str = "none") -> Flops:
     """Operations of one pass over packed samples of these lengths: causal attention inside each sample only.
 
     ``head_tokens`` go through the LM head (None: all); ``recompute`` is none, attention or full.
     """
-    model = shape if isinstance(shape, Shape) else shape_of(shape)
-    array = _positive(lengths)
-    total, result = _abi.ravel_lengths_sum(), _abi.ravel_flops()
+    array, total = _positive(lengths), _abi.ravel_lengths_sum()
     lib.ravel_lengths_add(C.byref(total), address(array), array.size)
-    call("ravel_flops_count", C.byref(model._c), C.byref(total), total.tokens if head_tokens is None else head_tokens,
-         _choice("recompute", recompute, _RECOMPUTE), C.byref(result))
-    return _flops(result)
+    return count_flops(shape, total, head_tokens, recompute)
 
 
 def gpu_peak(name: str) -> float | None:
@@ -232,10 +236,26 @@ class Metrics:
         chosen = np.concatenate([*steps, np.empty(0, np.int32)]).astype(np.int64)
         self.add_batch(plan.lengths[chosen], capacity=len(steps) * plan.capacity, loss=loss,
                        padded=int(plan.bin_slots[own].sum()), bins=len(steps) - fillers, fillers=fillers)
-        stats = plan.stats
-        meets_in_between = plan._options.sync == _abi.RAVEL_SYNC_MICRO_STEP
+        self._add_balance(plan.stats, plan._options.sync)
+
+    def _add_balance(self, stats: Mapping[str, Any], sync: int) -> None:
+        meets_in_between = sync == _abi.RAVEL_SYNC_MICRO_STEP
         self.add("plan/idle_share", stats["idle_micro_step" if meets_in_between else "idle_update"])
         self.add("plan/imbalance", stats["imbalance"])
+
+    def add_feed(self, update: Any) -> None:
+        """What an update of :class:`ravel.Feed` brought this rank, and what its plan predicts about balance. Call it on every rank:
+        ranks that share their samples with another (tensor, context, pipeline parallel) count nothing. Only tokens with a loss
+        are taken to go through the LM head."""
+        at = update._feed._mesh.coords
+        if at.tp or at.cp or at.pp:
+            return
+        total, batch = _abi.ravel_lengths_sum(), _abi.ravel_metrics_batch()
+        lib.ravel_feed_batch(C.byref(update._of_mine), C.byref(total), C.byref(batch))
+        batch.head = batch.loss if batch.loss > 0 else -1
+        lib.ravel_metrics_add_batch(self._pointer, C.byref(batch))
+        if update.plan is not None:
+            self._add_balance(update.plan, update._feed._planned.sync)
 
     def add_rollouts(self, *, rewards: Any = None, groups: Any = None, responses: Any = None, truncated: Any = None,
                      staleness: Any = None) -> None:

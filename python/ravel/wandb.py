@@ -86,8 +86,9 @@ class _Follower:
     def finish(self) -> None:
         """The table of samples and the report page, in the last step that this follower logged, then the end of the W&B run."""
         if self.logged:
-            last, samples = {}, [row for row, _ in _lines(self.folder / "samples.jsonl", 0)]
-            columns = list(dict.fromkeys(name for row in samples for name in row))
+            last: dict[str, Any] = {}
+            samples = [row for row, _ in _lines(self.folder / "samples.jsonl", 0)]
+            columns: list[Any] = list(dict.fromkeys(name for row in samples for name in row))
             if columns:
                 rows = [[json.dumps(v) if isinstance(v := row.get(name), (dict, list)) else v for name in columns] for row in samples]
                 last["samples"] = self.wandb.Table(columns=columns, data=rows)

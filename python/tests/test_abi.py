@@ -103,3 +103,9 @@ def test_every_public_name_has_a_docstring_and_hints():
 def test_the_api_page_is_what_the_docstrings_say():
     done = subprocess.run([sys.executable, str(ROOT / "python" / "tools" / "api.py"), "--check"], text=True, capture_output=True)
     assert done.returncode == 0, "docs/python-api.md is not up to date: run python3 python/tools/api.py\n" + done.stderr
+
+
+@pytest.mark.skipif("RAVEL_TEST_INSTALLED" in os.environ, reason="the headers are the checkout's")
+def test_every_c_function_has_a_python_name_or_a_reason():
+    done = subprocess.run([sys.executable, str(ROOT / "python" / "tools" / "functions.py"), "--check"], text=True, capture_output=True)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -310,3 +310,81 @@ def test_a_feed_of_groups_of_different_widths():
     assert all(at[1].all() for at in found.values())  # and none is missing
     for update in range(5):
         assert sum(at[2].sum() for at in found.values() if at[0] == update) == pytest.approx(1, rel=1e-5)
+
+
+# ---- iterators, multi-token prediction, metrics -----------------------------------------------------------------------
+
+
+def test_a_generator_is_a_source():
+    data = rows(23, seed=6)
+    with ravel.Feed((row for row in data), budget=64, samples=8) as feed:
+        seen = [update.counts["samples"] for update in feed.updates()]
+        assert seen == [8, 8, 7] and list(feed.updates()) == []
+    with ravel.Feed(ravel.Stream(iter(data), {"reward": "f32:sample"}), budget=64, samples=8) as feed:
+        got = sorted((batch.lengths[i], float(batch.reward[i])) for batch in feed for i in range(len(batch.ids)))
+    assert got == sorted((len(row["input_ids"]), float(np.float32(row["reward"]))) for row in data)
+    with pytest.raises(TypeError, match="needs samples"):
+        ravel.Feed(iter(data), budget=64)
+
+
+@pytest.mark.parametrize("counts", [(11, 11), (20, 3), (0, 5)])
+def test_each_rank_has_an_iterator_of_its_own(counts):
+    """Where one rank's is over first, it goes on with the samples of the other."""
+    data = rows(40, seed=7)
+    shares = [data[:counts[0]], data[20:20 + counts[1]]]
+
+    def work(comm):
+        with ravel.Feed(iter(shares[comm.rank]), budget=64, samples=6, comm=comm) as feed:
+            return [[len(update), [tuple(np.sort(batch.tokens).tolist()) for batch in update if not batch.filler]]
+                    for update in feed.updates()]
+
+    one, two = ravel.comm.threads(2, work)
+    assert [u[0] for u in one] == [u[0] for u in two]  # as many micro-steps on both
+    got = sorted(t for u in (*one, *two) for batch in u[1] for t in batch)
+    assert got == sorted(t for share in shares for row in share for t in row["input_ids"])
+
+
+def test_a_generator_that_raises_comes_out_as_itself():
+    def broken():
+        yield {"input_ids": [1, 2]}
+        raise OSError("the stream is cut")
+
+    with ravel.Feed(broken(), budget=64, samples=4) as feed, pytest.raises(OSError, match="cut"):
+        next(iter(feed))
+
+
+@pytest.mark.parametrize("ask", [(), (0,)])
+def test_a_middle_stage_asks_for_tokens(ask):
+    """Multi-token prediction: a stage that is neither first nor last gets everything if it asks."""
+    def work(comm):
+        mesh = ravel.mesh.Mesh(comm, pp=3)
+        with ravel.Feed(mock(), budget=512, samples=50, updates=1, mesh=mesh, ask=ask if mesh.coords.pp == 1 else ()) as feed:
+            batch = next(iter(feed))
+            return [name for name in ("tokens", "labels", "weights") if hasattr(batch, name)]
+
+    first, middle, last = ravel.comm.threads(3, work)
+    assert "tokens" in first and "labels" in last and middle == (["tokens", "labels", "weights"] if ask else [])
+    with pytest.raises(ValueError, match="chunk 64"):
+        ravel.Feed(mock(), budget=8, samples=8, ask=[64])
+
+
+def test_an_update_goes_into_metrics_in_one_call():
+    def work(comm):
+        mesh = ravel.mesh.Mesh(comm, tp=2)
+        with ravel.Feed(mock(), budget=512, samples=60, updates=1, mesh=mesh) as feed:
+            update = next(feed.updates())
+            lengths = np.concatenate([batch.lengths for batch in update])
+            with ravel.metrics.Metrics(comm=comm, shape="qwen3-0.6b") as m:
+                m.begin()
+                m.add_feed(update)
+                values = m.update(1)
+            flops = update.flops("qwen3-0.6b", head_tokens=update.counts["loss_tokens"])
+            return lengths.tolist() if mesh.coords.tp == 0 else [], update.counts, values, flops
+
+    done = ravel.comm.threads(4, work)
+    lengths = sum((d[0] for d in done), [])
+    _, counts, values, flops = done[0]
+    assert values["tokens/actual"] == counts["tokens"] == sum(lengths) and values["batch/samples"] == 60 == len(lengths)
+    assert values["tokens/capacity"] == counts["capacity_tokens"] and values["batch/micro_steps"] == counts["micro_steps"]
+    assert flops == ravel.metrics.flops("qwen3-0.6b", lengths, head_tokens=counts["loss_tokens"])
+    assert values["flops/model"] == pytest.approx(flops.model) and 0 <= values["plan/idle_share"] < 1

@@ -241,3 +241,10 @@ def test_sentences_name_options_as_they_are_called_here():
     from ravel._lib import _as_keywords
     for sentence, wanted in words.items():
         assert _as_keywords(sentence) == (wanted or sentence)
+
+
+def test_shared_prefixes_count_once():
+    lengths = [100, 100, 100, 100]
+    assert len(ravel.plan(lengths, budget=200).bins) == 2
+    assert len(ravel.plan(lengths, budget=200, shared=[0, 80, 80, 80]).bins) == 1  # 100 + 3 * 20 tokens
+    assert len(ravel.plan(lengths, budget=200, shared=[0, 80, 0, 80], order=[0, 2, 1, 3]).bins) == 2
