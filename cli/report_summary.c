@@ -20,8 +20,11 @@ static double seconds(const report_table *t) {
     return report_sum(t, "time/update_sec", NULL);
 }
 static double updates(const report_table *t, const char *name) {
+    int64_t before = 0; /* rows of an evaluation before training */
     (void)name;
-    return (double)t->rows;
+    const report_series *time = report_find(t, "time/update_sec");
+    while (time && before < t->rows && t->steps[before] <= 0 && isnan(time->values[before])) before++;
+    return (double)(t->rows - before);
 }
 static double wall(const report_table *t, const char *name) {
     double whole = report_last(t, name);
@@ -71,6 +74,8 @@ static const report_figure figures[] = {
     {"eval reward, last", "eval/reward when it was last measured", report_last, "eval/reward", REPORT_REAL, 1},
     {"reward, first", "reward/mean of the first update", report_first, "reward/mean", REPORT_REAL, 0},
     {"reward, last", "reward/mean of the last update", report_last, "reward/mean", REPORT_REAL, 1},
+    {"dropped answers", "that could not be scored and were left out, mean of the updates", mean_of,
+     "reward/dropped_share", REPORT_SHARE, -1},
     {"skipped updates", "skipped, because the gradient was not finite", skipped, "train/skipped", REPORT_COUNT, -1},
     {"tokens/s", "actual tokens over time, whole run", rate, "tokens/actual", REPORT_COUNT, 1},
     {"tokens/s/GPU", "the same over the ranks of the job", rate_per_gpu, "tokens/actual", REPORT_COUNT, 1},

@@ -316,6 +316,7 @@ static void report(const job *j) {
         print_figure("reward after", s->reward_last, "%.3f");
         print_figure("sampled, first", s->sampled_first, "%.3f (mean reward of the first five batches)");
         print_figure("sampled, last", s->sampled_last, "%.3f");
+        print_figure("dropped answers", 100 * s->dropped, "%.1f %% (they could not be scored)");
         print_figure("refit overlap", 100 * s->refit_overlap,
                      "%.0f %% of the smaller phases hidden, mean of all refits");
         print_figure("refit rate", s->refit_gb_per_sec, "%.2f GB/s");

@@ -228,6 +228,9 @@ typedef enum ravel_phase {
     X(REWARD_MAX, "reward/max", GAUGE, "", MAX, RL, "over samples of all ranks")                                       \
     X(REWARD_ZERO_VARIANCE, "reward/zero_variance_group_share", GAUGE, "share", MEAN, RL,                              \
       "groups whose rewards are all equal / groups")                                                                   \
+    X(REWARD_DROPPED, "reward/dropped_share", GAUGE, "share", MEAN, RL,                                                \
+      "answers that could not be scored and were left out / answers")                                                  \
+    X(EVAL_REWARD, "eval/reward", GAUGE, "", MEAN, RL, "mean reward of greedy answers to the evaluation's questions")  \
     X(RESPONSE_LENGTH_MEAN, "response/length_mean", GAUGE, "tokens", MEAN, RL, "over samples of all ranks")            \
     X(RESPONSE_LENGTH_MIN, "response/length_min", COUNTER, "tokens", MIN, RL, "over samples of all ranks")             \
     X(RESPONSE_LENGTH_MAX, "response/length_max", COUNTER, "tokens", MAX, RL, "over samples of all ranks")             \
@@ -398,6 +401,10 @@ RAVEL_API void ravel_metrics_phase_add(ravel_metrics *metrics, ravel_phase phase
  * every rank calls it with the same step (E_MISMATCH names the range otherwise). Fails only where the reducer does; a
  * failing sink is reported to the logger once and tried again at the next update. */
 RAVEL_API ravel_status ravel_metrics_update(ravel_metrics *metrics, int64_t step, ravel_error *err);
+
+/* A row that is no update: what was added and timed since the last one, such as an evaluation before the first update. It has
+ * no time/update_sec, and counts as none. Collective, as above. */
+RAVEL_API ravel_status ravel_metrics_report(ravel_metrics *metrics, int64_t step, ravel_error *err);
 
 /* ---- reading the last update, on every rank, from any thread --------------------------------------------- */
 

@@ -119,7 +119,7 @@ static void derive_time(ravel_metrics *m, const ravel__reduced *r, double second
 
 static void derive_totals(ravel_metrics *m, double seconds) {
     ravel_metrics_totals *t = &m->totals;
-    t->updates++;
+    t->updates += !m->no_update;
     t->samples += count_of(m, RAVEL_METRIC_BATCH_SAMPLES);
     t->bins += count_of(m, RAVEL_METRIC_BATCH_BINS);
     t->tokens += count_of(m, RAVEL_METRIC_TOKENS_ACTUAL);

@@ -267,12 +267,13 @@ static void start_anew(ravel_metrics *m, int64_t now) {
     m->aside_ns = 0;
 }
 
-ravel_status ravel_metrics_update(ravel_metrics *m, int64_t step, ravel_error *err) {
+static ravel_status end_row(ravel_metrics *m, int64_t step, ravel_error *err) {
     int64_t now = ravel__clock_ns();
     ravel__phases_cut(m, now);
     int64_t row_ns = m->row_ns < 0 || m->row_ns > m->begun_ns ? m->begun_ns : m->row_ns;
     RAVEL_ASSERT(m->aside_ns >= 0 && m->aside_ns <= now - m->begun_ns);
-    ravel_metrics_add(m, RAVEL_METRIC_TIME_UPDATE, (double)(now - m->begun_ns - m->aside_ns) / 1e9, 1);
+    if (!m->no_update)
+        ravel_metrics_add(m, RAVEL_METRIC_TIME_UPDATE, (double)(now - m->begun_ns - m->aside_ns) / 1e9, 1);
     ravel_metrics_add(m, RAVEL_METRIC_TIME_WALL, (double)(now - row_ns) / 1e9, 1);
     ravel__memory_sample(m);
     ravel_status status = ravel__metrics_reduce(m, step, err);
@@ -283,6 +284,18 @@ ravel_status ravel_metrics_update(ravel_metrics *m, int64_t step, ravel_error *e
     ravel__sinks_write(m);
     start_anew(m, now);
     return RAVEL_OK;
+}
+
+ravel_status ravel_metrics_update(ravel_metrics *m, int64_t step, ravel_error *err) {
+    m->no_update = 0;
+    return end_row(m, step, err);
+}
+
+ravel_status ravel_metrics_report(ravel_metrics *m, int64_t step, ravel_error *err) {
+    m->no_update = 1;
+    ravel_status status = end_row(m, step, err);
+    m->no_update = 0;
+    return status;
 }
 
 void ravel_metrics_totals_get(ravel_metrics *m, ravel_metrics_totals *totals) {

@@ -200,6 +200,8 @@ static void put_progress(const log_sink *s, const ravel__snapshot *u, ravel__tex
         ravel__text_printf(t, " | loss %.4f", ravel__real(m, u, RAVEL_METRIC_TRAIN_LOSS));
     if (ravel__shown(m, u, RAVEL_METRIC_REWARD_MEAN))
         ravel__text_printf(t, " | reward %.4f", ravel__real(m, u, RAVEL_METRIC_REWARD_MEAN));
+    if (ravel__shown(m, u, RAVEL_METRIC_REWARD_DROPPED) && ravel__real(m, u, RAVEL_METRIC_REWARD_DROPPED) > 0)
+        ravel__text_printf(t, " | dropped %.1f%%", 100 * ravel__real(m, u, RAVEL_METRIC_REWARD_DROPPED));
 }
 
 /* Seconds per update, from end to end, so that the time between updates counts in the time left. */
@@ -218,6 +220,7 @@ static void keep_pace(log_sink *s, const ravel__snapshot *u, int64_t now) {
 
 static ravel_status write_progress(ravel__sink *sink, const ravel__snapshot *u, ravel_error *err) {
     log_sink *s = (log_sink *)sink;
+    if (!ravel__shown(sink->metrics, u, RAVEL_METRIC_TIME_UPDATE)) return RAVEL_OK; /* no update */
     int64_t now = ravel__clock_ns();
     keep_pace(s, u, now);
     int last = sink->metrics->options.updates && u->step >= sink->metrics->options.updates;

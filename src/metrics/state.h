@@ -96,9 +96,10 @@ struct ravel_metrics {
     ravel__phase_time phases[RAVEL_PHASES];
     ravel__open_phase open[RAVEL__PHASE_DEPTH];
     int32_t depth;
-    int64_t begun_ns; /* the update */
-    int64_t row_ns;   /* since then for time/wall_sec; -1: nothing has been timed yet */
-    int64_t aside_ns; /* since begun_ns, in phases that are no part of the update */
+    int64_t begun_ns;  /* the update */
+    int64_t row_ns;    /* since then for time/wall_sec; -1: nothing has been timed yet */
+    int32_t no_update; /* the row under way is none */
+    int64_t aside_ns;  /* since begun_ns, in phases that are no part of the update */
 
     int64_t *sums, *maxima; /* lanes */
     int64_t sum_lanes, max_lanes;

@@ -292,11 +292,22 @@ TEST(train_grpo_failing_rewards_are_retried_then_dropped) {
     CHECK(curves[0].count == 2 && curves[0].values[0] == 0 && curves[0].values[1] == 0);
     job_wipe(marker);
     c.grpo.reward_command = "sed -u -n 's/{\"id\": \\([0-9]*[02468]\\),.*/{\"id\": \\1, \"reward\": \\1}/p'";
+    c.grpo.max_dropped = 0.5;
     c.grpo.reward_seconds = 4; /* sed must have started by then, on a busy machine too */
     c.grpo.reward_retries = 1;
     c.run.steps = 1;
     if (!run(&c, metrics, curves, 2)) return;
     CHECK(curves[0].values[0] == 0.5 && curves[1].values[0] > 0);
+    char folder[64];
+    ravel_error err = RAVEL_ERROR_INIT;
+    job_folder(folder);
+    c.run.run = folder;
+    c.grpo.max_dropped = 0.25; /* the default */
+    job j = {.kind = TRAIN_GRPO, .config = &c};
+    CHECK_EQ(ravel_threads_run(2 + c.grpo.generators, NULL, job_work, &j, &err), RAVEL_E_CALLBACK);
+    CHECK_HAS(err.message, "12 of 24 answers could not be scored (--max-dropped 0.25): ");
+    CHECK(j.summary.dropped == 0.5);
+    job_wipe(folder);
 }
 
 /* With dynamic sampling further rounds add answers; those that are there are not scored again. */

@@ -246,8 +246,8 @@ static ravel_status weigh_by_hand(void *user, int64_t tag, const float *logprob,
             samples[scored] = s, places[scored++] = t;
         }
     train_sequence_sums sequences[TOKENS] = {{0}};
-    train_loss_rows rows = {scored, &l->policy, now,  NULL, w,        o, g,    f,    a,
-                            samples, sequences,  c,    NULL, &h->sums, 0, NULL, NULL, NULL};
+    train_loss_rows rows = {scored,  &l->policy, now, NULL, w,        o, g,    f,    a,
+                            samples, sequences,  c,   NULL, &h->sums, 0, NULL, NULL, NULL};
     if (l->policy.sequence) h->r->kernels->sequence_sums(h->r->device, &rows, sequences);
     h->r->kernels->loss(h->r->device, &rows);
     for (int32_t i = 0; i < scored; i++) coef[places[i]] = c[i];

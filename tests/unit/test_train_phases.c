@@ -65,10 +65,23 @@ static void check_row(const char *folder, const choice *x, int step) {
     CHECK(fabs(at(folder, "throughput/actual_tokens_per_sec", step) * update - tokens) <= 1e-6 * tokens);
     int reference = x->kind == TRAIN_DPO || (x->kind == TRAIN_GRPO && x->reference);
     CHECK((phase_at(folder, "reference", "mean", step) > 0) == reference);
-    int always = x->kind != TRAIN_GRPO && (step == 0 || step + 1 == UPDATES); /* of SFT and DPO */
+    int always = x->kind != TRAIN_GRPO && step + 1 == UPDATES; /* of SFT and DPO */
     CHECK((phase_at(folder, "eval", "mean", step) > 0) == (x->eval || always));
     CHECK((phase_at(folder, "refit", "mean", step) > 0) == (x->kind == TRAIN_GRPO));
     if (step > 0) CHECK((phase_at(folder, "checkpoint", "mean", step) > 0) == x->checkpoints);
+}
+
+/* The evaluation before training is a row of its own, and no update. */
+static void check_first(const char *folder, const choice *x) {
+    char path[96], line[4096] = "";
+    (void)snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
+    FILE *f = fopen(path, "r");
+    CHECK(f && fgets(line, sizeof line, f));
+    if (f) (void)fclose(f);
+    int always = x->kind != TRAIN_GRPO;
+    CHECK((strstr(line, "\"step\":0,") || strstr(line, "\"step\": 0,")) == (x->eval || always));
+    CHECK(!strstr(line, "\"eval/") == !(x->eval || always) && !strstr(line, "time/update_sec") == (x->eval || always));
+    CHECK(at(folder, "run/updates", UPDATES - 1) == UPDATES);
 }
 
 static bool run_one(const choice *x, const char *folder, const char *pairs) {
@@ -96,6 +109,7 @@ TEST(train_phases_are_a_partition_of_the_time) {
         job_folder(without);
         bool ran = run_one(&x, with, pairs);
         for (int step = 0; step < UPDATES && ran; step++) check_row(with, &x, step);
+        if (ran) check_first(with, &x);
         x.eval = 0;
         ran = ran && run_one(&x, without, pairs);
         for (int step = 0; step < UPDATES && ran; step++) {

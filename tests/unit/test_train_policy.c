@@ -55,8 +55,8 @@ static void train_policy_loss(const train_policy *policy, int64_t count, double 
         l[rows] = now[t], o[rows] = old[t], g[rows] = generator[t], f[rows] = reference ? reference[t] : 0;
         a[rows] = (float)advantage, w[rows++] = weights[t];
     }
-    train_loss_rows x = {rows,    &terms,    l, NULL, w,    o, g,    reference ? f : NULL, a,
-                         samples, &sequence, c, NULL, sums, 0, NULL, NULL,                 NULL};
+    train_loss_rows x = {rows, &terms, l,    NULL, w,    o,    g,   reference ? f : NULL, a, samples, &sequence,
+                         c,    NULL,   sums, 0,    NULL, NULL, NULL};
     if (train_kernels_find("ref", &k, NULL)) return;
     if (terms.sequence) k->sequence_sums(NULL, &x, &sequence);
     k->loss(NULL, &x);

@@ -104,7 +104,18 @@ TEST(rundir_holds_one_process) {
     CHECK_EQ(open_and_close(run, 0, 1, &err), RAVEL_E_STATE);
     (void)snprintf(process, sizeof process, "process %lld on this", (long long)getpid());
     CHECK_HAS(err.message, process);
+    for (int i = 0; i < 2; i++) { /* to resume: before it has its config.json, and before its first checkpoint */
+        ravel_error_clear(&err);
+        CHECK_EQ(open_and_close(run, 1, 1, &err), RAVEL_E_STATE);
+        CHECK_HAS(err.message, process);
+        CHECK(write_file(run, "config.json"));
+    }
+    CHECK_EQ(train_rundir_free_to_use(run, NULL), RAVEL_E_STATE);
     train_rundir_close(&dir, 1);
+    CHECK_EQ(train_rundir_free_to_use(run, NULL), RAVEL_OK);
+    char config[128];
+    (void)snprintf(config, sizeof config, "%s/config.json", run);
+    CHECK(unlink(config) == 0);
     ravel_error_clear(&err);
     CHECK_OK(open_and_close(run, 0, 1, &err), &err);
     wipe(run);

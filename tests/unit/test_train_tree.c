@@ -43,7 +43,7 @@ static int32_t draw_rows(ravel__rng *rng, row *rows) {
         if (kind == 1) stem = prompt, text(rng, &stem, (int64_t)ravel__rng_below(rng, 5));
         row *r = rows + count++;
         *r = stem;
-        if (kind == 4) *r = rows[ravel__rng_below(rng, (uint64_t)count - 1)]; /* a duplicate, */
+        if (kind == 4) *r = rows[ravel__rng_below(rng, (uint64_t)count - 1)];               /* a duplicate, */
         if (kind == 5) r->length = 1 + (int32_t)ravel__rng_below(rng, (uint64_t)r->length); /* a prefix */
         if (kind < 4) text(rng, r, 1 + (int64_t)ravel__rng_below(rng, 8));
     }

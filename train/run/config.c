@@ -146,6 +146,8 @@ static const ravel_option grpo_table[] = {
     GRPO("reward-seconds", F64, reward_seconds, "60", 1e-3, 1e6, NULL, "its time limit per batch, seconds"),
     GRPO("reward-retries", I32, reward_retries, "2", 0, 1000, NULL,
          "attempts after a failure of the command; then the answers that it failed on are left out and counted"),
+    GRPO("max-dropped", F64, max_dropped, "0.25", 0, 1, NULL,
+         "share of a batch's answers that may be left out for lack of a reward; more ends the run"),
     GRPO("show-every", I32, show_every, "20", 0, 1 << 30, NULL,
          "print a prompt, its answer and its reward once per this number of batches; 0: never"),
     GRPO("partial", F64, scoring.partial, "0.2", 0, 1, NULL, "reward of an answer that is partly right, at most"),

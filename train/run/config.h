@@ -76,6 +76,7 @@ typedef struct train_grpo_options {
     int32_t generator_tp; /* ranks that share the layers of each generator; divides `generators` */
     double reward_seconds;
     int32_t reward_retries; /* of a command that fails, before answers are left out */
+    double max_dropped;     /* share of a batch's answers that may be left out */
     int32_t show_every;     /* batches between answers on the terminal; 0: never */
     train_scoring scoring;
     int64_t prompts;    /* in a batch */

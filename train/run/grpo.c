@@ -222,6 +222,7 @@ static ravel_status train(train__grpo *g, ravel_error *err) {
     /* Generators start without weights: a resumed run sends them the version that it stopped with. */
     status = train__grpo_refit(g, fresh ? 1 : g->run.state.version, err);
     if (!status && fresh) status = train__grpo_evaluate(g, &g->run.state.reward_first, err);
+    if (!status && fresh && !isnan(g->run.state.reward_first)) status = ravel_metrics_report(g->run.metrics, 0, err);
     while (!status && g->run.state.step < g->run.steps && !g->run.stopped) status = one_batch(g, err);
     if (status) train__grpo_step_back(g);
     status = train_run_finish(&g->run, g->learner, status, err);
@@ -238,6 +239,7 @@ static void summarise(const train__grpo *g, train_summary *s) {
     s->reward_apart = g->prompts && train_prompts_eval_apart(g->prompts);
     s->sampled_first = mean_of(g->sampled[0], g->batches);
     s->sampled_last = mean_of(g->sampled[1], g->batches);
+    if (g->scored + g->dropped > 0) s->dropped = (double)g->dropped / (double)(g->scored + g->dropped);
     s->refit_overlap = g->refits > 0 ? g->overlap / g->refits : NAN;
     s->refit_gb_per_sec = g->refits > 0 ? g->gb_per_sec / g->refits : NAN;
 }

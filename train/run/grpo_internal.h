@@ -59,6 +59,7 @@ typedef struct train__grpo {
     double reward_last;
     double sampled[2][5]; /* mean rewards of the first and of the last five batches of this process */
     int64_t batches;
+    int64_t scored, dropped;            /* answers of this process */
     ravel_refit_report report;          /* of the last refit */
     double refits, overlap, gb_per_sec; /* how many, and sums over them */
 } train__grpo;

@@ -49,19 +49,22 @@ static ravel_status receive_answers(train__grpo *g, int64_t batch, train_rollout
     return train_answers_receive(g->world, g->count, g->config->grpo.generator_tp, batch, answers, err);
 }
 
-/* Fails on all ranks where no rank could score a single answer. */
+/* Fails on all ranks if too many answers of the batch could not be scored. */
 static ravel_status check_dropped(train__grpo *g, int64_t kept, int64_t dropped, int plain, const ravel_error *why,
                                   ravel_error *err) {
     int64_t counts[] = {kept, dropped};
     TRAIN_ASSERT(g->leaders && kept >= 0 && dropped >= 0);
     ravel_status status = ravel_comm_allreduce(g->leaders, counts, counts, 2, RAVEL_I64, RAVEL_SUM, err);
     if (status) return status;
-    if (counts[0] + counts[1] > 0 && g->rank == 0 && !plain)
-        (void)ravel_metrics_add(g->run.metrics, TRAIN_METRIC_REWARD_DROPPED,
-                                (double)counts[1] / (double)(counts[0] + counts[1]), (double)(counts[0] + counts[1]));
-    if (counts[0] > 0 || counts[1] == 0) return RAVEL_OK;
-    status =
-        dropped > 0 ? ravel_error_set(err, RAVEL_E_CALLBACK, "no answer could be scored: %s", why->message) : RAVEL_OK;
+    double all = (double)(counts[0] + counts[1]), share = all > 0 ? (double)counts[1] / all : 0;
+    if (all > 0 && g->rank == 0 && !plain)
+        (void)ravel_metrics_add(g->run.metrics, RAVEL_METRIC_REWARD_DROPPED, share, all);
+    if (!plain) g->scored += counts[0], g->dropped += counts[1];
+    if (counts[1] == 0 || (counts[0] > 0 && share <= g->config->grpo.max_dropped)) return RAVEL_OK;
+    if (dropped > 0)
+        status = ravel_error_set(
+            err, RAVEL_E_CALLBACK, "%lld of %lld answers could not be scored (--max-dropped %g): %s",
+            (long long)counts[1], (long long)(counts[0] + counts[1]), g->config->grpo.max_dropped, why->message);
     return ravel_agree(g->leaders, status, err);
 }
 
@@ -263,8 +266,8 @@ ravel_status train__grpo_evaluate(train__grpo *g, double *reward, ravel_error *e
     if (!status) status = ravel_comm_allreduce(g->trainers, sums, sums, 2, RAVEL_F64, RAVEL_SUM, err);
     if (!status && sums[1] > 0) {
         *reward = sums[0] / sums[1];
-        (void)ravel_metrics_add(g->run.metrics, TRAIN_METRIC_EVAL_REWARD, *reward, 1);
-        if (g->run.state.step > 0) train_run_note_eval(&g->run, *reward, 1);
+        (void)ravel_metrics_add(g->run.metrics, RAVEL_METRIC_EVAL_REWARD, *reward, 1);
+        train_run_note_eval(&g->run, *reward, 1);
     }
     (void)ravel_metrics_phase_end(g->run.metrics, RAVEL_PHASE_EVAL, NULL);
     return status;

@@ -9,9 +9,6 @@
 
 /* X(ID, name, unit, sentence): rows of a run beside the library's own. */
 #define TRAIN_METRIC_LIST(X)                                                                                   \
-    X(EVAL_REWARD, "eval/reward", "", "mean reward of greedy answers to the evaluation's questions")           \
-    X(REWARD_DROPPED, "reward/dropped_share", "share",                                                         \
-      "answers that the reward command failed on and that were left out")                                      \
     X(TIS_MEAN, "policy/tis_mean", "", "mean importance weight, trainer / generator, after the cap")           \
     X(TIS_CAPPED, "policy/tis_capped_share", "share", "loss tokens whose importance weight was above the cap") \
     X(DPO_ACCURACY, "dpo/accuracy", "share",                                                                   \

@@ -123,7 +123,9 @@ ravel_status train_run_config(const train_config *config, train_kind kind, char 
     char folder[TRAIN_PATH];
     choose_folder(&config->run, kind, folder);
     ravel_status status = train_path_join(path, folder, "config.json", err);
-    return status || train_path_exists(path) ? status : no_such_run(folder, err);
+    if (status || train_path_exists(path)) return status;
+    status = train_rundir_free_to_use(folder, err);
+    return status ? status : no_such_run(folder, err);
 }
 
 /* Rank 0 decides and broadcasts the result. */
@@ -319,7 +321,16 @@ static ravel_status exchange_wants(train_run *run, int32_t *wants, ravel_error *
 
 void train_run_note_eval(train_run *run, double value, int higher_is_better) {
     double best = run->state.best_value;
-    if (isnan(value) || (!isnan(best) && (higher_is_better ? value <= best : value >= best))) return;
+    const char *what = run->kind == TRAIN_GRPO  ? "greedy reward"
+                       : run->kind == TRAIN_DPO ? "loss per pair"
+                                                : "loss per token";
+    if (run->rank == 0 && !isnan(value) && run->state.step == 0)
+        train_log(run->hooks.logger, RAVEL_LOG_INFO, "evaluation before training: %s %.4f", what, value);
+    if (run->rank == 0 && !isnan(value) && run->state.step > 0)
+        train_log(run->hooks.logger, RAVEL_LOG_INFO, "evaluation after update %lld: %s %.4f",
+                  (long long)run->state.step, what, value);
+    if (run->state.step == 0 || isnan(value) || (!isnan(best) && (higher_is_better ? value <= best : value >= best)))
+        return;
     run->state.best_value = value;
     run->state.best_step = run->state.step;
     run->best_due = 1;
@@ -408,6 +419,7 @@ void train_run_summarise(const train_run *run, train_summary *summary) {
                                .eval_loss = NAN,
                                .reward_first = NAN,
                                .reward_last = NAN,
+                               .dropped = NAN,
                                .sampled_first = NAN,
                                .sampled_last = NAN,
                                .tokens_per_sec = NAN,

@@ -111,7 +111,8 @@ ravel_status train_run_continue(train_run *run, ravel_error *err);
  * has for it; counts the step and adds its figures to the metrics. E_DATA after too many updates without a finite
  * gradient. */
 ravel_status train_run_apply(train_run *run, train_learner *learner, ravel_error *err);
-/* The figure of an evaluation of the current weights; with --keep-best the best one's checkpoint is written and kept. */
+/* The figure of an evaluation of the current weights: it is logged, and after an update, with --keep-best, the best one's
+ * checkpoint is written and kept. */
 void train_run_note_eval(train_run *run, double value, int higher_is_better);
 /* The metrics of the update go out. Collective. */
 ravel_status train_run_report(train_run *run, ravel_error *err);
@@ -134,6 +135,7 @@ typedef struct train_summary {
     double eval_first, eval_loss;       /* before the first and after the last update; NAN where there was none */
     double reward_first, reward_last;   /* greedy, on the evaluation's questions; NAN without */
     int32_t reward_apart;               /* which are never trained on */
+    double dropped;                     /* share of the answers that could not be scored; NAN without any */
     double sampled_first, sampled_last; /* mean reward of the sampled answers, first and last five batches */
     double tokens_per_sec, packing_efficiency;
     double refit_overlap, refit_gb_per_sec; /* means over the refits of this process */

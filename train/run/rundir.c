@@ -55,6 +55,16 @@ static ravel_status in_use(const char *run, int fd, ravel_error *err) {
                            run, process, here ? "this machine" : host);
 }
 
+ravel_status train_rundir_free_to_use(const char *run, ravel_error *err) {
+    char path[TRAIN_PATH];
+    ravel_status status = train_path_join(path, run, ".lock", err);
+    int fd = status ? -1 : open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return status;
+    if (flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK) status = in_use(run, fd, err);
+    close(fd);
+    return status;
+}
+
 static ravel_status take_lock(train_rundir *dir, ravel_error *err) {
     char path[TRAIN_PATH], text[256];
     ravel_status status = train_path_join(path, dir->path, ".lock", err);
@@ -97,9 +107,13 @@ ravel_status train_rundir_open(train_rundir *dir, const char *path, int resume, 
     if (status) return status;
     (void)snprintf(dir->path, sizeof dir->path, "%s", path);
     dir->fresh = !train_path_exists(path) || train_folder_is_empty(path);
-    status = resume ? check_folder(path, config, 1, err) : ravel_folder_make(path, err);
-    if (!status) status = take_lock(dir, err);
-    if (!status && !resume) status = check_folder(path, config, 0, err);
+    if (resume && !train_path_exists(config)) /* a run that is only just starting has no config.json yet */
+        status = train_rundir_free_to_use(path, err) ? RAVEL_E_STATE : check_folder(path, config, 1, err);
+    else if (!resume)
+        status = ravel_folder_make(path, err);
+    if (!status)
+        status = take_lock(dir, err); /* before a missing checkpoint is an error: another process may work at it */
+    if (!status) status = check_folder(path, config, resume, err);
     if (!status) status = ravel_folder_make(checkpoints, err);
     if (status) train_rundir_close(dir, 0);
     return status;

@@ -34,6 +34,8 @@ typedef struct train_rundir {
  *     resume 1   it holds no run, or a run without a checkpoint
  *     both       another process runs in it: the sentence names the process */
 ravel_status train_rundir_open(train_rundir *dir, const char *path, int resume, ravel_error *err);
+/* E_STATE, with that sentence, where another process runs in it. */
+ravel_status train_rundir_free_to_use(const char *path, ravel_error *err);
 /* Unlocks. keep 0: the run made nothing, so a folder that was made for it is removed. */
 void train_rundir_close(train_rundir *dir, int keep);
 

@@ -219,12 +219,19 @@ static ravel_status evaluate(sft *s, double *loss, ravel_error *err) {
     return status;
 }
 
-static ravel_status evaluate_step(sft *s, ravel_error *err) {
-    ravel_status status = evaluate(s, &s->eval_loss, err);
-    if (status || isnan(s->eval_loss)) return status;
-    (void)ravel_metrics_add(s->run.metrics, RAVEL_METRIC_EVAL_LOSS, s->eval_loss, 1);
-    train_run_note_eval(&s->run, s->eval_loss, 0);
+static ravel_status evaluate_step(sft *s, double *loss, ravel_error *err) {
+    ravel_status status = evaluate(s, loss, err);
+    if (status || isnan(*loss)) return status;
+    (void)ravel_metrics_add(s->run.metrics, RAVEL_METRIC_EVAL_LOSS, *loss, 1);
+    train_run_note_eval(&s->run, *loss, 0);
     return RAVEL_OK;
+}
+
+/* Of the weights that training begins with, as a row of its own. */
+static ravel_status evaluate_first(sft *s, ravel_error *err) {
+    double *loss = &s->run.state.eval_first;
+    ravel_status status = evaluate_step(s, loss, err);
+    return status || isnan(*loss) ? status : ravel_metrics_report(s->run.metrics, 0, err);
 }
 
 static int eval_is_due(const sft *s) {
@@ -258,7 +265,7 @@ static ravel_status one_step(sft *s, ravel_error *err) {
     s->run.state.epoch = update->cursor.epoch;
     s->run.state.position = update->cursor.position;
     if (new_cost && s->run.state.step < s->run.steps) status = renew_feed(s, err);
-    if (!status && eval_is_due(s)) status = evaluate_step(s, err);
+    if (!status && eval_is_due(s)) status = evaluate_step(s, &s->eval_loss, err);
     if (!status) status = train_run_end_step(&s->run, s->learner, err);
     double nll;
     int32_t shown = s->run.kind == TRAIN_DPO ? RAVEL_METRIC_TRAIN_LOSS : RAVEL_METRIC_TRAIN_TOKEN_NLL;
@@ -343,7 +350,7 @@ ravel_status train_tune(train_kind kind, const train_config *config, ravel_comm 
     if (hooks) s.run.hooks = *hooks;
     ravel_status status = train_devices_assign(&own, ravel_comm_size(comm), comm, &s.devices, err);
     if (!status) status = open_all(&s, err);
-    if (!status && s.run.state.step == 0) status = evaluate(&s, &s.run.state.eval_first, err);
+    if (!status && s.run.state.step == 0) status = evaluate_first(&s, err);
     while (!status && s.run.state.step < s.run.steps && !s.run.stopped) status = one_step(&s, err);
     if (status == RAVEL_E_END) status = RAVEL_OK; /* the data is over */
     status = train_run_finish(&s.run, s.learner, status, err);
