@@ -16,6 +16,9 @@ static const ravel_option input_table[] = {
      "--lengths is JSON lines of text: count its tokens, by this model folder's tokenizer"},
     {"text-field", RAVEL_OPTION_STRING, AT(text_field), NULL, 0, 0, "PATH",
      "with --tokenizer: the member that is the text; without it, whole rows as ravel train takes them"},
+    {"tree", RAVEL_OPTION_STRING, AT(tree), NULL, 0, 0, "FILE",
+     "instead of --lengths: JSON lines of samples that share prefixes, {\"path\":[[node,tokens],...]} or token ids; a "
+     "shared token is computed once per bin"},
     {"mock", RAVEL_OPTION_STRING, AT(mock), NULL, 0, 0, "JSON",
      "instead of --lengths: synthetic lengths, as {\"type\":\"lognormal\",\"max_seq_len\":8192}, or @FILE"},
     {"mock-count", RAVEL_OPTION_I64, AT(mock_count), "0", 0, 0x1p31, NULL, "mock samples; 0: as the JSON says"},
@@ -71,6 +74,7 @@ static const char help_end[] =
     "  ravel plan --lengths data.jsonl --field usage.prompt,usage.completion --budget 32k --dp 8 --cost qwen3-8b\n"
     "  ravel plan --lengths lengths.npy --budget 16k --dp 64 --compare\n"
     "  ravel plan --lengths chat.jsonl --tokenizer models/SmolLM2 --budget 16k --dp 8\n"
+    "  ravel plan --tree rollouts.jsonl --budget 32k --dp 8 --cost 24576:1 --compare\n"
     "  ravel plan --lengths lengths.csv --sweep budget=8k,16k,32k dp=8,64\n"
     "  ravel plan --lengths lengths.csv --budget 16k --dp 16 --json plan.json --html plan.html\n"
     "  ravel plan --mock '{\"type\":\"lognormal\",\"max_seq_len\":8192}' --mock-count 10000 --budget 16k --dp 16\n"
@@ -181,6 +185,9 @@ static ravel_status check_flags(const plan_flags *f, const ravel_plan_options *o
     if (!f->sweep && !options->budget && options->method != RAVEL_METHOD_FIXED_COUNT)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "--budget is missing: how many tokens fit one micro-batch, for example --budget 16k");
+    if (f->tree && (f->tokenizer || f->costs))
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--%s is for --lengths; --tree has the tokens of its samples%s",
+                               f->costs ? "costs" : "tokenizer", f->costs ? ", and --cost is their cost model" : "");
     if (f->mock && f->tokenizer)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "--tokenizer is for --lengths; a mock makes lengths up");
     if (options->cp_widths && !options->cp_pool && !f->sweep)

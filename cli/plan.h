@@ -2,6 +2,7 @@
  *
  *   plan.c          the command: its own options, --help, one plan and its outputs
  *   plan_input.c    lengths, homes, groups, costs: from files or a mock, into a ravel_plan_input
+ *   plan_tree.c     --tree: samples that share prefixes
  *   plan_tables.c   many plans: --compare and --sweep, as tables, CSV and JSON
  *   plan_oversize.c samples that fit no bin: how many, and where they are
  *   plan_fit.c      --fit: a cost model from measurements
@@ -21,7 +22,7 @@ enum { PLAN_PRICES = 256 };
 typedef struct plan_flags {
     const char *lengths, *mock, *cost, *costs, *home, *groups, *update_ids;
     const char *json, *csv, *html, *svg, *sweep, *fit;
-    const char *tokenizer, *text_field;
+    const char *tokenizer, *text_field, *tree;
     char prices[PLAN_PRICES]; /* of --cost FILE */
     int64_t mock_count, mock_seed;
     int32_t compare, quiet, pp, vpp;
@@ -42,11 +43,15 @@ typedef struct plan_data {
     ravel_column *costs, *groups;
     int32_t *homes, *updates; /* from malloc */
     int64_t *text_lines;      /* from malloc; of texts: the line of each sample in its file */
+    int32_t *tree_order;      /* from malloc, of --tree: the sample of each place of the tree order */
+    int64_t *tree_shared, *tree_groups;
 } plan_data;
 
 /* Reads everything; options.updates and options.group_rule may be -1 and are then derived from the input. */
 ravel_status plan_data_read(const plan_flags *flags, const ravel_read_options *read, ravel_plan_options *options,
                             plan_data *data, ravel_error *err);
+/* plan_tree.c: lengths, order, shared tokens and groups of --tree. */
+ravel_status plan_tree_read(const plan_flags *flags, const ravel_read_options *read, plan_data *data, ravel_error *err);
 void plan_data_free(plan_data *data);
 /* Whether inputs and outputs are different files, before anything is read. */
 ravel_status plan_claim_files(const plan_flags *flags, ravel_error *err);

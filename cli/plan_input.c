@@ -142,17 +142,23 @@ static void fill_input(plan_data *data) {
     in->groups = data->groups ? data->groups->values : NULL;
     in->updates = data->updates;
     in->homes = data->homes;
+    in->shared = data->tree_shared;
+    in->order = data->tree_order;
+    if (data->tree_groups && !in->groups) in->groups = data->tree_groups;
     data->total = data->lengths->total;
     data->longest = data->lengths->longest;
 }
 
 /* Options that the chosen input would ignore. */
 static ravel_status check_input(const plan_flags *flags, const ravel_read_options *read, ravel_error *err) {
-    if (!flags->lengths == !flags->mock)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               flags->mock
-                                   ? "give --lengths or --mock, not both"
-                                   : "there is nothing to plan: give --lengths FILE or --mock JSON; see --help");
+    int inputs = (flags->lengths != NULL) + (flags->mock != NULL) + (flags->tree != NULL);
+    if (inputs != 1)
+        return ravel_error_set(
+            err, RAVEL_E_ARGUMENT,
+            inputs ? "give --lengths, --mock or --tree, not two of them"
+                   : "there is nothing to plan: give --lengths FILE, --tree FILE or --mock JSON; see --help");
+    if (flags->tree && (read->format || read->field))
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--format and --field are for --lengths, not for --tree");
     if (flags->mock && (read->format || read->field || read->limit))
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "--format, --field and --limit are for --lengths, not for --mock");
@@ -174,7 +180,9 @@ ravel_status plan_data_read(const plan_flags *flags, const ravel_read_options *r
     data->limit = read->limit;
     ravel_status status = check_input(flags, read, err);
     if (status) return status;
-    status = flags->mock ? make_mock(flags, data, err) : read_lengths(flags, read, data, err);
+    status = flags->mock   ? make_mock(flags, data, err)
+             : flags->tree ? plan_tree_read(flags, read, data, err)
+                           : read_lengths(flags, read, data, err);
     if (!status) status = read_columns(flags, options, data, err);
     if (status) {
         plan_data_free(data);
@@ -195,6 +203,9 @@ void plan_data_free(plan_data *data) {
     free(data->homes);
     free(data->updates);
     free(data->text_lines);
+    free(data->tree_order);
+    free(data->tree_shared);
+    free(data->tree_groups);
     memset(data, 0, sizeof *data);
 }
 
@@ -203,10 +214,10 @@ void plan_data_free(plan_data *data) {
 ravel_status plan_claim_files(const plan_flags *f, ravel_error *err) {
     const struct {
         const char *option, *path;
-    } inputs[] = {{"lengths", f->lengths}, {"mock", f->mock && f->mock[0] == '@' ? f->mock + 1 : NULL},
-                  {"cost", f->cost},       {"fit", f->fit},
-                  {"costs", f->costs},     {"home", f->home},
-                  {"groups", f->groups},   {"update-ids", f->update_ids}},
+    } inputs[] =
+        {{"lengths", f->lengths}, {"tree", f->tree},     {"mock", f->mock && f->mock[0] == '@' ? f->mock + 1 : NULL},
+         {"cost", f->cost},       {"fit", f->fit},       {"costs", f->costs},
+         {"home", f->home},       {"groups", f->groups}, {"update-ids", f->update_ids}},
       outputs[] = {{"json", f->json}, {"csv", f->csv}, {"html", f->html}, {"svg", f->svg}};
     ravel_status status = RAVEL_OK;
     int standard = 0;

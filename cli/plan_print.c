@@ -40,6 +40,23 @@ void plan_print_heading(const plan_data *data, const ravel_plan_options *options
 
 /* ---- summary -------------------------------------------------------------------------------------------- */
 
+static void share_line(const char *name, double share, const char *note) {
+    printf("  %-15s %12.2f %%   %s\n", name, 100 * share, note);
+}
+
+/* Of prefix trees: what sharing saves, and what cutting trees between bins costs of it. */
+static void print_sharing(const ravel_plan_stats *s) {
+    char a[32], b[32], note[96];
+    double flat = s->flat_tokens > 0 ? (double)s->flat_tokens : 1;
+    (void)snprintf(note, sizeof note, "%s of %s tokens are computed", cli_thousands(s->actual_tokens, a, sizeof a),
+                   cli_thousands(s->flat_tokens, b, sizeof b));
+    share_line("shared", 1 - (double)s->actual_tokens / flat, note);
+    (void)snprintf(note, sizeof note, "%s tokens are computed again, because bins cut trees",
+                   cli_thousands(s->actual_tokens - s->unique_tokens, a, sizeof a));
+    share_line("cuts", s->actual_tokens ? (double)(s->actual_tokens - s->unique_tokens) / (double)s->actual_tokens : 0,
+               note);
+}
+
 /* Bins are raised to a whole number of micro-steps by splitting some. */
 static void print_bins(const ravel_plan_stats *s) {
     char a[32], b[32], c[32];
@@ -49,10 +66,6 @@ static void print_bins(const ravel_plan_stats *s) {
         printf("; the samples fit into %s, some are split so that all ranks have work",
                cli_thousands(s->bins_packed, c, sizeof c));
     printf("\n");
-}
-
-static void share_line(const char *name, double share, const char *note) {
-    printf("  %-15s %12.2f %%   %s\n", name, 100 * share, note);
 }
 
 static void print_micro_steps(const ravel_plan *plan, const ravel_plan_options *options) {
@@ -122,6 +135,7 @@ void plan_print_summary(const plan_data *data, const ravel_plan_options *options
     else
         print_bins(s);
     print_micro_steps(plan, options);
+    if (plan->shared) print_sharing(s);
     share_line("fill", s->fill, "of the budget is real tokens");
     print_padding(s);
     print_times(plan, options);
@@ -151,7 +165,7 @@ typedef struct column {
     double (*value)(const plan_result *r);
     enum { COUNT, SHARE, RATIO, MILLISECONDS } kind;
     int better;
-    enum { ALWAYS, WITH_HOMES, WITH_SKIPPED } shown;
+    enum { ALWAYS, WITH_HOMES, WITH_SKIPPED, WITH_TREES } shown;
 } column;
 
 static double perfect(const plan_result *r) {
@@ -194,6 +208,9 @@ static double get_moved(const plan_result *r) {
 static double get_skipped(const plan_result *r) {
     return (double)r->stats.skipped;
 }
+static double get_shared(const plan_result *r) {
+    return r->stats.flat_tokens ? 1 - (double)r->stats.actual_tokens / (double)r->stats.flat_tokens : 0;
+}
 static double get_milliseconds(const plan_result *r) {
     return 1e3 * r->seconds;
 }
@@ -208,6 +225,7 @@ static const column columns[] = {
     {"idle", "idle", get_idle, SHARE, -1, ALWAYS},
     {"time", "time_over_perfect", get_time, RATIO, -1, ALWAYS},
     {"speed", "relative_speed", get_speed, SHARE, 1, ALWAYS},
+    {"shared", "shared", get_shared, SHARE, 1, WITH_TREES},
     {"imbalance", "imbalance", get_imbalance, RATIO, -1, ALWAYS},
     {"moved", "moved", get_moved, SHARE, -1, WITH_HOMES},
     {"left out", "skipped", get_skipped, COUNT, -1, WITH_SKIPPED},
@@ -258,8 +276,12 @@ static int figure_width(const column *c, const plan_result *results, int count) 
 }
 
 static int is_shown(const column *c, const plan_result *results, int count, int with_homes) {
-    int skipped = 0;
-    for (int i = 0; i < count; i++) skipped |= !results[i].err.status && results[i].stats.skipped > 0;
+    int skipped = 0, trees = 0;
+    for (int i = 0; i < count; i++) {
+        skipped |= !results[i].err.status && results[i].stats.skipped > 0;
+        trees |= !results[i].err.status && results[i].stats.actual_tokens < results[i].stats.flat_tokens;
+    }
+    if (c->shown == WITH_TREES) return trees;
     return c->shown == ALWAYS || (c->shown == WITH_HOMES ? with_homes : skipped);
 }
 

@@ -27,7 +27,7 @@ static double speed_of(const plan_result *r) {
     double ranks = r->options.cp_pool ? r->options.cp_pool : r->options.dp;
     double time = ldexp((double)r->stats.time, (int)r->stats.cost_shift);
     TRAIN_ASSERT(ranks > 0 && r->stats.time >= 0);
-    return time > 0 ? (double)r->stats.actual_tokens / (time * ranks) : 0;
+    return time > 0 ? (double)r->stats.flat_tokens / (time * ranks) : 0;
 }
 
 /* Costs have no common unit, so a row is compared with those that have its cost. */
@@ -163,16 +163,27 @@ static int finish(const table *t, int many) {
 
 /* ---- every method --------------------------------------------------------------------------------------- */
 
+enum { TREE_METHODS = RAVEL_TREE_CUT }; /* beside ravel's own */
+
+static void add_tree_method(plan_result *r, const ravel_plan_options *options, int32_t method) {
+    char word[24] = "";
+    (void)ravel_choice_word(RAVEL_TREE_METHOD_CHOICES, method, word, sizeof word);
+    (void)snprintf(r->label[0], sizeof r->label[0], "tree %s", word);
+    r->options = *options;
+    r->options.tree_method = method;
+}
+
 int plan_compare(const plan_flags *flags, const plan_data *data, const ravel_plan_options *options) {
     table t = {"compare", flags, data, options, NULL, 0, {"method"}, 1};
     while (ravel_method_name(t.count)) t.count++;
-    plan_result *results = calloc((size_t)t.count + 1, sizeof *results);
+    plan_result *results = calloc((size_t)t.count + TREE_METHODS + 1, sizeof *results);
     if (!results) return CLI_FAILED;
     for (int32_t m = 0; m < t.count; m++) {
         (void)snprintf(results[m].label[0], sizeof results[m].label[0], "%s", ravel_method_name(m));
         results[m].options = *options;
         results[m].options.method = m;
     }
+    for (int32_t m = 1; data->tree_shared && m <= TREE_METHODS; m++) add_tree_method(&results[t.count++], options, m);
     run_all(data, results, t.count);
     t.results = results;
     int code = finish(&t, 0);

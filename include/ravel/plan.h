@@ -85,6 +85,16 @@ typedef enum ravel_method {
 #define RAVEL__METHOD_CHOICE(NAME, function, name, splits, doc) "|" name
 #define RAVEL_METHOD_CHOICES                                    "ravel" RAVEL_METHOD_LIST(RAVEL__METHOD_CHOICE)
 
+/* What becomes of prefix trees (input.shared) under the default method. All but the first are what other frameworks do, to
+ * compare; `groups` of the input are the groups, else each tree is one. They want group-rule free or update. */
+typedef enum ravel_tree_method {
+    RAVEL_TREE_RAVEL,     /* few bins, few cuts, balanced for what the ranks wait for */
+    RAVEL_TREE_GROUPS,    /* whole groups, in their order, to the rank that has the least (TRL) */
+    RAVEL_TREE_FIRST_FIT, /* samples in tree order, each into the first bin with room for what it adds (AReaL) */
+    RAVEL_TREE_CUT        /* the tree order cut into a run for each rank, and each run into bins (AReaL-DTA) */
+} ravel_tree_method;
+#define RAVEL_TREE_METHOD_CHOICES "ravel|groups|first-fit|cut"
+
 /* How much the default method searches for a better plan; like compression levels. */
 typedef enum ravel_effort { RAVEL_EFFORT_FAST, RAVEL_EFFORT_DEFAULT, RAVEL_EFFORT_MAX } ravel_effort;
 #define RAVEL_EFFORT_CHOICES "fast|default|max"
@@ -168,7 +178,7 @@ typedef struct ravel_plan_options {
     int32_t cp_node;      /* ranks of a node, for the default price */
     int32_t cp_tp;        /* tensor-parallel ranks that split sequences too: part of the slot multiple */
     int32_t cp_empty;     /* ravel_cp_empty */
-    int32_t reserved;
+    int32_t tree_method;  /* ravel_tree_method */
 } ravel_plan_options;
 
 RAVEL_API void ravel_plan_options_default(ravel_plan_options *options);

@@ -500,6 +500,12 @@ RAVEL_TRAIN_ON_ALL = 2
 # ravel_tree_constants
 RAVEL_TREE_CHUNKS = 8
 
+# ravel_tree_method
+RAVEL_TREE_RAVEL = 0
+RAVEL_TREE_GROUPS = 1
+RAVEL_TREE_FIRST_FIT = 2
+RAVEL_TREE_CUT = 3
+
 
 class ravel_error(C.Structure):
     pass
@@ -1152,7 +1158,7 @@ ravel_plan_options._fields_ = [
     ("cp_node", C.c_int32),
     ("cp_tp", C.c_int32),
     ("cp_empty", C.c_int32),
-    ("reserved", C.c_int32),
+    ("tree_method", C.c_int32),
 ]
 ravel_passes._fields_ = [
     ("layers", C.c_int32),

@@ -151,6 +151,9 @@ static ravel_status check_trees(const ravel_plan_options *o, ravel_plan_input *i
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "samples share prefixes and have costs of their own, which say nothing about a prefix; "
                                "give a cost model instead of costs, or leave out shared");
+    if (o->tree_method != RAVEL_TREE_RAVEL && o->group_rule == RAVEL_GROUPS_RANK && o->dp > 1)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "group-rule rank needs tree-method ravel; the others do not keep groups on a rank");
     if (o->cp_pool)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "samples share prefixes, which groups of a cp-pool cannot yet; set cp instead of "

@@ -210,6 +210,7 @@ uint64_t ravel__plan_digest(const ravel__rules *rules, const ravel_plan_input *i
         hash_narrow(&h, 13, plan->hybrid->group_first, plan->hybrid->groups);
         hash_narrow(&h, 14, plan->hybrid->group_width, plan->hybrid->groups);
     }
+    if (rules->trees) ravel__hash_u64(&h, (uint64_t)rules->options.tree_method);
     hash_wide(&h, 15, input->shared, input->count);
     hash_narrow(&h, 16, input->order, input->count);
     return ravel__hash_end(h);

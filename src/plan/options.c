@@ -40,6 +40,8 @@ static const ravel_option table[] = {
     {"layout", RAVEL_OPTION_ENUM, AT(layout), "packed", 0, 0, RAVEL_LAYOUT_CHOICES,
      "what counts against the budget: slots side by side, rows x longest, or prompts and responses padded apart"},
     {"method", RAVEL_OPTION_ENUM, AT(method), "ravel", 0, 0, RAVEL_METHOD_CHOICES, "how bins are made"},
+    {"tree-method", RAVEL_OPTION_ENUM, AT(tree_method), "ravel", 0, 0, RAVEL_TREE_METHOD_CHOICES,
+     "samples that share prefixes: how method ravel deals with them, or what other frameworks do"},
     {"effort", RAVEL_OPTION_ENUM, AT(effort), "default", 0, 0, RAVEL_EFFORT_CHOICES,
      "how much the default method searches for a better plan"},
     {"objective", RAVEL_OPTION_ENUM, AT(objective), "auto", 0, 0, RAVEL_OBJECTIVE_CHOICES,

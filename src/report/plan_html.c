@@ -56,6 +56,11 @@ static void put_figures(page *p) {
     count_card(p, "tokens", s->actual_tokens, "padded", s->padded_tokens);
     count_card(p, "bins", s->bins, "lower bound", s->bins_lower_bound);
     count_card(p, "micro-steps", s->micro_steps, "lower bound", s->micro_steps_lower_bound);
+    if (p->plan->shared) {
+        double flat = s->flat_tokens > 0 ? (double)s->flat_tokens : 1;
+        share_card(p, "shared", 1 - (double)s->actual_tokens / flat, "of the samples' tokens are computed with others");
+        count_card(p, "repeated by cuts", s->actual_tokens - s->unique_tokens, "of", s->actual_tokens);
+    }
     share_card(p, "fill", s->fill, "of the budget is real tokens");
     share_card(p, "padding", s->padding, "of the slots is padding");
     share_card(p, per_step ? "idle" : "idle per micro-step", s->idle_micro_step,
@@ -251,6 +256,7 @@ static void put_data(page *p) {
         put_each(p, "ids", id_of);
         put_each(p, "lengths", length_of);
         if (p->input->prompts) put_each(p, "prompts", prompt_of);
+        if (plan->shared) put_list(p, "shared", plan->shared, p->samples);
         if (p->input->costs) put_each(p, "sample_costs", cost_of);
     }
     ravel__printer_put(&p->out, "}", 1);

@@ -103,6 +103,13 @@ static void put_bin(ravel__printer *t, const ravel_plan *plan, int64_t bin, plac
     ravel__printer_format(t, "{\"update\":%lld,\"micro_step\":%lld,\"rank\":%lld,\"samples\":[", (long long)p.update,
                           (long long)p.step, (long long)p.rank);
     put_samples(t, plan, bin, ',');
+    if (plan->shared) {
+        ravel__printer_string(t, "],\"shared\":[");
+        for (int64_t i = plan->bin_offsets[bin]; i < plan->bin_offsets[bin + 1]; i++) {
+            if (i > plan->bin_offsets[bin]) ravel__printer_put(t, ",", 1);
+            ravel__printer_integer(t, plan->shared[i]);
+        }
+    }
     ravel__printer_format(t, "],\"tokens\":%lld,\"slot_tokens\":%lld,\"cost\":%lld,\"filler\":%s}",
                           (long long)plan->bin_tokens[bin], (long long)plan->bin_slots[bin],
                           (long long)plan->bin_costs[bin], filler ? "true" : "false");

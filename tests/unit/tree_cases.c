@@ -92,8 +92,9 @@ void tree_case_options(tree_case *c, ravel__rng *rng) {
         o->updates = 3;
     }
     o->shuffle = (int32_t)below(rng, 2);
+    if (below(rng, 4) == 0) o->tree_method = (int32_t)below(rng, 4);
     if (cut != 2 && below(rng, 2)) {
         c->input.groups = c->groups;
-        o->group_rule = (int32_t)below(rng, 3);
+        o->group_rule = (int32_t)below(rng, o->tree_method ? 2 : 3);
     }
 }

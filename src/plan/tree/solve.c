@@ -245,10 +245,13 @@ ravel_status ravel__tree_solve(const ravel__tree_job *job, int32_t *seat, ravel_
         ravel__forest_make(rules, job->input, job->rows, job->shared, job->count, job->arena, &forest, job->err);
     if (!status) status = ravel__forest_bound(&forest, rules->options.dp, job->arena, bound, job->err);
     if (status) return status;
-    int named = rules->options.method != RAVEL_METHOD_RAVEL || !job->count;
+    int flat = rules->options.method != RAVEL_METHOD_RAVEL || !job->count;
+    int named = flat || rules->options.tree_method != RAVEL_TREE_RAVEL;
     int on_ranks = rules->options.group_rule == RAVEL_GROUPS_RANK && rules->options.dp > 1;
-    if (named)
+    if (flat)
         status = solve_flat(job, rules->options.method, seat, solution);
+    else if (rules->options.tree_method != RAVEL_TREE_RAVEL)
+        status = ravel__tree_solve_named(job, &forest, seat, solution);
     else if (on_ranks)
         status = ravel__tree_solve_ranks(job, seat, solution);
     else

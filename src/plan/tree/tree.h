@@ -97,6 +97,9 @@ typedef struct ravel__tree_job {
 /* ranks.c: each sample with its cost in its bin; ranks for bins; and the whole, where groups stay on ranks. */
 ravel_status ravel__tree_pool(const ravel__tree_job *job, const int32_t *seat, int64_t bins, ravel__pool *pool);
 ravel_status ravel__tree_place(const ravel__tree_job *job, int64_t steps, int32_t *seat);
+/* named.c: what others do, options.tree_method. */
+ravel_status ravel__tree_solve_named(const ravel__tree_job *job, const ravel__forest *forest, int32_t *seat,
+                                     ravel__solution *solution);
 ravel_status ravel__tree_solve_ranks(const ravel__tree_job *job, int32_t *seat, ravel__solution *solution);
 
 /* Solves an update: seat[count] (micro-step * dp + rank), with its bounds. */
