@@ -155,7 +155,7 @@ static ravel_status check_input(const plan_flags *flags, const ravel_read_option
     if (inputs != 1)
         return ravel_error_set(
             err, RAVEL_E_ARGUMENT,
-            inputs ? "give --lengths, --mock or --tree, not two of them"
+            inputs ? "give one of --lengths, --tree and --mock, not both"
                    : "there is nothing to plan: give --lengths FILE, --tree FILE or --mock JSON; see --help");
     if (flags->tree && (read->format || read->field))
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "--format and --field are for --lengths, not for --tree");

@@ -52,7 +52,7 @@ refuses "a broken path" 1 "short.jsonl:2" $P --tree "$T/short.jsonl" --budget 16
 printf '\n' >"$T/none.jsonl"
 refuses "no rows" 1 "has no rows" $P --tree "$T/none.jsonl" --budget 16
 refuses "a sample over the budget" 1 "ids.jsonl:3 (4 tokens)" $P --tree "$T/ids.jsonl" --budget 2
-refuses "two inputs" 2 "not two of them" $P --tree "$T/ids.jsonl" --mock '{}' --budget 16
+refuses "two inputs" 2 "not both" $P --tree "$T/ids.jsonl" --mock '{}' --budget 16
 refuses "own costs" 2 "--costs is for --lengths" $P --tree "$T/ids.jsonl" --costs x --budget 16
 refuses "the padded layout" 2 "set layout to packed" $P --tree "$T/ids.jsonl" --budget 16 --layout padded
 finish
