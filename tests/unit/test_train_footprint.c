@@ -41,7 +41,7 @@ static ravel_status work(ravel_comm *comm, void *user, ravel_error *err) {
     train_learner *l = NULL;
     ravel_mesh *mesh = NULL;
     check_memory_init(&memory);
-    train_learner_options options = train_config_learner(&j->config);
+    train_learner_options options = train_config_learner(&j->config, TRAIN_SFT, &j->shape);
     options.allocator = &memory.allocator;
     ravel_status status = ravel_mesh_create(comm, &j->config.mesh, &mesh, err);
     if (!status) status = train_learner_create(&options, &j->shape, mesh, &l, err);

@@ -139,8 +139,9 @@ static ravel_status work(ravel_comm *comm, void *user, ravel_error *err) {
     options.plan = &c.plan;
     options.weights = &weights;
     options.samples = SAMPLES;
-    train_learner_options learn = train_config_learner(&c);
+    train_learner_options learn;
     ravel_status status = train_shape(&c.model, &shape, err);
+    learn = train_config_learner(&c, TRAIN_SFT, &shape);
     if (!status) status = ravel_safetensors_open(GOLDEN "batch.safetensors", NULL, &file, err);
     if (!status) status = open_rows(file, &r, &source, err);
     status = ravel_agree(comm, status, err);

@@ -308,6 +308,106 @@ TEST(train_layouts_grpo_has_one_update) {
     }
 }
 
+/* ---- shared prefixes ------------------------------------------------------------------------------------ */
+
+/* Rows of few tokens after one of four prompts, some of them twice; or pairs of answers that begin alike. */
+static void write_shared(uint64_t *seed, int pairs, char *path) {
+    strcpy(path, "/tmp/ravel-shared-XXXXXX");
+    FILE *f = fdopen(mkstemp(path), "w");
+    for (int row = 0; row < 24; row++) {
+        int prompt = 3 + row % 4 * 3, parts = pairs ? 2 : 1, ends[3] = {0};
+        (void)fprintf(f, "{\"input_ids\": [");
+        for (int part = 0; part < parts; part++) {
+            int length = prompt + 1 + (int)draw(seed, 8);
+            for (int i = 0; i < length; i++)
+                (void)fprintf(f, "%s%d", part + i ? ", " : "",
+                              i < prompt ? 7 * (row % 4) + i : (int)draw(seed, i == prompt ? 2 : 60));
+            ends[part + 1] = ends[part] + length;
+        }
+        if (pairs)
+            (void)fprintf(f, "], \"cu_seqlens\": [0, %d, %d], \"prompt_length\": [%d, %d]}\n", ends[1], ends[2],
+                          prompt, prompt);
+        else
+            (void)fprintf(f, "], \"prompt_length\": %d}\n", row % 5 ? prompt : 1);
+    }
+    (void)fclose(f);
+}
+
+/* Shared prefixes on random meshes against one rank that shares nothing. */
+static void random_shared(uint64_t seed, train_kind kind, int count, int32_t most) {
+    for (int i = 0; i < count; i++) {
+        train_config c;
+        ravel_shape shape;
+        outcome one, many;
+        char data[64], what[160];
+        small_job(&c);
+        write_shared(&seed, kind == TRAIN_DPO, data);
+        c.source.mock = NULL;
+        c.source.data = data;
+        c.learn.aggregation = (int32_t)draw(&seed, 3);
+        c.model.recompute = (int32_t)draw(&seed, 3);
+        c.learn.share_prefix = RAVEL_SHARE_OFF;
+        CHECK(train_shape(&c.model, &shape, NULL) == RAVEL_OK);
+        bool ran = run_once(&c, kind, 1, &one);
+        c.learn.share_prefix = RAVEL_SHARE_ON;
+        int32_t ranks;
+        do ranks = random_mesh(&seed, &shape, most, &c.mesh);
+        while (c.mesh.cp > 1 || (kind == TRAIN_DPO && c.mesh.pp > 1));
+        c.plan.budget = 40 + (int64_t)draw(&seed, 3) * 40;
+        c.learn.share_limit = 16;
+        c.learn.shard = (int32_t)draw(&seed, 3);
+        c.model.sequence = (int32_t)draw(&seed, 2);
+        (void)snprintf(what, sizeof what, "shared, kind %d, tp %d dp %d pp %d vpp %d, shard %d, budget %d", kind,
+                       c.mesh.tp, c.mesh.dp, c.mesh.pp, c.mesh.vpp, c.learn.shard, (int)c.plan.budget);
+        if (getenv("RAVEL_VERBOSE")) printf("    %s\n", what);
+        ran = ran && run_once(&c, kind, ranks, &many);
+        if (ran)
+            compare(what, &one, &many, 1e-5);
+        else
+            printf("    %s\n", what);
+        CHECK(unlink(data) == 0);
+        if (!ran) return;
+        free(one.moment), free(many.moment);
+    }
+}
+
+TEST(train_layouts_shared_prefixes_change_no_update) {
+    int soak = getenv("RAVEL_SOAK") != NULL;
+    random_shared(soak ? 5 : 3, TRAIN_SFT, soak ? 150 : 6, soak ? 24 : 8);
+    random_shared(soak ? 5 : 3, TRAIN_DPO, soak ? 50 : 3, soak ? 24 : 8);
+}
+
+/* A reference, an entropy bonus, and with two updates old log-probs too: all by the plan that shares. */
+TEST(train_layouts_shared_prefixes_change_no_grpo) {
+    static const int32_t cases[][6] = {{1, 1, 1, 0, 0, 1}, {2, 2, 1, 1, 1, 2}, {1, 2, 2, 2, 0, 2}, {1, 3, 1, 2, 1, 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        train_config c, one;
+        char what[64];
+        grpo_job(&c);
+        c.learn.share_prefix = RAVEL_SHARE_OFF;
+        c.policy.ratio = cases[i][4];
+        c.grpo.updates = cases[i][5];
+        c.run.steps = cases[i][5];
+        if (cases[i][5] > 1) c.learn.lr = 1e-6;
+        one = c;
+        c.learn.share_prefix = RAVEL_SHARE_ON;
+        c.mesh.tp = cases[i][0], c.mesh.dp = cases[i][1], c.mesh.pp = cases[i][2];
+        c.learn.shard = cases[i][3];
+        (void)snprintf(what, sizeof what, "grpo with shared prefixes, case %zu", i);
+        compare_grpo(what, one, c, c.mesh.tp * c.mesh.dp * c.mesh.pp + c.grpo.generators);
+    }
+}
+
+TEST(train_layouts_shared_prefixes_are_refused_where_impossible) {
+    train_config c;
+    ravel_error err = RAVEL_ERROR_INIT;
+    small_job(&c);
+    c.learn.share_prefix = RAVEL_SHARE_ON;
+    c.mesh.cp = 2;
+    CHECK_EQ(train_config_check(&c, TRAIN_SFT, &err), RAVEL_E_UNSUPPORTED);
+    CHECK_HAS(err.message, "--share-prefix on is not possible with --cp");
+}
+
 /* GRPO with a reference and an entropy bonus: ratios per token and per sequence, all aggregations, pools, sequence
  * parallelism. */
 static void random_grpo(uint64_t seed, int count, int32_t most) {

@@ -12,6 +12,7 @@ train_parts_options train_learner_parts_options(const train_learner_options *fro
                                  .plan = from->plan,
                                  .inference = inference,
                                  .pairs = from->pairs,
+                                 .flat_tokens = from->flat_tokens,
                                  .shard = from->learn->shard == TRAIN_SHARD_PARAMS,
                                  .allocator = from->allocator};
 }

@@ -41,6 +41,9 @@ typedef struct train_learn_options {
     int32_t aggregation; /* ravel_loss_mode: how token losses become one loss */
     int32_t moments;     /* train_moments */
     int64_t norm;        /* divisor of seq-mean-token-sum-norm; 0: a length that the run has */
+    int64_t share_limit; /* the most tokens of a micro-batch's samples where prefixes are shared, in budgets */
+    int32_t share_prefix; /* ravel_share_prefix: what samples share is computed once */
+    int32_t reserved;     /* 0 */
 } train_learn_options;
 
 /* Arguments of a learner; the pointers must outlive it. */
@@ -50,6 +53,7 @@ typedef struct train_learner_options {
     int64_t budget;                   /* tokens per micro-batch */
     const ravel_plan_options *plan;   /* as in train_parts_options */
     int32_t pairs;                    /* as in train_parts_options */
+    int64_t flat_tokens;              /* as in train_parts_options */
     int32_t save_dtype;               /* of the model in a checkpoint: RAVEL_F32 or RAVEL_BF16 */
     int64_t save_shard;               /* the most bytes of one of its files; 0: 5 GiB */
     const ravel_allocator *allocator; /* NULL: malloc */

@@ -34,6 +34,7 @@ static void model_options(const train_parts_options *from, const ravel_shape *sh
     options->graphs = from->model->graphs;
     options->inference = from->inference;
     options->pairs = from->pairs;
+    options->flat_tokens = from->flat_tokens;
     options->first_layer = part.first_layer;
     options->last_layer = part.last_layer;
     options->in_flight = flights_of(from, layout, stage, chunk);
@@ -185,7 +186,7 @@ ravel_status train_parts_create(const train_parts_options *options, const ravel_
     TRAIN_ASSERT(p->count >= 1 && p->count <= TRAIN_CHUNKS && options->budget > 0);
     ravel_status status = train_device_open(options->model, options->allocator, &p->kernels, &p->device, err);
     TRAIN__TAKE(&p->arena, p->cu, options->budget + 1);
-    TRAIN__TAKE(&p->arena, p->logprob, options->budget);
+    TRAIN__TAKE(&p->arena, p->logprob, train__max(options->budget, options->flat_tokens));
     if (!status) status = train__arena_status(&p->arena, "batches", err);
     status = ravel_agree(ravel_mesh_world(mesh), status, err);
     if (!status) status = join_mesh(p, err);

@@ -37,7 +37,7 @@ static ravel_comm *ring_of(const train_parts *p, const ravel_micro_batch *micro)
 static train_batch batch_of(train_parts *p, const ravel_micro_batch *micro, double temperature) {
     const ravel_thd *thd = micro->thd;
     int32_t cp = micro->cp, samples = (int32_t)train__max(thd->samples_count, 1);
-    TRAIN_ASSERT(cp >= 1 && samples <= p->options.budget);
+    TRAIN_ASSERT(cp >= 1 && (micro->shared || samples <= p->options.budget));
     train_batch b = {.samples = samples,
                      .tokens = micro->tokens,
                      .cu_seqlens = thd->cu_seqlens,
@@ -45,6 +45,7 @@ static train_batch batch_of(train_parts *p, const ravel_micro_batch *micro, doub
                      .weights = micro->labels ? micro->weights : NULL,
                      .targets = micro->labels,
                      .temperature = temperature,
+                     .shared = micro->shared,
                      .cp = ring_of(p, micro)};
     if (cp == 1) return b;
     for (int32_t i = 0; i <= samples; i++) p->cu[i] = thd->cu_seqlens_padded[i] / cp;
@@ -54,14 +55,23 @@ static train_batch batch_of(train_parts *p, const ravel_micro_batch *micro, doub
     return b;
 }
 
+/* Rows of a micro-batch: its tokens, those that samples share counted once. */
+static int64_t rows_of(const ravel_micro_batch *micro) {
+    int64_t rows = micro->thd->local_tokens;
+    if (!micro->shared) return rows;
+    rows = 0;
+    for (int64_t i = 0; i < micro->thd->samples_count; i++) rows += micro->lengths[i] - micro->shared[i];
+    return rows;
+}
+
 static ravel_status get_batch(const run *r, train_op op, ravel_micro_batch *micro, train_batch *batch,
                               ravel_error *err) {
     train_parts *p = r->p;
     ravel_status status = ravel_feed_micro(r->feed, op.chunk, op.micro, micro, err);
     if (status) return status;
-    if (micro->thd->local_tokens > p->options.budget)
+    if (rows_of(micro) > p->options.budget)
         return ravel_error_set(err, RAVEL_E_OVERSIZE, "a micro-batch of %lld tokens is over the budget of %lld",
-                               (long long)micro->thd->local_tokens, (long long)p->options.budget);
+                               (long long)rows_of(micro), (long long)p->options.budget);
     *batch = batch_of(p, micro, r->work->temperature);
     return RAVEL_OK;
 }
@@ -98,7 +108,7 @@ static int edge_of(const run *r, train_op op, int sent, const ravel_micro_batch 
     if (other < 0 || other == train_layout_parts(&p->layout)) return 0;
     *e = (edge){.exchange = train_model_exchange(model), .comm = p->wires ? p->edges[op.backward][sent] : p->pp};
     e->rows = sent == op.backward ? train_model_stage_input(model, flight) : train_model_stage_output(model, flight);
-    e->parcel = train_model_stage_parcel(model, micro->thd->local_tokens, sent ? 1 + 2 * flight + op.backward : 0);
+    e->parcel = train_model_stage_parcel(model, rows_of(micro), sent ? 1 + 2 * flight + op.backward : 0);
     e->parcel.peer = p->wires ? sent : other % pp;
     e->parcel.tag = tag_of(sent ? other / pp : op.chunk, op.backward);
     return 1;

@@ -97,6 +97,11 @@ static const ravel_option learn_table[] = {
           "what is sharded over dp and cp ranks: nothing, the optimiser's states (ZeRO-1), or weights, gradients and "
           "states (FSDP, ZeRO-3)"),
     LEARN("aggregation", ENUM, aggregation, "token-mean", 0, 0, RAVEL_LOSS_CHOICES, "how token losses are aggregated"),
+    LEARN("share-prefix", ENUM, share_prefix, "auto", 0, 0, RAVEL_SHARE_CHOICES,
+          "compute what samples of a micro-batch share (prompts, earlier turns) once; auto: if the plan is then faster, "
+          "and the kernels are a CPU's"),
+    LEARN("share-limit", I64, share_limit, "8", 1, 1024, NULL,
+          "with shared prefixes, the most tokens of a micro-batch's samples, each counted whole: this times the budget"),
     LEARN("norm", I64, norm, "0", 0, 1e12, NULL, "divisor of seq-mean-token-sum-norm; 0: budget, in grpo max-tokens"),
     {0}};
 
@@ -301,8 +306,18 @@ const train_part *train_config_part(const train_part *parts, int count, const ch
     return NULL;
 }
 
-train_learner_options train_config_learner(const train_config *c) {
-    return (train_learner_options){.model = &c->model,
+int32_t train_config_share(const train_config *c, train_kind kind, const ravel_shape *shape) {
+    if (kind == TRAIN_DPO && c->mesh.pp > 1) return RAVEL_SHARE_OFF; /* stages learn a micro-batch's rows from the feed */
+    if (c->learn.share_prefix != RAVEL_SHARE_AUTO) return c->learn.share_prefix;
+    int apart = c->mesh.cp > 1 || c->plan.cp_pool || c->run.single || shape->window > 0;
+    return apart || strcmp(c->model.kernels, "cuda") == 0 ? RAVEL_SHARE_OFF : RAVEL_SHARE_AUTO;
+}
+
+train_learner_options train_config_learner(const train_config *c, train_kind kind, const ravel_shape *shape) {
+    int64_t flat = c->plan.budget * (kind == TRAIN_DPO ? 1 : c->learn.share_limit); /* a pair is within the budget */
+    if (train_config_share(c, kind, shape) == RAVEL_SHARE_OFF) flat = 0;
+    return (train_learner_options){.flat_tokens = flat,
+                                   .model = &c->model,
                                    .learn = &c->learn,
                                    .budget = c->plan.budget,
                                    .plan = c->plan.cp_pool ? &c->plan : NULL,

@@ -139,7 +139,10 @@ typedef struct train_part {
     void *options; /* inside the config */
 } train_part;
 /* The options for train_learner_create; they point into `config`. */
-train_learner_options train_config_learner(const train_config *config);
+/* ravel_share_prefix: whether runs of this model share prefixes. auto: on CPU sets, without cp, cp-pool, --single or a window; never
+ * in dpo with pp, which train_config_check refuses with on. */
+int32_t train_config_share(const train_config *config, train_kind kind, const ravel_shape *shape);
+train_learner_options train_config_learner(const train_config *config, train_kind kind, const ravel_shape *shape);
 /* Trainer ranks: run.ranks, or as many as the mesh has. */
 int32_t train_config_ranks(const train_config *config);
 /* With --budget 0: that of --count samples as long as the longest, of `longest` tokens. E_OVERSIZE above 2^31. */

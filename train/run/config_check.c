@@ -250,11 +250,24 @@ static ravel_status check_grpo(const train_config *c, ravel_error *err) {
     return o->eval_prompts > 0 ? RAVEL_OK : check_evaluation(c, o->eval_every, "eval-prompts", err);
 }
 
+/* --share-prefix on is refused where nothing can be shared; auto leaves it then. */
+static ravel_status check_share(const train_config *c, train_kind kind, ravel_error *err) {
+    const char *why = c->mesh.cp > 1                        ? "--cp"
+                      : c->plan.cp_pool                     ? "--cp-pool"
+                      : c->run.single                       ? "--single"
+                      : kind == TRAIN_DPO && c->mesh.pp > 1 ? "--pp in dpo"
+                                                            : NULL;
+    if (!why || c->learn.share_prefix != RAVEL_SHARE_ON) return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
+                           "--share-prefix on is not possible with %s yet; say auto or off", why);
+}
+
 ravel_status train_config_check(const train_config *c, train_kind kind, ravel_error *err) {
     TRAIN_ASSERT(kind >= 0 && kind < TRAIN_KINDS);
     ravel_status status = check_model(c, err);
     if (!status) status = check_run(c, err);
     if (!status) status = check_pool(c, err);
+    if (!status) status = check_share(c, kind, err);
     if (!status) status = train_cost_check(c->run.cost, err);
     if (status) return status;
     if (kind == TRAIN_DPO) return check_dpo(c, err);

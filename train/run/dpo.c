@@ -18,6 +18,7 @@ struct train_pairs {
     train_scores before;       /* log-probs of the reference, by micro-batch */
     int32_t *lengths, *starts; /* [2 * budget + 1] cu_seqlens of the answers */
     int32_t *positions;        /* [budget] of tokens in their answers */
+    int32_t *shared;           /* [2 * budget] tokens that both answers of a pair begin with; NULL: computed for each */
     pair *pairs;               /* [budget] of a micro-batch */
     const ravel_feed *feed;    /* of the update that is run */
     int32_t chunk;             /* the last one of this rank */
@@ -37,6 +38,7 @@ ravel_status train_pairs_create(const train_parts_options *options, const ravel_
         TRAIN__TAKE(&p->arena, p->starts, 2 * p->budget + 1);
         TRAIN__TAKE(&p->arena, p->positions, p->budget);
         TRAIN__TAKE(&p->arena, p->pairs, p->budget);
+        if (options->flat_tokens) TRAIN__TAKE(&p->arena, p->shared, 2 * p->budget);
         status = train__arena_status(&p->arena, "pairs", err);
     }
     status = ravel_agree(ravel_mesh_world(mesh), status, err);
@@ -155,6 +157,13 @@ static void split_pairs(train_pairs *p, const ravel_micro_batch *micro, train_ba
     batch->splits = chosen;
 }
 
+/* How many tokens two sequences begin with in common. */
+static int32_t common(const int32_t *a, int32_t a_length, const int32_t *b, int32_t b_length) {
+    int32_t n = 0;
+    while (n < a_length && n < b_length && a[n] == b[n]) n++;
+    return n;
+}
+
 /* The pairs of a batch as twice as many sequences, and the loss where it is learnt. */
 static ravel_status begin_pairs(void *user, const ravel_micro_batch *micro, train_batch *batch, train_loss *loss,
                                 ravel_error *err) {
@@ -171,6 +180,11 @@ static ravel_status begin_pairs(void *user, const ravel_micro_batch *micro, trai
     }
     for (int32_t i = 0; i < batch->samples; i++) {
         int32_t start = padded[i], both[] = {chosen[i], cu[i + 1] - cu[i] - chosen[i]};
+        if (p->shared) {
+            const int32_t *tokens = batch->tokens + start;
+            p->shared[n] = 0;
+            p->shared[n + 1] = common(tokens, both[0], tokens + both[0], both[1]);
+        }
         for (int k = 0; k < 2; k++, n++) {
             p->lengths[n] = sum;
             p->starts[n] = start;
@@ -184,6 +198,7 @@ static ravel_status begin_pairs(void *user, const ravel_micro_batch *micro, trai
     batch->samples = n;
     batch->cu_seqlens = p->lengths;
     batch->cu_seqlens_padded = p->starts;
+    batch->shared = p->shared;
     return RAVEL_OK;
 }
 

@@ -52,7 +52,7 @@ ravel_status train_footprint_of(const train_config *c, train_kind kind, const ra
                                 ravel_error *err) {
     train_estimate e;
     const train_kernels *kernels;
-    train_learner_options options = train_config_learner(c);
+    train_learner_options options = train_config_learner(c, kind, shape);
     options.pairs = kind == TRAIN_DPO;
     *footprint = (train_footprint){0};
     ravel_status status = train_kernels_find(c->model.kernels, &kernels, err);

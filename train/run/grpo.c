@@ -30,6 +30,8 @@ static ravel_status make_feed(train__grpo *g, ravel_error *err) {
     options.fields = train_fields;
     options.field_count = TRAIN_FIELDS;
     options.logger = g->run.hooks.logger;
+    options.share_prefix = g->flat_tokens ? c->learn.share_prefix : RAVEL_SHARE_OFF;
+    options.share_limit = g->flat_tokens;
     return ravel_feed_create(g->mesh, NULL, &options, &g->feed, err);
 }
 
@@ -97,7 +99,8 @@ static ravel_status open_trainer(train__grpo *g, const ravel_shape *shape, ravel
     if (!status) status = open_prompts(g, shape, longest_sample(g, &layout), err);
     int64_t longest = status ? 0 : train_prompts_longest(g->prompts);
     if (!status) status = train_config_set_budget(c, longest + c->grpo.scoring.max_tokens, err);
-    train_learner_options options = train_config_learner(c);
+    train_learner_options options = train_config_learner(c, TRAIN_GRPO, shape);
+    g->flat_tokens = options.flat_tokens;
     train_parts_options reference = train_learner_parts_options(&options, 1);
     if (!status && g->rank == 0) log_left_out(g);
     if (!status && g->rank == 0)

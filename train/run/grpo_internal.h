@@ -27,6 +27,7 @@ typedef struct train__grpo {
     train_run run;
     ravel_mesh *mesh;
     ravel_feed *feed;
+    int64_t flat_tokens; /* 0: prefixes are not shared */
     train_learner *learner;
     train_parts *reference; /* where --kl is above 0 */
     train_text *text;       /* of the model */

@@ -28,6 +28,7 @@ typedef struct sft {
     ravel_source *source, *eval;
     ravel_feed *feed;
     train_learner *learner;
+    int64_t flat_tokens; /* 0: prefixes are not shared */
     double loss_first, loss_last, eval_loss;
 } sft;
 
@@ -125,6 +126,10 @@ static ravel_status make_feed(sft *s, const ravel_source *source, int evaluation
     TRAIN_ASSERT(source && options.samples > 0 && plan.budget > 0);
     if (s->run.kind == TRAIN_DPO) options.ask = (UINT64_C(1) << s->config->mesh.vpp) - 1; /* where answers begin */
     options.logger = s->run.hooks.logger;
+    if (s->run.kind == TRAIN_SFT ) { /* the answers of a pair share within it, see dpo.c */
+        options.share_prefix = s->flat_tokens ? c->learn.share_prefix : RAVEL_SHARE_OFF;
+        options.share_limit = s->flat_tokens;
+    }
     return ravel_feed_create(s->mesh, source, &options, feed, err);
 }
 
@@ -306,7 +311,8 @@ static ravel_status open_all(sft *s, ravel_error *err) {
     status = ravel_agree(comm, status, err);
     int first = s->config->plan.budget == 0; /* the data says how long samples are */
     if (!status && first) status = check_data(s, &shape, &layout, err);
-    train_learner_options options = train_config_learner(s->config);
+    train_learner_options options = train_config_learner(s->config, s->run.kind, &shape);
+    s->flat_tokens = options.flat_tokens;
     options.pairs = s->run.kind == TRAIN_DPO;
     train_parts_options reference = train_learner_parts_options(&options, 1);
     if (!status && ravel_comm_rank(comm) == 0)
