@@ -121,6 +121,8 @@ typedef enum ravel_phase {
     X(TOKENS_PADDED, "tokens/padded", COUNTER, "tokens", SUM, ALL,                                                     \
       "sum of slots: lengths rounded up to the alignment")                                                             \
     X(TOKENS_ACTUAL, "tokens/actual", COUNTER, "tokens", SUM, ALL, "sum of real lengths")                              \
+    X(TOKENS_SHARED, "tokens/shared", COUNTER, "tokens", SUM, ALL,                                                     \
+      "of tokens/actual those that were not computed again, because a sample before has the same prefix")              \
     X(TOKENS_LOSS, "tokens/loss", COUNTER, "tokens", SUM, ALL, "tokens with a loss weight that is not zero")           \
     X(TOKENS_SQUARES, "tokens/squares", COUNTER, "tokens^2", SUM, ALL,                                                 \
       "sum of squared lengths, for ravel plan --fit; at most 2^62 per rank")                                           \
@@ -143,8 +145,8 @@ typedef enum ravel_phase {
     X(SAMPLES_PER_SEC, "throughput/samples_per_sec", GAUGE, "samples/s", DERIVED, ALL,                                 \
       "batch/samples / time/update_sec")                                                                               \
     X(PACKING_EFFICIENCY, "throughput/packing_efficiency", GAUGE, "share", DERIVED, ALL,                               \
-      "tokens/actual / tokens/capacity")                                                                               \
-    X(PADDING_SHARE, "throughput/padding_share", GAUGE, "share", DERIVED, ALL, "1 - tokens/actual / tokens/padded")    \
+      "(tokens/actual - tokens/shared) / tokens/capacity")                                                                               \
+    X(PADDING_SHARE, "throughput/padding_share", GAUGE, "share", DERIVED, ALL, "1 - (tokens/actual - tokens/shared) / tokens/padded")    \
     X(AVG_SEQ_LENGTH, "throughput/avg_seq_length", GAUGE, "tokens", DERIVED, ALL, "tokens/actual / batch/samples")     \
     X(MIN_SEQ_LENGTH, "throughput/min_seq_length", COUNTER, "tokens", MIN, ALL, "shortest sample")                     \
     X(MAX_SEQ_LENGTH, "throughput/max_seq_length", COUNTER, "tokens", MAX, ALL, "longest sample")                      \
@@ -347,6 +349,7 @@ typedef struct ravel_metrics_batch {
     int64_t bins;
     int64_t fillers;
     int64_t micro_steps; /* bins + fillers of this rank */
+    int64_t shared;      /* tokens of `lengths` that are computed once for several samples, each time but the first */
 } ravel_metrics_batch;
 RAVEL_API void ravel_metrics_add_batch(ravel_metrics *metrics, const ravel_metrics_batch *batch);
 

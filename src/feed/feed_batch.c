@@ -21,4 +21,5 @@ void ravel_feed_batch(const ravel_update_counts *counts, ravel_lengths_sum *sum,
     batch->bins = counts->bins;
     batch->fillers = counts->fillers;
     batch->micro_steps = counts->micro_steps;
+    batch->shared = counts->shared_tokens;
 }

@@ -78,7 +78,8 @@ void ravel_metrics_add_batch(ravel_metrics *m, const ravel_metrics_batch *given)
     } counts[] = {{RAVEL_METRIC_TOKENS_CAPACITY, b.capacity}, {RAVEL_METRIC_TOKENS_PADDED, b.padded},
                   {RAVEL_METRIC_TOKENS_ACTUAL, sum.tokens},   {RAVEL_METRIC_TOKENS_LOSS, b.loss},
                   {RAVEL_METRIC_BATCH_SAMPLES, sum.samples},  {RAVEL_METRIC_BATCH_BINS, b.bins},
-                  {RAVEL_METRIC_BATCH_FILLERS, b.fillers},    {RAVEL_METRIC_TOKENS_SQUARES, squares_of(&sum)}};
+                  {RAVEL_METRIC_BATCH_FILLERS, b.fillers},    {RAVEL_METRIC_TOKENS_SQUARES, squares_of(&sum)},
+                  {RAVEL_METRIC_TOKENS_SHARED, b.shared}};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) ravel_metrics_count(m, counts[i].id, counts[i].value);
     if (!sum.samples) return;
     ravel_metrics_count(m, RAVEL_METRIC_MIN_SEQ_LENGTH, sum.shortest);

@@ -29,9 +29,10 @@ static void set_ratio(ravel_metrics *m, int32_t id, double a, double b) {
 static void derive_batch(ravel_metrics *m, const ravel__reduced *r) {
     int64_t actual = count_of(m, RAVEL_METRIC_TOKENS_ACTUAL), padded = count_of(m, RAVEL_METRIC_TOKENS_PADDED);
     int64_t capacity = count_of(m, RAVEL_METRIC_TOKENS_CAPACITY), samples = count_of(m, RAVEL_METRIC_BATCH_SAMPLES);
+    int64_t computed = actual - count_of(m, RAVEL_METRIC_TOKENS_SHARED);
     RAVEL_ASSERT(r->ranks >= 1);
-    set_ratio(m, RAVEL_METRIC_PACKING_EFFICIENCY, (double)actual, (double)capacity);
-    set_ratio(m, RAVEL_METRIC_PADDING_SHARE, (double)(padded - actual), (double)padded);
+    set_ratio(m, RAVEL_METRIC_PACKING_EFFICIENCY, (double)computed, (double)capacity);
+    set_ratio(m, RAVEL_METRIC_PADDING_SHARE, (double)(padded - computed), (double)padded);
     set_ratio(m, RAVEL_METRIC_AVG_SEQ_LENGTH, (double)actual, (double)samples);
     set_ratio(m, RAVEL_METRIC_TOKEN_IMBALANCE, (double)r->most_padded * (double)r->padded_ranks, (double)padded);
 }

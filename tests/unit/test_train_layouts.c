@@ -15,8 +15,8 @@ static const char mock[] =
     "\"count\": 64, \"seed\": 5, \"prompt_share\": 0.3}";
 
 typedef struct outcome {
-    double loss, norm;
-    float *moment; /* [count] */
+    double loss, norm, shared; /* shared: tokens of all updates */
+    float *moment;             /* [count] */
     int64_t count;
 } outcome;
 
@@ -28,7 +28,7 @@ static uint64_t draw(uint64_t *state, uint64_t below) {
 /* One update, its loss and the first moment. */
 static bool run_once(train_config *c, train_kind kind, int32_t ranks, outcome *out) {
     char folder[64], path[160];
-    curve loss, norm;
+    curve loss, norm, shared;
     ravel_safetensors *file = NULL;
     ravel_error err = RAVEL_ERROR_INIT;
     job_folder(folder);
@@ -39,6 +39,8 @@ static bool run_once(train_config *c, train_kind kind, int32_t ranks, outcome *o
         job_curve(folder, "train/grad_norm", &norm);
         out->loss = loss.values[loss.count - 1];
         out->norm = norm.values[norm.count - 1];
+        job_curve(folder, "tokens/shared", &shared);
+        for (int i = 0; i < shared.count; i++) out->shared += shared.values[i];
         (void)snprintf(path, sizeof path, "%s/checkpoints/step-%08d/optimizer.safetensors", folder, (int)c->run.steps);
         ok = ravel_safetensors_open(path, NULL, &file, &err) == RAVEL_OK;
         if (!ok) check_fail(__FILE__, __LINE__, "%s", err.message);
@@ -367,6 +369,7 @@ static void random_shared(uint64_t seed, train_kind kind, int count, int32_t mos
             printf("    %s\n", what);
         CHECK(unlink(data) == 0);
         if (!ran) return;
+        CHECK(one.shared == 0 && (kind == TRAIN_DPO || many.shared > 0)); /* pairs share within a sample of the feed */
         free(one.moment), free(many.moment);
     }
 }
