@@ -1,9 +1,9 @@
 /* The frame and notice decoders on any bytes. The checksum stops nearly everything, so the input is tried as it is and
  * with the right checksum put in: whatever is then accepted must lie inside of the bytes, and every payload is read to
  * its end. */
-#include "refit/bytes.h"
+#include "refit/model/bytes.h"
 #include "base/xxh3.h"
-#include "refit/frame.h"
+#include "refit/wire/frame.h"
 
 #include <ravel/dtype.h>
 

@@ -1,9 +1,10 @@
 /* What trainers and generators read of each other, on any bytes: the directory (also with the right checksum put in, and
  * then planned from), and the bodies of PULL, VERSIONS, HASHES, FAILED and REPORT. The first byte says which. */
-#include "refit/bytes.h"
+#include "refit/model/bytes.h"
 #include "base/xxh3.h"
-#include "refit/plan.h"
-#include "refit/pull_wire.h"
+#include "refit/model/plan.h"
+#include "refit/publish/store.h"
+#include "refit/wire/pull_wire.h"
 
 #include <stdlib.h>
 #include <string.h>

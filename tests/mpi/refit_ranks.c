@@ -9,7 +9,7 @@
  * suite sees to it that they are on one version, all of them, and that a clean run works again. */
 #include "tests/unit/refit_case.h"
 
-#include "refit/session.h"
+#include "refit/session/session.h"
 
 #include <signal.h>
 #include <stdarg.h>

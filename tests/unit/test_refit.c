@@ -1,7 +1,7 @@
 /* Whole refits over threads: everything that a caller can see. */
 #include "tests/unit/refit_case.h"
 
-#include "refit/session.h"
+#include "refit/session/session.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>

@@ -10,7 +10,7 @@
 #include "tests/unit/refit_case.h"
 
 #include "comm/nccl_comm.h"
-#include "refit/session.h"
+#include "refit/session/session.h"
 #include "tests/unit/mock_nccl.h"
 
 #include <stdatomic.h>

@@ -2,9 +2,9 @@
  * callback may count on. */
 #include "tests/unit/refit_case.h"
 
-#include "refit/bytes.h"
+#include "refit/model/bytes.h"
 #include "base/xxh3.h"
-#include "refit/session.h"
+#include "refit/session/session.h"
 
 #include <stddef.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
  * to a plain one. Every element says where it is in the whole tensor. */
 #include "tests/unit/refit_case.h"
 
-#include "refit/holding.h"
+#include "refit/model/holding.h"
 
 #include <stddef.h>
 #include <stdlib.h>

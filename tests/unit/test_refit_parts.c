@@ -3,10 +3,10 @@
 
 #include "base/rng.h"
 #include "base/xxh3.h"
-#include "refit/differences.h"
-#include "refit/frame.h"
-#include "refit/hello.h"
-#include "refit/manifest.h"
+#include "refit/model/differences.h"
+#include "refit/wire/frame.h"
+#include "refit/session/hello.h"
+#include "refit/model/manifest.h"
 
 #include <stdlib.h>
 

@@ -3,8 +3,7 @@
 #include "tests/unit/refit_case.h"
 #include "tests/unit/ports.h"
 
-#include "refit/pull.h"
-#include "train/run/pulled.h"
+#include "refit/pull/pull.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -504,8 +503,9 @@ TEST(refit_pull_of_a_replaced_version_fails_and_starts_again) {
         CHECK(status == RAVEL_OK || status == RAVEL_E_IO || status == RAVEL_E_STATE);
         CHECK(pair_holds(&p, ravel_puller_identity(p.puller).version));
         ravel_error_clear(&err);
-        for (int again = 0; ravel_puller_identity(p.puller).version != version && again < 10; again++) {
+        for (int again = 0; ravel_puller_identity(p.puller).version != version && again < 1000; again++) {
             ravel_error_clear(&err);
+            if (again > 0) pause_ms(5); /* a busy machine may need some attempts */
             if (ravel_puller_wait(p.puller, 20, &err) == RAVEL_OK) (void)ravel_puller_commit(p.puller, NULL, &err);
         }
         CHECK(pair_holds(&p, version));
@@ -558,19 +558,6 @@ TEST(refit_pull_goes_on_when_trainers_restart_under_it) {
         ravel_error_clear(&p.err);
     }
     CHECK(pair_holds(&p, 1));
-    pair_close(&p);
-}
-
-/* The time that the user gave, not that of a slice of it. */
-TEST(refit_pull_says_how_long_it_waited_for_the_first_version) {
-    pair p;
-    CHECK(pair_open(&p));
-    CHECK_OK(ravel_publisher_create(p.self, p.address, &p.source, &p.publish, &p.publisher, &p.err), &p.err);
-    train_weight_sets sets = {.sink = p.sink};
-    train_pulled_options options = {.address = p.address, .timeout = 0.5};
-    train_pulled *pulled = NULL;
-    CHECK_EQ(train_pulled_open(&options, &sets, &pulled, &p.err), RAVEL_E_TIMEOUT);
-    CHECK(strstr(p.err.message, "no version was published at ") && strstr(p.err.message, " within 0.5 s"));
     pair_close(&p);
 }
 

@@ -2,8 +2,9 @@
 #include "tests/unit/refit_case.h"
 
 #include "base/clock.h"
-#include "refit/plan.h"
-#include "refit/pull_wire.h"
+#include "refit/model/plan.h"
+#include "refit/publish/store.h"
+#include "refit/wire/pull_wire.h"
 
 #include <stdlib.h>
 

@@ -2,7 +2,7 @@
  * of a stream agree on what is in it. */
 #include "tests/unit/refit_case.h"
 
-#include "refit/session.h"
+#include "refit/session/session.h"
 
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 /* Packing and loading on several threads, and hashes of deltas that outlive a connection. */
 #include "tests/unit/refit_case.h"
 
-#include "refit/team.h"
+#include "refit/wire/team.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* Versions: failures that leave the old one, late joiners, the undo log, delta. */
 #include "tests/unit/refit_case.h"
 
-#include "refit/session.h"
+#include "refit/session/session.h"
 
 #include <stdlib.h>
 #include <time.h>

@@ -2,9 +2,9 @@
  * plain arithmetic, so that writer and reader cannot change together unnoticed. */
 #include "tests/unit/check.h"
 
-#include "refit/frame.h"
-#include "refit/hello.h"
-#include "refit/manifest.h"
+#include "refit/wire/frame.h"
+#include "refit/session/hello.h"
+#include "refit/model/manifest.h"
 
 #include <stdlib.h>
 

@@ -1,0 +1,90 @@
+#include "refit/pull/dial.h"
+
+#include "base/assert.h"
+#include "base/clock.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const double look_seconds = 0.05; /* how often a wait looks at `stop` */
+
+static int link_up(void *user, ravel__link *link, const void *hello, int32_t bytes) {
+    ravel__dial *d = user;
+    (void)link, (void)hello, (void)bytes;
+    d->is_up = 1;
+    return 1;
+}
+
+static void *link_place(void *user, ravel__link *link, const ravel__message *head) {
+    ravel__dial *d = user;
+    (void)link;
+    return d->place ? d->place(d->user, head) : NULL;
+}
+
+static void link_message(void *user, ravel__link *link, const ravel__message *head, void *body) {
+    ravel__dial *d = user;
+    (void)link;
+    d->message(d->user, head, body);
+}
+
+static void link_down(void *user, ravel__link *link, const char *why) {
+    ravel__dial *d = user;
+    (void)link;
+    d->link = NULL;
+    d->is_up = 0;
+    (void)snprintf(d->why, sizeof d->why, "%s", why);
+}
+
+/* Polls until *done. `timeout` is for the whole wait where `deadline` is set, else for the time between two messages. */
+static ravel_status wait(ravel__dial *d, const int32_t *done, double timeout, int deadline, ravel_error *err) {
+    RAVEL_ASSERT(d->hub);
+    int64_t since = ravel__clock_ns();
+    while (!*done) {
+        int64_t events = 0;
+        if (d->stop && atomic_load(d->stop)) return ravel_error_set(err, RAVEL_E_END, "it was stopped");
+        if (!d->link) return ravel_error_set(err, RAVEL_E_IO, "the trainer's link: %s", d->why);
+        ravel_status status = ravel__hub_poll(d->hub, look_seconds, &events, err);
+        if (status != RAVEL_OK) return status;
+        int64_t now = ravel__clock_ns();
+        if (events > 0 && !deadline) since = now;
+        if (!*done && (double)(now - since) * 1e-9 > timeout)
+            return ravel_error_set(err, RAVEL_E_IO, "nothing came from the trainer for %.3g s", timeout);
+    }
+    return RAVEL_OK;
+}
+
+ravel_status ravel__dial_open(ravel__dial *d, const char *address, double timeout, ravel_error *err) {
+    RAVEL_ASSERT(!d->hub && !d->link && d->message);
+    ravel__hub_handler handler = {d, link_up, link_place, link_message, NULL, link_down};
+    ravel__hub_options o;
+    ravel__hub_options_default(&o);
+    o.token = d->token;
+    o.max_body = d->max_body;
+    o.allocator = d->allocator;
+    d->is_up = 0;
+    d->why[0] = '\0';
+    ravel_status status = ravel__hub_open(&o, &handler, &d->hub, err);
+    if (status == RAVEL_OK) status = ravel__hub_connect(d->hub, address, NULL, 0, timeout, d, &d->link, err);
+    if (status == RAVEL_OK) status = wait(d, &d->is_up, timeout, 1, err);
+    if (status != RAVEL_OK) ravel_error_prefix(err, "%s", address);
+    return status;
+}
+
+ravel_status ravel__dial_send(ravel__dial *d, uint32_t kind, uint64_t id, const void *body, int64_t bytes,
+                              ravel_error *err) {
+    RAVEL_ASSERT(bytes >= 0 && (bytes == 0 || body));
+    ravel__message head = {.kind = kind, .id = id, .bytes = bytes};
+    if (!d->link) return ravel_error_set(err, RAVEL_E_IO, "the trainer's link: %s", d->why);
+    return ravel__link_send(d->link, &head, body, NULL, err);
+}
+
+ravel_status ravel__dial_run(ravel__dial *d, const int32_t *done, double timeout, ravel_error *err) {
+    return wait(d, done, timeout, 0, err);
+}
+
+void ravel__dial_close(ravel__dial *d) {
+    if (d->hub) ravel__hub_free(d->hub);
+    d->hub = NULL;
+    d->link = NULL;
+    d->is_up = 0;
+}

@@ -1,0 +1,404 @@
+/* The puller's calls. Every collective one decides with one agreement of the generator's ranks. */
+#include "refit/pull/pull.h"
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/rng.h"
+#include "comm/address.h"
+#include "comm/token.h"
+#include "refit/model/bytes.h"
+#include "refit/wire/team.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define FIELD(name) ((int32_t)offsetof(ravel_pull_options, name))
+
+static const ravel_option table[] = {
+    {"threads", RAVEL_OPTION_I32, FIELD(threads), "0", 0, 64, NULL,
+     "connections, each with a thread that receives, verifies and loads; 0: by cores, at most 8"},
+    {"stage", RAVEL_OPTION_ENUM, FIELD(stage), "spare", 0, 0, RAVEL_REFIT_STAGE_CHOICES,
+     "spare: into a second set of weights; undo: in place, with a log of what was there; copy: into a staging set that "
+     "the commit copies to fixed addresses"},
+    {"cast", RAVEL_OPTION_ENUM, FIELD(cast), "exact", 0, 0, RAVEL_REFIT_CAST_CHOICES,
+     "exact: the same dtype on both sides; narrow: f64, f32, bf16, f16 may differ, the narrower travels"},
+    {"delta", RAVEL_OPTION_BOOL, FIELD(delta), "yes", 0, 0, NULL,
+     "do not send blocks that did not change since the live version"},
+    {"audit", RAVEL_OPTION_BOOL, FIELD(audit), "no", 0, 0, NULL, "hash every tensor when it is complete"},
+    {"timeout", RAVEL_OPTION_F64, FIELD(timeout), "60", 0.01, 86400, NULL,
+     "seconds without progress after which a stage, or the first connection, fails"},
+    {"token", RAVEL_OPTION_STRING, FIELD(token), "", 0, 0, "SECRET",
+     "shared secret of trainers and generators, or the word none; by default RAVEL_TOKEN or RAVEL_TOKEN_FILE"},
+    {0},
+};
+
+ravel_option_table ravel_pull_option_table(void) {
+    return table;
+}
+
+void ravel_pull_options_default(ravel_pull_options *options) {
+    memset(options, 0, sizeof *options);
+    ravel_options_default(table, options);
+    options->token = NULL;
+    options->size = sizeof *options;
+}
+
+/* ---- create --------------------------------------------------------------------------------------------- */
+
+static char *copy_text(ravel_puller *p, const char *text) {
+    size_t bytes = strlen(text) + 1;
+    char *copy = ravel__alloc(&p->memory.allocator, bytes);
+    return copy ? memcpy(copy, text, bytes) : NULL;
+}
+
+static void free_text(ravel_puller *p, char *text) {
+    ravel__release(&p->memory.allocator, text, text ? strlen(text) + 1 : 0);
+}
+
+static ravel_status take_options(ravel_puller *p, const ravel_pull_options *from, ravel_error *err) {
+    ravel_pull_options *o = &p->options;
+    const ravel_allocator *allocator = o->allocator;
+    ravel_pull_options_default(o);
+    ravel_status status = RAVEL_OK;
+    if (from) status = ravel__struct_take(o, sizeof *o, from, from->size, "options", err);
+    o->size = sizeof *o;
+    o->allocator = allocator;
+    if (status == RAVEL_OK) status = ravel_options_check(table, o, err);
+    p->threads = o->threads > 0 ? o->threads : ravel__team_default(8);
+    char token[RAVEL__TOKEN_MOST];
+    if (status == RAVEL_OK) status = ravel__token_find(o->token, NULL, token, err);
+    if (status != RAVEL_OK || !token[0]) return status;
+    p->token = copy_text(p, token);
+    return p->token ? RAVEL_OK : ravel__no_memory(err, strlen(token) + 1, "a token");
+}
+
+static ravel_status take_sink(ravel_puller *p, const ravel_refit_sink *sink, ravel_error *err) {
+    ravel_refit_options o;
+    if (!sink) return ravel_error_set(err, RAVEL_E_ARGUMENT, "a puller needs a sink");
+    ravel_status status = ravel__struct_take(&p->sink_copy, sizeof p->sink_copy, sink, sink->size, "sink", err);
+    if (status != RAVEL_OK) return status;
+    const ravel_refit_sink *s = &p->sink_copy;
+    status = ravel__holding_make(s->tensors, s->count, s->rules, s->rule_count, s->load != NULL, "sink", &p->arena,
+                                 &p->holding, err);
+    ravel_refit_options_default(&o);
+    o.stage = p->options.stage;
+    o.audit = p->options.audit;
+    if (status == RAVEL_OK) status = ravel__stage_init(&p->stage, s, &p->holding, &o, &p->stage_memory.allocator, err);
+    return status;
+}
+
+static ravel_status take_address(ravel_puller *p, const char *address, ravel_error *err) {
+    size_t bytes = address ? strlen(address) + 1 : 0;
+    if (bytes < 2) return ravel_error_set(err, RAVEL_E_ARGUMENT, "a puller needs the trainers' address");
+    /* An unknown host name may resolve later; a malformed address never will. */
+    ravel__address parsed;
+    ravel_error why = RAVEL_ERROR_INIT;
+    if (ravel__address_parse(address, bytes - 1, &parsed, &why) == RAVEL_E_ARGUMENT)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s", why.message);
+    p->address = copy_text(p, address);
+    return p->address ? RAVEL_OK : ravel__no_memory(err, bytes, "an address");
+}
+
+static ravel_status start_watch(ravel_puller *p, ravel_error *err) {
+    RAVEL_ASSERT(!p->watch.running);
+    if (p->rank != 0) return RAVEL_OK;
+    p->watch.address = p->address;
+    p->watch.token = p->token;
+    p->watch.allocator = &p->memory.allocator;
+    p->watch.report = (ravel__pull_report){.generator = p->generator, .ranks = p->ranks};
+    return ravel__watch_start(&p->watch, err);
+}
+
+static ravel_status prepare(ravel_puller *p, const char *address, const ravel_refit_sink *sink,
+                            const ravel_pull_options *options, ravel_error *err) {
+    ravel_status status = take_options(p, options, err);
+    if (status == RAVEL_OK) status = take_address(p, address, err);
+    if (status == RAVEL_OK) status = take_sink(p, sink, err);
+    if (status == RAVEL_OK) status = ravel__pull_meet(p, err);
+    return status;
+}
+
+static ravel_status join(ravel_puller *p, ravel_comm *comm, ravel_error *err) {
+    ravel_status status = ravel_comm_dup(comm, &p->comm, err);
+    if (status != RAVEL_OK) return status;
+    ravel_comm_set_name(p->comm, "generator");
+    p->rank = ravel_comm_rank(p->comm);
+    p->ranks = ravel_comm_size(p->comm);
+    p->generator = ravel__fresh_nonce();
+    return p->ranks > 1 ? ravel_comm_broadcast(p->comm, &p->generator, 1, RAVEL_U64, 0, err) : RAVEL_OK;
+}
+
+ravel_status ravel_puller_create(ravel_comm *comm, const char *address, const ravel_refit_sink *sink,
+                                 const ravel_pull_options *options, ravel_puller **puller, ravel_error *err) {
+    ravel_error own = RAVEL_ERROR_INIT;
+    int has_allocator = options && options->size >= offsetof(ravel_pull_options, allocator) + sizeof(void *);
+    const ravel_allocator *allocator = has_allocator ? options->allocator : NULL;
+    if (!comm) return ravel_error_set(err, RAVEL_E_ARGUMENT, "a puller needs its generator's communicator");
+    ravel_puller *p = ravel__calloc(allocator, 1, sizeof *p);
+    if (!p) return ravel__no_memory(err, sizeof *p, "a puller");
+    ravel__counted_init(&p->memory, allocator);
+    ravel__counted_init(&p->stage_memory, allocator);
+    ravel__arena_init(&p->arena, &p->memory.allocator, 4096);
+    pthread_mutex_init(&p->lock, NULL);
+    p->options.allocator = allocator;
+    ravel_status status = join(p, comm, &own);
+    if (status == RAVEL_OK) {
+        status = prepare(p, address, sink, options, &own);
+        if (p->ranks > 1) status = ravel_agree(p->comm, status, &own);
+    }
+    if (status == RAVEL_OK) status = start_watch(p, &own);
+    if (status != RAVEL_OK) {
+        ravel_puller_free(p);
+        return ravel_error_set(err, status, "%s", own.message);
+    }
+    *puller = p;
+    return RAVEL_OK;
+}
+
+void ravel_puller_free(ravel_puller *p) {
+    if (!p) return;
+    const ravel_allocator *own = &p->memory.allocator, *allocator = p->memory.inner;
+    ravel__watch_stop(&p->watch);
+    ravel__pull_stop(p);
+    ravel__pull_unmap(p);
+    ravel__stage_free(&p->stage);
+    if (p->session) ravel__plan_free(&p->plan);
+    if (p->session) ravel__directory_free(&p->directory);
+    ravel__release(own, p->tasks, (size_t)p->task_room * sizeof *p->tasks);
+    free_text(p, p->address);
+    free_text(p, p->token);
+    ravel__holding_free(&p->holding, own);
+    ravel__arena_free(&p->arena);
+    ravel_comm_free(p->comm);
+    pthread_mutex_destroy(&p->lock);
+    ravel__release(allocator, p, sizeof *p);
+}
+
+/* ---- poll ----------------------------------------------------------------------------------------------- */
+
+static ravel_refit_identity newest(ravel_puller *p) {
+    ravel__versions v = {0};
+    if (p->watch.running) v = ravel__watch_versions(&p->watch);
+    return v.count > 0 ? v.list[0] : (ravel_refit_identity){0};
+}
+
+static int is_newer(ravel_puller *p) {
+    ravel_refit_identity n = newest(p);
+    return n.version > 0 && !ravel__identity_equal(n, p->stage.held);
+}
+
+/* Drops the staged version after the failure `why`; ends the threads first. */
+static void drop(ravel_puller *p, ravel_error *why) {
+    ravel_error undo = RAVEL_ERROR_INIT;
+    ravel__pull_stop(p);
+    RAVEL_ASSERT(atomic_load(&p->progress) == RAVEL__PULL_NONE && !p->coordinating);
+    if (ravel__stage_abort(&p->stage, &undo) != RAVEL_OK)
+        ravel_error_prefix(why, "%s, so nothing whole is left here; and before that", undo.message);
+}
+
+/* Ranks reduce their states: the minimum of (broken, none, running, done), and whether rank 0 knows a newer version. */
+enum { FAR_BROKEN, FAR_NONE, FAR_RUNNING, FAR_DONE };
+
+static int64_t how_far(const ravel_puller *p) {
+    static const int64_t far[] = {FAR_NONE, FAR_RUNNING, FAR_DONE, FAR_BROKEN};
+    RAVEL_ASSERT((size_t)atomic_load(&p->progress) < sizeof far / sizeof *far);
+    return far[atomic_load(&p->progress)];
+}
+
+ravel_status ravel_puller_poll(ravel_puller *p, int32_t *state, ravel_error *err) {
+    int64_t both[2] = {how_far(p), p->rank == 0 ? is_newer(p) : 1};
+    ravel_status status = RAVEL_OK;
+    if (p->ranks > 1) status = ravel_comm_allreduce(p->comm, both, both, 2, RAVEL_I64, RAVEL_MIN, err);
+    if (status != RAVEL_OK) return status;
+    if (both[0] == FAR_BROKEN) {
+        ravel_error why = RAVEL_ERROR_INIT;
+        ravel__pull_stop(p);
+        if (p->status != RAVEL_OK && p->status != RAVEL_E_END)
+            status = ravel_error_set(&why, p->status, "%s", p->why.message);
+        if (p->ranks > 1) status = ravel_agree(p->comm, status, &why);
+        drop(p, &why);
+        return ravel_error_set(err, status, "%s", why.message);
+    }
+    if (both[0] == FAR_NONE)
+        *state = both[1] ? RAVEL_PULL_NEWER : RAVEL_PULL_IDLE;
+    else
+        *state = both[0] == FAR_DONE ? RAVEL_PULL_READY : RAVEL_PULL_STAGING;
+    return RAVEL_OK;
+}
+
+/* ---- stage ---------------------------------------------------------------------------------------------- */
+
+/* The version that all ranks stage, chosen by rank 0. */
+typedef struct order {
+    ravel_refit_identity identity;
+    uint64_t session;
+    int64_t status;
+} order;
+
+static ravel_status choose(ravel_puller *p, int64_t version, order *o, ravel_error *err) {
+    RAVEL_ASSERT(p->rank == 0);
+    ravel__versions v = ravel__watch_versions(&p->watch);
+    o->session = v.session;
+    for (int32_t i = 0; i < v.count; i++) {
+        if (version > 0 && v.list[i].version != version) continue;
+        o->identity = v.list[i];
+        if (!ravel__identity_equal(o->identity, p->stage.held)) return RAVEL_OK;
+        return ravel_error_set(err, RAVEL_E_STATE, "version %lld is live already", (long long)o->identity.version);
+    }
+    if (version == 0) return ravel_error_set(err, RAVEL_E_STATE, "no version is known to be published yet");
+    return ravel_error_set(err, RAVEL_E_STATE, "version %lld is not among the %d that the trainers keep",
+                           (long long)version, v.count);
+}
+
+ravel_status ravel_puller_stage(ravel_puller *p, int64_t version, ravel_error *err) {
+    ravel_error own = RAVEL_ERROR_INIT;
+    order o = {0};
+    ravel_status status = RAVEL_OK;
+    if (atomic_load(&p->progress) != RAVEL__PULL_NONE)
+        return ravel_error_set(err, RAVEL_E_STATE, "version %lld is being staged; commit or drop it first",
+                               (long long)p->next.version);
+    if (p->rank == 0) status = choose(p, version, &o, &own);
+    if (p->ranks > 1) {
+        ravel_status sent = ravel_comm_broadcast(p->comm, &o, (int64_t)sizeof o, RAVEL_U8, 0, err);
+        if (sent != RAVEL_OK) return sent;
+    }
+    if (status == RAVEL_OK && o.identity.version > 0) {
+        p->next = o.identity;
+        p->next_session = o.session;
+        RAVEL_ASSERT(!p->coordinating && !p->stage.active);
+        p->base = p->options.delta ? p->stage.held : (ravel_refit_identity){0};
+        if (p->base.nonce == 0) p->base = (ravel_refit_identity){0}; /* nothing that the trainers know of */
+        status = ravel__stage_begin(&p->stage, p->next, &own);
+        if (status == RAVEL_OK) status = ravel__pull_start(p, &own);
+    }
+    if (p->ranks > 1) status = ravel_agree(p->comm, status, &own);
+    if (status == RAVEL_OK) return RAVEL_OK;
+    drop(p, &own);
+    return ravel_error_set(err, status, "%s", own.message);
+}
+
+ravel_status ravel_puller_wait(ravel_puller *p, double seconds, ravel_error *err) {
+    int64_t began = ravel__clock_ns();
+    if (isnan(seconds)) return ravel_error_set(err, RAVEL_E_ARGUMENT, "the seconds to wait are not a number");
+    for (;;) {
+        int32_t state = RAVEL_PULL_IDLE;
+        ravel_status status = ravel_puller_poll(p, &state, err);
+        if (status == RAVEL_OK && state == RAVEL_PULL_NEWER) status = ravel_puller_stage(p, 0, err);
+        if (status != RAVEL_OK || state == RAVEL_PULL_READY) return status;
+        int64_t late = (double)(ravel__clock_ns() - began) * 1e-9 > seconds;
+        if (p->ranks > 1) status = ravel_comm_broadcast(p->comm, &late, 1, RAVEL_I64, 0, err);
+        if (status != RAVEL_OK) return status;
+        if (late) return ravel_error_set(err, RAVEL_E_TIMEOUT, "no version was ready within %.3g s", seconds);
+        struct timespec pause = {0, 1000 * 1000};
+        (void)nanosleep(&pause, NULL);
+    }
+}
+
+ravel_status ravel_puller_drop(ravel_puller *p, ravel_error *err) {
+    ravel_error own = RAVEL_ERROR_INIT;
+    ravel__pull_stop(p);
+    ravel_status status = ravel__stage_abort(&p->stage, &own);
+    if (p->ranks > 1) status = ravel_agree(p->comm, status, &own);
+    return status == RAVEL_OK ? RAVEL_OK : ravel_error_set(err, status, "%s", own.message);
+}
+
+/* ---- commit --------------------------------------------------------------------------------------------- */
+
+/* Where it may, readers are kept out until ravel__stage_open. */
+static ravel_status may_commit(ravel_puller *p, ravel_error *err) {
+    if (atomic_load(&p->progress) != RAVEL__PULL_DONE)
+        return ravel_error_set(err, RAVEL_E_STATE, "no version is ready to be committed");
+    if (!ravel__stage_close(&p->stage))
+        return ravel_error_set(err, RAVEL_E_STATE, "the weights are pinned; commit after unpin");
+    return RAVEL_OK;
+}
+
+static void tell_trainers(ravel_puller *p, const ravel_pull_report *r) {
+    if (!p->watch.running) return;
+    ravel__pull_report report = {.generator = p->generator, .held = p->stage.held, .ranks = p->ranks};
+    report.prepare_seconds = r->prepare_seconds;
+    report.pause_seconds = r->pause_seconds;
+    report.tokens_per_second = p->tokens_per_second;
+    report.bytes = r->bytes_pulled;
+    report.commits = p->commits;
+    ravel__watch_report(&p->watch, &report);
+}
+
+/* Kept versions that are newer than the live one. */
+static int64_t lag_of(ravel_puller *p) {
+    ravel__versions v = {0};
+    int64_t lag = 0;
+    if (p->watch.running) v = ravel__watch_versions(&p->watch);
+    for (int32_t i = 0; i < v.count; i++) lag += v.list[i].version > p->stage.held.version;
+    return lag;
+}
+
+ravel_status ravel_puller_commit(ravel_puller *p, ravel_pull_report *report, ravel_error *err) {
+    ravel_error own = RAVEL_ERROR_INIT;
+    int64_t began = ravel__clock_ns();
+    ravel_status status = may_commit(p, &own);
+    if (p->ranks > 1) status = ravel_agree(p->comm, status, &own);
+    if (status != RAVEL_OK) {
+        ravel__stage_open(&p->stage);
+        return ravel_error_set(err, status, "%s", own.message);
+    }
+    RAVEL_ASSERT(p->stage.active && ravel__identity_equal(p->stage.next, p->next) && p->done_ns >= p->began_ns);
+    status = ravel__stage_commit(&p->stage, err);
+    ravel__stage_open(&p->stage);
+    if (status != RAVEL_OK) {
+        ravel__pull_stop(p);
+        return status;
+    }
+    ravel_pull_report r = {.identity = p->stage.held, .live = p->stage.live, .senders = p->senders};
+    ravel__pull_stop(p); /* the threads have ended */
+    r.pause_seconds = (double)(ravel__clock_ns() - began) * 1e-9;
+    p->commits++;
+    r.bytes_needed = p->plan.bytes;
+    r.bytes_pulled = atomic_load(&p->pulled);
+    r.bytes_kept = atomic_load(&p->kept);
+    RAVEL_ASSERT(r.bytes_pulled >= 0 && r.bytes_kept >= 0);
+    r.prepare_seconds = (double)(p->done_ns - p->began_ns) * 1e-9;
+    r.mapped = atomic_load(&p->mapped);
+    r.lag = lag_of(p);
+    tell_trainers(p, &r);
+    if (report && report->size >= sizeof report->size) {
+        r.size = report->size;
+        memcpy(report, &r, report->size < sizeof r ? report->size : sizeof r);
+    }
+    return RAVEL_OK;
+}
+
+/* ---- small calls ---------------------------------------------------------------------------------------- */
+
+ravel_refit_identity ravel_puller_identity(const ravel_puller *p) {
+    return p->stage.held;
+}
+
+ravel_refit_identity ravel_puller_newest(ravel_puller *p) {
+    return newest(p);
+}
+
+void *ravel_puller_data(const ravel_puller *p, int64_t index) {
+    return ravel__stage_data(&p->stage, index);
+}
+
+int32_t ravel_puller_pin(ravel_puller *p) {
+    return ravel__stage_pin(&p->stage);
+}
+
+void ravel_puller_unpin(ravel_puller *p, int32_t pin) {
+    ravel__stage_unpin(&p->stage, pin);
+}
+
+void ravel_puller_note(ravel_puller *p, double tokens_per_second) {
+    if (!(tokens_per_second >= 0)) return;
+    p->tokens_per_second = tokens_per_second;
+    if (p->watch.running) ravel__watch_speed(&p->watch, tokens_per_second);
+}
+
+ravel_status ravel_puller_audit(const ravel_puller *p, ravel_error *err) {
+    return ravel__stage_audit(&p->stage, err);
+}

@@ -1,0 +1,192 @@
+/* Kinds of stage that hold versions in memory: in place (a first version), two sets, and copy on commit. */
+#include "refit/model/carrier.h"
+#include "refit/stage/stage.h"
+
+#include "base/assert.h"
+
+/* ---- sets ----------------------------------------------------------------------------------------------- */
+
+/* Elements from the start of a tensor's memory to the end of the item. */
+static int64_t reach_of(const ravel__view *v) {
+    int64_t end = v->offset + 1;
+    for (int32_t d = 0; d < v->box.ndim; d++) {
+        int64_t index = v->box.extent[d] - 1;
+        if (index < 0) return 0;
+        end += v->block > 0 && d == v->block_dim ? index / v->block * v->block_stride + index % v->block * v->strides[d]
+                                                 : index * v->strides[d];
+    }
+    return end;
+}
+
+/* Memory of a second set, where the first one is. */
+static void *set_alloc(const ravel__stage *s, size_t bytes) {
+    ravel__carrier *carrier = s->holding->carrier;
+    return carrier ? ravel__carrier_alloc(carrier, bytes) : ravel__alloc(s->allocator, bytes);
+}
+
+static void set_free(const ravel__stage *s, void *array, size_t bytes) {
+    ravel__carrier *carrier = s->holding->carrier;
+    if (carrier)
+        ravel__carrier_release(carrier, array);
+    else
+        ravel__release(s->allocator, array, bytes);
+}
+
+static void free_spares(ravel__stage *s) {
+    RAVEL_ASSERT(!s->spare_bytes || s->sink);
+    size_t count = s->sink ? (size_t)s->sink->count : 0;
+    for (size_t i = 0; s->spares && s->spare_bytes && i < count; i++) set_free(s, s->spares[i], s->spare_bytes[i]);
+    ravel__release(s->allocator, (void *)s->spares, count * sizeof *s->spares);
+    ravel__release(s->allocator, s->spare_bytes, count * sizeof *s->spare_bytes);
+    s->spares = NULL;
+    s->spare_bytes = NULL;
+}
+
+/* Whether the caller gave the second set: of all tensors or of none (stage.c), leaving out those without elements here. */
+static int has_spares(const ravel_refit_sink *sink) {
+    for (int64_t i = 0; i < sink->count; i++)
+        if (sink->tensors[i].spare) return 1;
+    return 0;
+}
+
+/* A second set for tensors that came without one. */
+static ravel_status make_spares(ravel__stage *s, ravel_error *err) {
+    size_t count = (size_t)s->sink->count;
+    if (s->spares || count == 0 || has_spares(s->sink)) return RAVEL_OK;
+    RAVEL_ASSERT(s->live == 0); /* without a second set only the first can be */
+    s->spares = ravel__calloc(s->allocator, count, sizeof *s->spares);
+    s->spare_bytes = ravel__calloc(s->allocator, count, sizeof *s->spare_bytes);
+    int whole = s->spares && s->spare_bytes;
+    for (int64_t i = 0; whole && i < s->holding->count + s->holding->ties; i++) {
+        const ravel__view *view = &s->holding->items[i].view;
+        size_t bytes = (size_t)reach_of(view) * (size_t)ravel_dtype_bytes(view->dtype);
+        if (bytes > s->spare_bytes[view->tensor]) s->spare_bytes[view->tensor] = bytes;
+    }
+    for (size_t i = 0; whole && i < count; i++) {
+        s->spares[i] = set_alloc(s, s->spare_bytes[i]);
+        whole = s->spares[i] || s->spare_bytes[i] == 0;
+    }
+    if (whole) return RAVEL_OK;
+    free_spares(s);
+    return ravel_error_set(err, RAVEL_E_MEMORY,
+                           "out of memory for a second set of weights; give spare addresses, or stage with undo");
+}
+
+void *ravel__stage_set(const ravel__stage *s, int64_t tensor, int32_t set) {
+    RAVEL_ASSERT(tensor >= 0 && tensor < s->sink->count && (set == 0 || set == 1));
+    const ravel_refit_tensor *t = &s->sink->tensors[tensor];
+    if (set == 0) return t->data;
+    return t->spare ? t->spare : s->spares ? s->spares[tensor] : NULL;
+}
+
+static ravel_status copy_set(const ravel__stage *s, int32_t from, int32_t to, ravel_error *err) {
+    RAVEL_ASSERT(from != to);
+    ravel_status status = RAVEL_OK;
+    for (int64_t i = 0; i < s->holding->count + s->holding->ties && status == RAVEL_OK; i++) {
+        const ravel__view *view = &s->holding->items[i].view;
+        const void *source = ravel__stage_set(s, view->tensor, from);
+        void *target = ravel__stage_set(s, view->tensor, to);
+        if (source && target)
+            status = ravel__view_copy(view, source, target, &view->box, 0, ravel__box_count(&view->box), err);
+    }
+    return status;
+}
+
+void ravel__stage_free_sets(ravel__stage *s) {
+    if (s->spares && s->live) (void)copy_set(s, 1, 0, NULL);
+    free_spares(s);
+}
+
+/* ---- shared by the kinds ------------------------------------------------------------------------------- */
+
+static void *live_set(const ravel__stage *s, int64_t tensor) {
+    return ravel__stage_set(s, tensor, s->live);
+}
+
+static ravel_status write_set(ravel__stage *s, const ravel__span *span, int32_t dtype, const void *data,
+                              ravel_error *err) {
+    RAVEL_ASSERT(s->now->target(s, s->holding->items[span->item].view.tensor));
+    const ravel__view *view = &s->holding->items[span->item].view;
+    return ravel__view_scatter(view, s->now->target(s, view->tensor), span->box, span->first, span->count, dtype, data,
+                               s->far, err);
+}
+
+static ravel_status copy_from_live(ravel__stage *s, const ravel__span *span, ravel_error *err) {
+    const ravel__view *view = &s->holding->items[span->item].view;
+    void *live = live_set(s, view->tensor), *target = s->now->target(s, view->tensor);
+    RAVEL_ASSERT(live != target);
+    return ravel__view_copy(view, live, target, span->box, span->first, span->count, err);
+}
+
+static ravel_status nothing(ravel__stage *s, ravel_error *err) {
+    (void)s, (void)err;
+    return RAVEL_OK;
+}
+
+/* ---- in place: the first version ------------------------------------------------------------------------ */
+
+static ravel_status keep_nothing(ravel__stage *s, const ravel__span *span, ravel_error *err) {
+    (void)s, (void)span;
+    return ravel_error_set(err, RAVEL_E_DATA, "a sender keeps elements of a version that was never received");
+}
+
+static ravel_status no_switch(ravel__stage *s, ravel_error *err) {
+    (void)s, (void)err;
+    return RAVEL_OK;
+}
+
+const ravel__stage_kind ravel__stage_in_place = {
+    .name = "in place",
+    .begin = nothing,
+    .write = write_set,
+    .keep = keep_nothing,
+    .target = live_set,
+    .commit = no_switch,
+    .abort = nothing,
+    .direct = 1,
+};
+
+/* ---- spare: two sets ------------------------------------------------------------------------------------ */
+
+static void *other_set(const ravel__stage *s, int64_t tensor) {
+    return ravel__stage_set(s, tensor, !s->live);
+}
+
+static ravel_status swap_sets(ravel__stage *s, ravel_error *err) {
+    (void)err;
+    s->live = !s->live;
+    RAVEL_ASSERT(s->live == 0 || s->spares || s->sink->count == 0 || has_spares(s->sink));
+    return RAVEL_OK;
+}
+
+const ravel__stage_kind ravel__stage_spare = {
+    .name = "spare",
+    .begin = make_spares,
+    .write = write_set,
+    .keep = copy_from_live,
+    .target = other_set,
+    .commit = swap_sets,
+    .abort = nothing,
+    .direct = 1,
+    .survives = 1,
+};
+
+/* ---- copy: the live set keeps its addresses --------------------------------------------------------------- */
+
+static ravel_status copy_to_data(ravel__stage *s, ravel_error *err) {
+    RAVEL_ASSERT(s->live == 0);
+    ravel_status status = ravel__carrier_follow(s->holding->carrier, err);
+    return status == RAVEL_OK ? copy_set(s, 1, 0, err) : status;
+}
+
+const ravel__stage_kind ravel__stage_copy = {
+    .name = "copy",
+    .begin = make_spares,
+    .write = write_set,
+    .keep = copy_from_live,
+    .target = other_set,
+    .commit = copy_to_data,
+    .abort = nothing,
+    .direct = 1,
+    .survives = 1,
+};
