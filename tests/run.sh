@@ -55,7 +55,7 @@ run_suite() { # SCRIPT NAME: one line for people, one for the sum
     log=$logs/$2.log begin=$(date +%s)
     spend "$logs/$2.spent" sh "$1" >"$log" 2>&1
     code=$?
-    line=$(grep -E '^[0-9]+ passed, [0-9]+ failed' "$log" | tail -n 1)
+    line=$(grep -aE '^[0-9]+ passed, [0-9]+ failed' "$log" | tail -n 1)
     p=$(echo "$line" | sed -n 's/^\([0-9]*\) passed.*/\1/p') f=$(echo "$line" | sed -n 's/.* \([0-9]*\) failed.*/\1/p')
     s=$(echo "$line" | sed -n 's/.* \([0-9]*\) skipped.*/\1/p')
     if [ "$code" != 0 ] && [ "${f:-0}" = 0 ] || [ -z "$line" ]; then f=$((${f:-0} + 1)); fi
@@ -64,8 +64,8 @@ run_suite() { # SCRIPT NAME: one line for people, one for the sum
     {
         printf '%-14s %6s passed, %s failed, %s skipped  (%ss, processor %ss)\n' "$2" "${p:-0}" "${f:-0}" "${s:-0}" \
             "$(($(date +%s) - begin))" "$(cat "$logs/$2.spent")"
-        [ "${f:-0}" = 0 ] || { echo "---- $log"; grep -E '^ *FAIL' "$log" | head -n 20; tail -n 60 "$log"; echo "----"; }
-        [ "${s:-0}" = 0 ] || grep -i '^ *skip' "$log"
+        [ "${f:-0}" = 0 ] || { echo "---- $log"; grep -aE '^ *FAIL' "$log" | head -n 20; tail -n 60 "$log"; echo "----"; }
+        [ "${s:-0}" = 0 ] || grep -ai '^ *skip' "$log"
     } >"$logs/$2.said"
     cat "$logs/$2.said"
 }

@@ -196,7 +196,8 @@ def test_mpi(kind):
     code = ("import sys; sys.path.insert(0, sys.argv[1]); import ravel, test_comm\n"
             "with ravel.comm.mpi(timeout=60) as comm:\n    sys.stdout.write(f'kind {test_comm.everything(comm)} {comm.size};')\n")
     env = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_plm": "isolated",
-           "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
+           "OMPI_MCA_rmaps_base_oversubscribe": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+           "OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
     done = subprocess.run([launcher, "-n", "3", sys.executable, "-c", code, str(pathlib.Path(__file__).parent)], env=env,
                           text=True, capture_output=True, timeout=300)
     assert done.returncode == 0 and done.stdout.count("kind mpi 3;") == 3, done.stdout + done.stderr

@@ -354,7 +354,8 @@ def test_between_processes_with_mpi4py():
     import os
     path = os.pathsep.join(p for p in sys.path if p)
     env = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PYTHONPATH": path,
-           "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
+           "OMPI_MCA_rmaps_base_oversubscribe": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+           "OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
     done = subprocess.run([launcher, "-n", "3", sys.executable, "-c", code], env=env, text=True, capture_output=True,
                           timeout=300)
     assert done.returncode == 0 and done.stdout.count("fine") == 3, done.stdout + done.stderr

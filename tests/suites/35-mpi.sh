@@ -2,10 +2,8 @@
 # Ranks outnumber cores here as they do in CI, and root may run them. With RAVEL_SOAK: more losses, and arrays beyond 2 GiB.
 set -u
 passed=0 failed=0 skipped=0
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
-export OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_btl_base_warn_component_unused=0 OMPI_MCA_plm=isolated
+. tests/mpirun.sh
 [ -n "${RAVEL_SOAK:-}" ] || export RAVEL_COMM_TIMEOUT=200 # before that of `timeout`, so that a rank that waits in vain says for whom
-export UCX_LOG_LEVEL=error
 $MAKE --no-print-directory -j2 BUILD="$BUILD" lib "$BUILD/mpi-ranks" >"$BUILD/mpi-build.log" 2>&1 ||
     { cat "$BUILD/mpi-build.log"; exit 1; }
 log="$BUILD/mpi-run.log" ranks_program=$BUILD/mpi-ranks patience=${RAVEL_SOAK:+1200}
@@ -13,7 +11,7 @@ patience=${patience:-300}
 dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT
 
 verdict() { # NAME OK-LINES-EXPECTED CODE-IS-FINE
-    lines=$(grep -o 'ok [a-z]' "$log" | wc -l) # launchers may run lines of several ranks together
+    lines=$(grep -ao 'ok [a-z]' "$log" | wc -l) # launchers may run lines of several ranks together
     if [ "$3" = 1 ] && [ "$lines" -ge "$2" ] && ! grep -q 'FAIL' "$log"; then
         passed=$((passed + 1)); echo "  ok    $1"
     else

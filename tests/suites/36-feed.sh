@@ -2,10 +2,8 @@
 # options and exit codes, and the loss of a rank in the middle of its work.
 set -u
 passed=0 failed=0 skipped=0
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
-export OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_btl_base_warn_component_unused=0 OMPI_MCA_plm=isolated
+. tests/mpirun.sh
 export RAVEL_COMM_TIMEOUT=200 # before that of `timeout`, so that a rank that waits in vain says for whom
-export UCX_LOG_LEVEL=error
 $MAKE --no-print-directory -j2 BUILD="$BUILD" all >"$BUILD/feed-build.log" 2>&1 || { cat "$BUILD/feed-build.log"; exit 1; }
 dir=$(mktemp -d) job="" number=0
 trap '[ -z "$job" ] || kill $job 2>/dev/null; rm -rf "$dir"' EXIT # timeout passes it on

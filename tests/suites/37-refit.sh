@@ -2,10 +2,8 @@
 # (Open MPI and MPICH, whichever are installed). RAVEL_SOAK=1 tries every place.
 set -u
 passed=0 failed=0 skipped=0
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
-export OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_btl_base_warn_component_unused=0 OMPI_MCA_plm=isolated
+. tests/mpirun.sh
 export RAVEL_COMM_TIMEOUT=200 # before that of `timeout`, so that a rank that waits in vain says for whom
-export UCX_LOG_LEVEL=error
 $MAKE --no-print-directory -j2 BUILD="$BUILD" all "$BUILD/refit-ranks" >"$BUILD/refit-build.log" 2>&1 &&
     $MAKE --no-print-directory -j2 BUILD="$BUILD/asan" OPT=-Og SAN=address,undefined "$BUILD/asan/ravel" >>"$BUILD/refit-build.log" 2>&1 ||
     { cat "$BUILD/refit-build.log"; exit 1; }
