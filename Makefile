@@ -31,7 +31,7 @@ LINK   = -pthread $(if $(SAN),-fsanitize=$(SAN)) $(LDFLAGS)
 LIBS   = -lm -ldl
 
 # Goals that build nothing need no probing.
-ifneq ($(filter-out help clean lint format test test-frameworks test-peers wheel check demo fuzz fuzzers fuzz-bundle,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(filter-out help clean lint format test test-frameworks test-peers test-fresh test-aarch64 wheel check demo fuzz fuzzers fuzz-bundle,$(or $(MAKECMDGOALS),all)),)
 include $(BUILD)/config.mk
 endif
 
@@ -88,7 +88,7 @@ endif
 TRAIN_LIBS := $(if $(HAVE_OPENBLAS),-lopenblas)
 TRAIN_DEFS := $(if $(HAVE_OPENBLAS),-DRAVEL_HAVE_OPENBLAS)
 
-.PHONY: wheel test-frameworks test-peers test-gpu check-gpu bench-gpu all lib help demo demo-real test check bench soak lint format fuzz fuzz-targets fuzzers fuzz-bundle install clean reprobe examples unit docs
+.PHONY: wheel test-fresh test-aarch64 test-frameworks test-peers test-gpu check-gpu bench-gpu all lib help demo demo-real test check bench soak lint format fuzz fuzz-targets fuzzers fuzz-bundle install clean reprobe examples unit docs
 .DEFAULT_GOAL := all
 
 all: $(STATIC) $(SHARED) $(MODULES) $(RAVEL) examples
@@ -104,6 +104,8 @@ help:
 	@echo "make test       every test (installs what is missing); SUITES=unit,cli for some of them"
 	@echo "make test-frameworks  the Python tests beside torch, transformers, trl, ...: installs gigabytes under $(BUILD)/"
 	@echo "make test-peers CHECKOUTS=FOLDER  the adapters beside checkouts of the frameworks, and what is newer there than what was tested"
+	@echo "make test-fresh  demo and test on fresh Debian 12, 13 and Ubuntu 24.04, as root and as a user; SYSTEM=debian13 for one"
+	@echo "make test-aarch64  a cross build for aarch64 and unit tests under qemu, those of kernels and packing; WHOLE=1 for all"
 	@echo "make wheel      an sdist and a manylinux_2_28 wheel, tried in fresh environments, under $(BUILD)/wheel/dist"
 	@echo "make bench      the table of measurements, also as $(BUILD)/bench.json; FILTER=plan for some of it"
 	@echo "make test-gpu   the tests that need a GPU; FILTER=gpu_batch for some, SANITIZER=compute-sanitizer to check them"
@@ -249,6 +251,10 @@ test:
 
 wheel:
 	@sh mk/wheel.sh $(BUILD)
+test-fresh:
+	@SYSTEM="$(SYSTEM)" WHO="$(WHO)" SUITES="$(SUITES)" sh mk/fresh.sh $(BUILD)
+test-aarch64:
+	@WHOLE=$(WHOLE) MAKE="$(MAKE)" sh mk/aarch64.sh $(BUILD)
 test-frameworks:
 	@$(MAKE) --no-print-directory all $(BUILD)/libravel_stub.so
 	@sh mk/frameworks.sh $(BUILD)

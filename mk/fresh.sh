@@ -66,7 +66,7 @@ prepare() { # NAME WHO
     cp /etc/resolv.conf "$root/etc/resolv.conf"
     echo 'APT::Keep-Downloaded-Packages "true";' >"$root/etc/apt/apt.conf.d/90keep"
     useradd -R "$root" -m -s /bin/sh user 2>/dev/null || chroot "$root" useradd -m -s /bin/sh user
-    [ "$2" = root ] && needs=make || needs="make gcc libc6-dev"
+    [ "$2" = root ] && needs="make" || needs="make gcc libc6-dev"
     # shellcheck disable=SC2086
     chroot "$root" sh -c "apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $needs" >&2 || return 1
     [ "$2" = root ] && home=/root || home=/home/user

@@ -1,6 +1,6 @@
 # The JSON of many plans, each recounted by a program that shares nothing with the library.
 . tests/cli/lib.sh
-[ -n "$PYTHON" ] || { skip "recounting needs python3"; finish; exit; }
+need_python recounting
 $PYTHON - "$T" <<'P'
 import random, sys
 r = random.Random(7)

@@ -1,5 +1,6 @@
 # Hybrid context parallelism and costs from measurement, from outside.
 . tests/cli/lib.sh
+need_python "hybrid plans, recounted"
 P="$RAVEL plan"
 "$PYTHON" - "$T" <<'END'
 import json, random, sys

@@ -1,6 +1,7 @@
 # The table of bad inputs, second half: train, generate, tokenize. As in 14_bad.sh, none may be silent; and a run that is
 # refused leaves no folder.
 . tests/cli/lib.sh
+need_python "bad inputs of training"
 # shellcheck disable=SC2086
 "$RAVEL" train sft --task copy --steps 1 --batch 2 --budget 256 --sinks jsonl --hidden 32 --layers 1 --heads 2 --kv-heads 1 \
     --head-dim 16 --ffn 64 --quiet --run "$T/run" >/dev/null 2>&1

@@ -48,4 +48,6 @@ wrong() {
     elif [ -e "$T/refused" ]; then bad "$name: it left a folder" "$(ls "$T/refused")"; rm -rf "$T/refused"
     else ok "$name"; fi
 }
+# A script that cannot do without Python begins with this.
+need_python() { [ -n "$PYTHON" ] || { skip "$1: python3 is not installed"; finish; exit; }; }
 finish() { echo "$passed passed, $failed failed, $skipped skipped"; [ $failed = 0 ]; }

@@ -14,7 +14,7 @@ export RAVEL_COMM_TIMEOUT=200 # before that of `timeout`, so that a rank that wa
 unset SLURM_PROCID SLURM_NTASKS SLURM_NODELIST RANK WORLD_SIZE RAVEL_PORT RAVEL_TOKEN RAVEL_TOKEN_FILE
 
 verdict() { # NAME OK-LINES-EXPECTED CODE-IS-FINE
-    lines=$(grep -o 'ok [a-z]' "$log" | wc -l)
+    lines=$(grep -ao 'ok [a-z]' "$log" | wc -l)
     if [ "$3" = 1 ] && [ "$lines" -ge "$2" ] && ! grep -q 'FAIL\|Sanitizer\|runtime error' "$log"; then
         passed=$((passed + 1)); echo "  ok    $1"
     else

@@ -17,7 +17,7 @@ number() { # WORD LINE: the number before the word in pytest's last line, else 0
 tests() { # NAME PYTHON SEED: of hypothesis
     log=$build/python-tests.log
     echo "$1, RAVEL_SEED=$3"
-    timeout 1800 "$2" -m pytest -q --hypothesis-seed="$3" -rsfE -p no:cacheprovider -W error::DeprecationWarning python/tests >"$log" 2>&1; code=$?
+    timeout 7200 "$2" -m pytest -q --hypothesis-seed="$3" -rsfE -p no:cacheprovider -W error::DeprecationWarning python/tests >"$log" 2>&1; code=$?
     line=$(tail -n 1 "$log")
     bad=$(($(number failed "$line") + $(number error "$line")))
     if [ $code != 0 ] && [ $bad = 0 ]; then bad=1; echo "  FAIL  pytest ended with $code"; fi
@@ -38,7 +38,7 @@ isolation=""
 "$venv/bin/python" -c 'import setuptools, wheel' 2>/dev/null && isolation=--no-build-isolation
 # A release build, which no other suite makes: without RAVEL_ASSERT. Kernels of CUDA are compiled in the first build already.
 # shellcheck disable=SC2086
-if RAVEL_MAKE_FLAGS="-j2 ASSERT= OPT=-O1 DEBUGINFO= NO_CUDA=1" timeout 900 "$venv/bin/pip" install --quiet --no-deps --disable-pip-version-check $isolation ./python \
+if RAVEL_MAKE_FLAGS="-j2 ASSERT= OPT=-O1 DEBUGINFO= NO_CUDA=1" timeout 3600 "$venv/bin/pip" install --quiet --no-deps --disable-pip-version-check $isolation ./python \
     >"$build/pip.log" 2>&1; then passed=$((passed + 1)); else
     failed=$((failed + 1)); echo "  FAIL  pip install ./python"; tail -n 30 "$build/pip.log"; finish
 fi
