@@ -15,17 +15,26 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- signals -------------------------------------------------------------------------------------------- */
 
 static volatile int stop_requested, save_requested;
+static volatile int begun; /* the ranks have met: there may be something to lose */
 
+/* One line at once: the end of an update may take minutes. */
 static void on_stop(int number) {
-    if (stop_requested) { /* the second one ends the process at once */
+    static const char text[] =
+        "\nravel train: stopping after this update, with a checkpoint; a second time ends at once, "
+        "without one\n";
+    if (stop_requested || !begun) {
         signal(number, SIG_DFL);
         raise(number);
+        return;
     }
     stop_requested = 1;
+    ssize_t written = write(STDERR_FILENO, text, sizeof text - 1);
+    (void)written;
 }
 
 static void on_hang_up(int number) {
@@ -225,6 +234,7 @@ typedef struct job {
 static ravel_status work(ravel_comm *comm, void *user, ravel_error *err) {
     job *j = user;
     train_summary summary = {0};
+    begun = 1;
     TRAIN_ASSERT(j->kind >= 0 && j->kind < TRAIN_KINDS);
     ravel_status status = j->kind == TRAIN_GRPO ? train_grpo(j->config, comm, &j->hooks, &summary, err)
                                                 : train_tune(j->kind, j->config, comm, &j->hooks, &summary, err);
@@ -385,13 +395,14 @@ static int run(int argc, char **argv, train_kind kind) {
                                 .save = &save_requested,
                                 .logger = &logger,
                                 .config_text = t.config,
-                                .progress = {show_progress, &config}};
+                                .progress = {show_progress, &config, &stop_requested}};
         catch_signals();
         (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32",
                      0); /* hardware queues: streams that share one wait for one another */
         if (launch(&j, &first, &err)) {
             cli_progress_end();
             code = cli_fail("train", &err);
+            if (stop_requested) code = 130; /* as a shell has it */
             if (first) print_resume(stderr, &j);
         } else if (first) {
             report(&j);

@@ -137,10 +137,10 @@ def disturb(kind, way, run):
 
 def judge(way, code, out):
     """An end that was expected: 0, the signal itself where it came before the run could catch it, or 1 with a sentence."""
-    allowed = {"kill": (-9, 0), "term": (0, -15), "int": (0, -2), "hup": (0, -1)}
+    allowed = {"kill": (-9, 0), "term": (0, -15, 130), "int": (0, -2, 130), "hup": (0, -1)}
     if code not in allowed.get(way, (0, 1)):
         return "exit status %s: %s" % (code, out[-300:])
-    if code == 1 and not any(line.startswith("ravel train: ") for line in out.splitlines()):
+    if code in (1, 130) and not any(line.startswith("ravel train: ") for line in out.splitlines()):
         return "no sentence: %s" % out[-300:]
     return None
 

@@ -46,5 +46,15 @@ grpo --reward-command "http://127.0.0.1:1/" --run "$dir/gone"
 check "a server that is not there is named" '[ $? = 1 ] && grep -q "no server answers" "$dir/out"'
 grpo --reward-command "http://:x/" --run "$dir/url"
 check "a wrong URL is refused" '[ $? = 2 ] && grep -q "is not a URL" "$dir/out"'
+# Ctrl-C while a reward takes its time: it is not waited for.
+"$ravel" train grpo --task sort --steps 3 --prompts 4 --group-size 4 --max-tokens 6 --eval-prompts 0 --hidden 32 --layers 1 --heads 2 --kv-heads 1 \
+    --head-dim 16 --ffn 64 --budget 256 --quiet --sinks jsonl --reward-command "echo x >$dir/asked; sleep 1000" --reward-seconds 1000 --run "$dir/slow" >"$dir/out" 2>&1 &
+pid=$!
+for _ in $(seq 1200); do [ -s "$dir/asked" ] && break; sleep 0.05; done
+kill -INT $pid
+for _ in $(seq 1200); do kill -0 $pid 2>/dev/null || break; sleep 0.05; done
+if kill -9 $pid 2>/dev/null; then late=1; else late=0; fi
+wait $pid; code=$?
+check "Ctrl-C says one line and does not wait for a reward" '[ $late = 0 ] && [ $code = 130 ] && grep -q "stopping after this update" "$dir/out" && grep -q "stopped by a signal while waiting for rewards" "$dir/out"'
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]

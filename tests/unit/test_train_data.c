@@ -33,7 +33,7 @@ static void note_remark(void *user, ravel_log_level level, const char *text) {
 static ravel_status look(ravel_comm *comm, void *user, ravel_error *err) {
     check_job *j = user;
     int first = ravel_comm_rank(comm) == 0;
-    train_progress progress = {note_progress, j};
+    train_progress progress = {note_progress, j, NULL};
     ravel_logger logger = {note_remark, j};
     train_data_file file;
     train_data_found found = {0};

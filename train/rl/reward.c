@@ -31,8 +31,9 @@
 struct train_reward {
     char *command;
     double seconds;
-    int server;  /* `command` is the URL of a server */
-    pid_t child; /* 0: not running */
+    int server;                   /* `command` is the URL of a server */
+    pid_t child;                  /* 0: not running */
+    const volatile int *stop_now; /* NULL, or not 0: give up */
     int to, from;
     char *out; /* lines to the command, [out_bytes] */
     size_t out_bytes;
@@ -240,8 +241,10 @@ static ravel_status converse(train_reward *r, int64_t count, int64_t asked, trai
             return ravel_error_set(err, RAVEL_E_TIMEOUT, "reward command: %lld of %lld rewards came within %g s",
                                    (long long)(asked - left), (long long)asked, r->seconds);
         struct pollfd fds[2] = {{r->from, POLLIN, 0}, {sent < r->out_bytes ? r->to : -1, POLLOUT, 0}};
-        int ready = poll(fds, 2, wait > 1 ? 1000 : (int)(wait * 1000) + 1);
+        int ready = poll(fds, 2, wait > 0.2 ? 200 : (int)(wait * 1000) + 1);
         ravel_status status = RAVEL_OK;
+        if (r->stop_now && *r->stop_now)
+            return ravel_error_set(err, RAVEL_E_STATE, "stopped by a signal while waiting for rewards");
         if (ready > 0 && fds[0].revents) status = receive(r, count, scores, &left, err);
         if (!status && ready > 0 && fds[1].revents && r->child) status = transmit(r, &sent, err);
         if (status) return status;
@@ -310,6 +313,10 @@ ravel_status train_reward_create(const char *command, double seconds, train_rewa
     TRAIN_ASSERT(r->command[0] && r->seconds > 0 && !r->child);
     *reward = r;
     return RAVEL_OK;
+}
+
+void train_reward_set_stop(train_reward *r, const volatile int *stop_now) {
+    r->stop_now = stop_now;
 }
 
 void train_reward_free(train_reward *r) {

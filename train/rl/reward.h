@@ -45,6 +45,8 @@ typedef struct train_score {
 
 /* Sets scores[i] for rollouts[i]; skips those whose reward is not NAN. On an error, received scores are set and the
  * others are NAN: call it again for the rest. One thread at a time. */
+/* While *stop is not 0, scoring ends with E_STATE. NULL: never. */
+void train_reward_set_stop(train_reward *reward, const volatile int *stop);
 ravel_status train_reward_score(train_reward *reward, const train_rollout_text *rollouts, int64_t count,
                                 train_score *scores, ravel_error *err);
 

@@ -14,8 +14,12 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static void tell(const train_progress *progress, const char *what, double done, double total) {
+/* E_STATE where the user wants to stop. */
+static ravel_status tell(const train_progress *progress, const char *what, double done, double total,
+                         ravel_error *err) {
     if (progress && progress->call) progress->call(progress->user, what, done, total);
+    if (!progress || !progress->stop || !*progress->stop) return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_STATE, "stopped by a signal while %s; nothing had been learnt yet", what);
 }
 
 /* ---- the file ------------------------------------------------------------------------------------------- */
@@ -40,14 +44,16 @@ static ravel_status digest(FILE *f, const train_progress *progress, train_data_f
     (void)snprintf(what, sizeof what, "reading %.100s", file->path);
     file->digest = UINT64_C(0x726176656c);
     int64_t done = 0;
-    for (size_t got; !feof(f) && !ferror(f) && (got = fread(buffer, 1, CHUNK, f)) > 0; done += (int64_t)got) {
+    ravel_status status = RAVEL_OK;
+    for (size_t got; !status && !feof(f) && !ferror(f) && (got = fread(buffer, 1, CHUNK, f)) > 0;
+         done += (int64_t)got) {
         file->digest = mix(file->digest, buffer, got);
-        tell(progress, what, (double)done, (double)file->bytes);
+        status = tell(progress, what, (double)done, (double)file->bytes, err);
     }
     file->digest >>= 1; /* JSON readers take integers below 2^63 */
     TRAIN_ASSERT(done >= 0);
     free(buffer);
-    return ferror(f) ? train_file_error(err, "read", file->path) : RAVEL_OK;
+    return !status && ferror(f) ? train_file_error(err, "read", file->path) : status;
 }
 
 static void note(const struct stat *s, train_data_file *file) {
@@ -181,7 +187,8 @@ static ravel_status check_part(check *c, ravel_comm *comm, const train_progress 
     (void)snprintf(what, sizeof what, "checking %.100s", options.data ? options.data : "mock data");
     for (int64_t row = from; row < to && !status; row++) {
         status = one_row(c, row, err);
-        if (row % 256 == 0 && rank == 0) tell(progress, what, (double)(row - from), (double)(to - from));
+        if (row % 256 == 0 && rank == 0 && !status)
+            status = tell(progress, what, (double)(row - from), (double)(to - from), err);
     }
     ravel_reader_free(c->reader);
     ravel_source_free(c->source);

@@ -15,6 +15,7 @@
 typedef struct train_progress {
     void (*call)(void *user, const char *what, double done, double total);
     void *user;
+    const volatile int *stop; /* not 0: give up, nothing would be lost; may be NULL */
 } train_progress;
 
 /* A file as it was when the run opened it. */

@@ -80,6 +80,7 @@ static ravel_status open_prompts(train__grpo *g, const ravel_shape *shape, int64
                                "budget of %lld",
                                (long long)longest, (long long)o->scoring.max_tokens, (long long)most);
     if (o->reward_command) status = train_reward_create(o->reward_command, o->reward_seconds, &g->command, err);
+    if (g->command) train_reward_set_stop(g->command, g->run.hooks.stop);
     return status;
 }
 

@@ -61,7 +61,9 @@ static ravel_status check_dropped(train__grpo *g, int64_t kept, int64_t dropped,
         (void)ravel_metrics_add(g->run.metrics, RAVEL_METRIC_REWARD_DROPPED, share, all);
     if (!plain) g->scored += counts[0], g->dropped += counts[1];
     if (counts[1] == 0 || (counts[0] > 0 && share <= g->config->grpo.max_dropped)) return RAVEL_OK;
-    if (dropped > 0)
+    if (dropped > 0 && counts[0] == 0)
+        status = ravel_error_set(err, RAVEL_E_CALLBACK, "no answer could be scored: %s", why->message);
+    if (dropped > 0 && counts[0] > 0)
         status = ravel_error_set(
             err, RAVEL_E_CALLBACK, "%lld of %lld answers could not be scored (--max-dropped %g): %s",
             (long long)counts[1], (long long)(counts[0] + counts[1]), g->config->grpo.max_dropped, why->message);
