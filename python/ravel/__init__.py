@@ -23,6 +23,7 @@ from ._refit import Refit, RefitReport, RefitRule, RefitTensor, refit, refit_opt
 from ._shape import Lengths, Mock, Shape, mock, read_lengths, shape, shapes
 from ._source import Source, Stream, source_options
 from ._text import Tokenizer
+from ._tree import TreeOrder, tree_from_groups, tree_order
 from ._tree_batch import TreeBatch
 from ._typing import ArrayLike
 from ._weights import Counts, counts, weights
@@ -31,7 +32,7 @@ __version__: str = _library.ravel_version().decode()
 __all__ = ["Answer", "ArgumentError", "ArrayLike", "Arrived", "Batch", "Counts", "DataError", "DeviceArray", "Error", "Feed", "Field", "Hybrid",
            "HybridGroup", "Identity", "Lengths", "MicroBatch", "Mock", "OversizeError", "PeerError", "Plan", "Planner",
            "Publisher", "Puller", "Ragged", "Refit", "RefitReport", "RefitRule", "RefitTensor", "Safetensors", "Shape",
-           "Source", "Stream", "TensorBatch", "Tokenizer", "TreeBatch", "Update", "adapters", "comm", "command", "compare", "counts", "cp_shard", "cp_unshard",
+           "Source", "Stream", "TensorBatch", "Tokenizer", "TreeBatch", "TreeOrder", "Update", "adapters", "comm", "command", "compare", "counts", "cp_shard", "cp_unshard",
            "exchange", "feed_options", "gather", "generate", "mesh", "metrics", "mock", "pack", "pad", "plan", "plan_options", "policy",
            "publish_options", "pull_options", "read_lengths", "read_safetensors", "refit", "refit_options",
-           "refit_rules", "scatter", "shape", "shapes", "source_options", "weights", "write_safetensors"]
+           "refit_rules", "scatter", "shape", "shapes", "source_options", "tree_from_groups", "tree_order", "weights", "write_safetensors"]

@@ -260,6 +260,12 @@ class Plan:
         return self._view("bin_costs", self._c.bins, np.int64)
 
     @property
+    def shared(self) -> np.ndarray | None:
+        """With prefix trees: the tokens that each of ``samples`` shares with the one before it in its bin (0 for the first),
+        which the bin computes once. None where nothing is shared."""
+        return self._view("shared", int(self.bin_offsets[-1]), np.int64) if self._c.shared else None
+
+    @property
     def skipped(self) -> np.ndarray:
         """Rows that were left out because they fit no bin (``oversize="skip"``)."""
         return self._view("skipped", self._c.stats.skipped, np.int32)
@@ -357,7 +363,7 @@ def plan(lengths: ArrayLike | None = None, *, budget: int | str, dp: int = 1, cp
          effort: str = "default", group_rule: str = "free", count: int | None = None, oversize: str = "error",
          shuffle: bool = False, seed: int = 0, objective: str = "auto", cp_split: str = "zig-zag", cp_pool: int = 0,
          cp_widths: str | None = None, min_cp: int = 1, cp_price: str | None = None, cp_node: int = 8, cp_tp: int = 1,
-         cp_empty: str = "filler", cost: Any = None, prompts: ArrayLike | None = None, responses: ArrayLike | None = None, costs: ArrayLike | None = None,
+         cp_empty: str = "filler", tree_method: str = "ravel", cost: Any = None, prompts: ArrayLike | None = None, responses: ArrayLike | None = None, costs: ArrayLike | None = None,
          groups: ArrayLike | None = None, update_ids: ArrayLike | None = None, homes: ArrayLike | None = None,
          shared: ArrayLike | None = None, order: ArrayLike | None = None) -> Plan:
     """Packs samples of any lengths into micro-batches under a hard token budget, balanced over ``dp`` ranks.
@@ -375,7 +381,8 @@ def plan(lengths: ArrayLike | None = None, *, budget: int | str, dp: int = 1, cp
                 "samples_per_update": samples_per_update, "sync": sync, "layout": layout, "method": method,
                 "effort": effort, "group_rule": group_rule, "count": count, "oversize": oversize, "shuffle": shuffle,
                 "seed": seed, "objective": objective, "cp_split": cp_split, "cp_pool": cp_pool, "cp_widths": cp_widths,
-                "min_cp": min_cp, "cp_price": cp_price, "cp_node": cp_node, "cp_tp": cp_tp, "cp_empty": cp_empty}
+                "min_cp": min_cp, "cp_price": cp_price, "cp_node": cp_node, "cp_tp": cp_tp, "cp_empty": cp_empty,
+                "tree_method": tree_method}
     source = _Input(lengths, prompts, responses, costs, groups, update_ids, homes, shared, order)
     options = _make_options(cost, keywords)
     pointer = C.POINTER(_abi.ravel_plan)()
@@ -395,11 +402,28 @@ def _gather(pushes: list[_Push], ids: np.ndarray) -> _Input:
     every = np.concatenate([push.ids for push in pushes])
     at = {number: i for i, number in enumerate(every.tolist())}
     rows = [at[number] for number in ids.tolist()]
-    names = pushes[0].source.arrays.keys()
+    names = [name for name in pushes[0].source.arrays if name not in ("shared", "order")]
     columns = {name: np.concatenate([push.source.arrays[name] for push in pushes])[rows] for name in names}
     if "updates" in columns:
         columns["update_ids"] = columns.pop("updates")
-    return _Input(columns.pop("lengths", None), **columns)
+    return _Input(columns.pop("lengths", None), **columns, shared=_shared(pushes, rows))
+
+
+def _shared(pushes: list[_Push], rows: list[int]) -> np.ndarray | None:
+    """What each of the rows, which a planner lists in tree order, shares with the one before it."""
+    if not any("shared" in push.source.arrays for push in pushes):
+        return None
+    shared: list[int] = []  # by place, push after push
+    place: dict[int, int] = {}
+    for push in pushes:
+        arrays, begin = push.source.arrays, len(shared)
+        own = arrays["shared"].tolist() if "shared" in arrays else [0] * push.ids.size
+        order = arrays["order"].tolist() if "order" in arrays else range(push.ids.size)
+        place.update((begin + row, begin + at) for at, row in enumerate(order))
+        shared += [0, *own[1:]]
+    places = [place[row] for row in rows]
+    return np.array([min(shared[a + 1:b + 1], default=0) for a, b in zip([-1, *places], places)][:len(rows)], np.int64) \
+        if places else np.zeros(0, np.int64)
 
 
 class Planner:
@@ -442,10 +466,11 @@ class Planner:
     def push(self, lengths: ArrayLike | None = None, *, ids: ArrayLike | None = None, prompts: ArrayLike | None = None,
              responses: ArrayLike | None = None, costs: ArrayLike | None = None, groups: ArrayLike | None = None,
              update_ids: ArrayLike | None = None, homes: ArrayLike | None = None, versions: ArrayLike | None = None,
-             deadlines: ArrayLike | None = None) -> None:
-        """All or nothing: on an error none of the samples is taken in. ``versions``: of the weights that generated each
+             deadlines: ArrayLike | None = None, shared: ArrayLike | None = None, order: ArrayLike | None = None) -> None:
+        """All or nothing: on an error none of the samples is taken in. ``shared`` and ``order``: prefix trees, as in
+        :func:`plan`; samples of different pushes share nothing. ``versions``: of the weights that generated each
         sample (default: the one of the last :meth:`advance`); ``deadlines``: when each must be taken at the latest."""
-        source = _Input(lengths, prompts, responses, costs, groups, update_ids, homes, versions=versions,
+        source = _Input(lengths, prompts, responses, costs, groups, update_ids, homes, shared, order, versions=versions,
                         deadlines=deadlines)
         if self._pushes and self._pushes[0].source.arrays.keys() != source.arrays.keys():
             raise ValueError(f"this push has {', '.join(source.arrays)}; earlier ones of this update had "
