@@ -198,7 +198,7 @@ typedef struct texts {
     ravel_tree_input in;
     int64_t *offsets, *shared;
     int32_t *ids, *order;
-    char *copy;
+    int32_t *copy;
     int failed;
 } texts;
 
@@ -222,7 +222,7 @@ static int fill_texts(texts *t, const batch *b) {
     t->shared = calloc((size_t)b->count, sizeof *t->shared);
     t->order = calloc((size_t)b->count, sizeof *t->order);
     t->ids = malloc((size_t)total * sizeof *t->ids);
-    t->copy = malloc((size_t)total * sizeof *t->ids);
+    t->copy = malloc((size_t)total * sizeof(int32_t));
     if (!t->offsets || !t->shared || !t->order || !t->ids || !t->copy) return 0;
     for (int64_t i = 0, at = 0; i < b->count; i++) {
         if (i) memcpy(t->ids + at, t->ids + t->offsets[i - 1], (size_t)b->shared[i] * sizeof *t->ids);

@@ -169,8 +169,9 @@ static ravel_status weigh_shared(const reader *r, plan_data *data, ravel_error *
 
 static ravel_status find_order(const reader *r, plan_data *data, ravel_error *err) {
     size_t n = (size_t)r->samples.count;
-    data->tree_order = malloc(n * sizeof *data->tree_order);
-    data->tree_shared = malloc(n * sizeof *data->tree_shared);
+    TRAIN_ASSERT(n > 0); /* read_rows wants a row */
+    data->tree_order = malloc((n + 1) * sizeof *data->tree_order);
+    data->tree_shared = malloc((n + 1) * sizeof *data->tree_shared);
     if (!data->tree_order || !data->tree_shared) return no_memory(r, err);
     const ravel_tree_input in = {
         .size = sizeof in, .count = r->samples.count, .offsets = r->offsets, .ids = r->letters};
