@@ -39,7 +39,7 @@ endif
 
 MPI_SRC    := src/comm/mpi.c
 CUDA_SRC   := $(wildcard src/device/cuda*.c src/device/cuda*.cu)
-MODULE_SRC := $(MPI_SRC) src/comm/nccl.c $(CUDA_SRC)
+MODULE_SRC := $(MPI_SRC) src/comm/nccl.c src/comm/tls.c $(CUDA_SRC)
 LIB_SRC    := $(filter-out $(MODULE_SRC),$(wildcard src/*/*.c src/*/*/*.c))
 TRAIN_CUDA_SRC := $(wildcard train/kernels/cuda/*.c train/kernels/cuda/*.cu)
 TRAIN_SRC  := $(filter-out $(TRAIN_CUDA_SRC),$(wildcard train/*/*.c train/*/*/*.c))
@@ -68,7 +68,7 @@ BENCH  := $(BUILD)/ravel-bench
 FUZZ   := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(FUZZ_SRC))
 
 # One loadable module per MPI implementation: libravel itself links no MPI, and finds the right one when it is needed.
-MODULES := $(if $(HAVE_OPENMPI),$(BUILD)/libravel_openmpi.so) $(if $(HAVE_MPICH),$(BUILD)/libravel_mpich.so)
+MODULES := $(if $(HAVE_TLS),$(BUILD)/libravel_tls.so) $(if $(HAVE_OPENMPI),$(BUILD)/libravel_openmpi.so) $(if $(HAVE_MPICH),$(BUILD)/libravel_mpich.so)
 # Likewise for CUDA: the device floor, NCCL, and the trainer's kernel set. Without nvcc there is none of them, nor in builds
 # with host sanitizers, which do not look at device code.
 ifeq ($(if $(SAN),,$(HAVE_CUDA)),1)
@@ -162,6 +162,8 @@ $(BUILD)/obj/src/text/regex_pcre2.o: CFLAGS += $(if $(HAVE_PCRE2),-DRAVEL_HAVE_P
 $(BUILD)/obj/src/text/regex_pcre2.o: $(BUILD)/config.mk # PCRE2 or not
 # A module hands libravel a table of functions and needs nothing of it, so it links only its own library.
 MPI_NEEDS := $(MPI_SRC) src/comm/wire.h
+$(BUILD)/libravel_tls.so: $(call obj,src/comm/tls.c)
+	$(call say,LD,$@)$(CC) -shared -o $@ $^ $(LINK) -lssl -lcrypto
 $(BUILD)/libravel_openmpi.so: $(MPI_NEEDS)
 	$(call say,CC,$@)$(CC) $(filter-out -MMD -MP,$(FLAGS)) -Isrc -shared -o $@ $(MPI_SRC) $(OPENMPI_FLAGS) $(LINK)
 $(BUILD)/libravel_mpich.so: $(MPI_NEEDS)

@@ -24,6 +24,7 @@ typedef struct generate_options {
     const char *pull;
     int32_t pull_commit, quiet;
     double pull_timeout;
+    int32_t pull_tls;
 } generate_options;
 
 /* clang-format off */
@@ -70,6 +71,8 @@ static const ravel_option pull_table[] = {
         "pull weights from trainers (ravel train grpo --publish): host:port, unix:/path; --model says shape and tokenizer"),
     ROW("pull-commit", ENUM, pull_commit, "step", 0, 0, TRAIN_COMMIT_CHOICES,
         "step: a new version is used from the next token on; idle: only when no answer is running"),
+    ROW("pull-tls", BOOL, pull_tls, "false", 0, 0, NULL,
+        "encrypt the connections to them (--publish-tls); also RAVEL_TLS=1"),
     ROW("pull-timeout", F64, pull_timeout, "60", 0.01, 86400, NULL,
         "seconds to wait for the first version, and without progress of a later one"),
     {0}};
@@ -419,6 +422,7 @@ static ravel_status open_job(job *j, int64_t *rows, ravel_error *err) {
     train_pulled_options pull = {.address = o->pull,
                                  .commit = o->pull_commit,
                                  .timeout = o->pull_timeout,
+                                 .tls = o->pull_tls,
                                  .stop = &stop_requested,
                                  .logger = &j->logger};
     train_sampler_options options = {.model = &j->choice,

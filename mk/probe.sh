@@ -35,6 +35,14 @@ int main(void) { return sizeof(pcre2_match_data *) == 0; }'; then
     found PCRE2 PCRE2 "regular expressions of tokenizers (loaded when the first is opened)"
 else missing PCRE2 "tokenizers with regular expressions are refused" libpcre2-dev demo test; fi
 
+if try tls '#include <openssl/ssl.h>
+#if OPENSSL_VERSION_NUMBER < 0x30000000L
+#error needs OpenSSL 3
+#endif
+int main(void) { return SSL_CTX_new(TLS_method()) == 0; }' -lssl -lcrypto; then
+    found TLS TLS "encrypted links by OpenSSL (libravel_tls.so)"
+else missing TLS "links are authenticated, but cannot be encrypted" libssl-dev test; fi
+
 mpi='#include <mpi.h>
 int main(int c, char **v) { MPI_Init(&c, &v); return MPI_Finalize(); }'
 for kind in openmpi mpich; do

@@ -90,7 +90,7 @@ typedef struct ravel_comm_options {
     int32_t rank;           /* -1: the launcher's, else any that is free */
     int32_t ranks;          /* 0: the launcher's */
     int32_t queued;         /* nccl: calls return when their operation is in the stream, see ravel_comm_nccl */
-    int32_t reserved;
+    int32_t tls;            /* tcp: connections between machines are encrypted; also if RAVEL_TLS is 1 */
 } ravel_comm_options;
 
 RAVEL_API void ravel_comm_options_default(ravel_comm_options *options);
@@ -123,7 +123,8 @@ RAVEL_API ravel_status ravel_comm_mpi(const ravel_comm_options *options, ravel_c
 /* Processes that were not launched together: over TCP, and Unix sockets inside a machine. options.rendezvous, ranks and
  * rank say where they meet; by default Slurm's or torchrun's environment does. The ranks prove to one another that they
  * know the same token. A token is required if a rank listens beyond its own machine, unless the token is the word
- * "none". Nothing is encrypted. E_TIMEOUT where not all ranks came in time, E_ARGUMENT says what is missing. See
+ * "none". Nobody who does not know it can forge frames; with options.tls they are encrypted, too. E_TIMEOUT if not all ranks
+ * came in time, E_ARGUMENT says what is missing. See
  * docs/comm.md. */
 RAVEL_API ravel_status ravel_comm_tcp(const ravel_comm_options *options, ravel_comm **comm, ravel_error *err);
 

@@ -57,6 +57,7 @@
  * serves processes of its own user only: over Unix sockets the system says who connects; on loopback both ends use a token that
  * the first of them writes to ravel/token in the user's cache folder (XDG_CACHE_HOME, ~/.cache). Other addresses need a token,
  * or options.open. The word "none" on both sides: every process that reaches the address may connect.
+ * With `tls` on both sides, what goes over TCP is encrypted, too (docs/comm.md).
  *
  * Threads: a publisher and a puller belong to one thread at a time. ravel_puller_pin, _unpin and _data may be called from
  * any thread. sink.load is called from threads of the puller, one call at a time.
@@ -86,7 +87,7 @@ typedef struct ravel_publish_options {
     const char *allow;   /* networks that may connect, like 10.0.0.0/8,fd00::/8; NULL: any */
     const char *host;  /* name under which generators reach this rank; NULL: the address's, else this machine's name */
     int32_t max_links; /* connections per serving thread */
-    int32_t reserved;  /* 0 */
+    int32_t tls;       /* 1: connections over TCP are encrypted; also if RAVEL_TLS is 1 */
     double timeout;    /* seconds for the trainers' agreements; 0: the communicator's */
     const ravel_allocator *allocator; /* NULL: malloc; it must outlive the publisher */
     const ravel_logger *logger;       /* NULL: silent */
@@ -146,15 +147,15 @@ RAVEL_API void ravel_publisher_count(ravel_publisher *publisher, ravel_metrics *
 /* ---- generators ----------------------------------------------------------------------------------------- */
 
 typedef struct ravel_pull_options {
-    size_t size;     /* sizeof(ravel_pull_options), set by ravel_pull_options_default */
-    int32_t threads; /* connections, each with a thread that receives, verifies and loads; 0: by cores, at most 8 */
-    int32_t stage;   /* ravel_refit_stage */
-    int32_t cast;         /* ravel_refit_cast */
-    int32_t delta;        /* blocks that did not change since the live version are not sent */
-    int32_t audit;        /* hash every tensor when it is complete, for ravel_puller_audit */
-    int32_t reserved;     /* 0 */
-    double timeout;       /* seconds without progress after which a stage fails; also for the first connection */
-    const char *token;    /* as the trainers'; NULL: RAVEL_TOKEN, RAVEL_TOKEN_FILE; see below */
+    size_t size;       /* sizeof(ravel_pull_options), set by ravel_pull_options_default */
+    int32_t threads;   /* connections, each with a thread that receives, verifies and loads; 0: by cores, at most 8 */
+    int32_t stage;     /* ravel_refit_stage */
+    int32_t cast;      /* ravel_refit_cast */
+    int32_t delta;     /* blocks that did not change since the live version are not sent */
+    int32_t audit;     /* hash every tensor when it is complete, for ravel_puller_audit */
+    int32_t tls;       /* as the trainers' */
+    double timeout;    /* seconds without progress after which a stage fails; also for the first connection */
+    const char *token; /* as the trainers'; NULL: RAVEL_TOKEN, RAVEL_TOKEN_FILE; see below */
     const ravel_allocator *allocator; /* NULL: malloc; it must outlive the puller */
     const ravel_logger *logger;       /* NULL: silent; gets every difference, one per line */
 } ravel_pull_options;

@@ -1073,7 +1073,7 @@ ravel_comm_options._fields_ = [
     ("rank", C.c_int32),
     ("ranks", C.c_int32),
     ("queued", C.c_int32),
-    ("reserved", C.c_int32),
+    ("tls", C.c_int32),
 ]
 ravel_comm_hooks._fields_ = [
     ("size", C.c_size_t),
@@ -1842,7 +1842,7 @@ ravel_publish_options._fields_ = [
     ("allow", C.c_char_p),
     ("host", C.c_char_p),
     ("max_links", C.c_int32),
-    ("reserved", C.c_int32),
+    ("tls", C.c_int32),
     ("timeout", C.c_double),
     ("allocator", C.POINTER(ravel_allocator)),
     ("logger", C.POINTER(ravel_logger)),
@@ -1867,7 +1867,7 @@ ravel_pull_options._fields_ = [
     ("cast", C.c_int32),
     ("delta", C.c_int32),
     ("audit", C.c_int32),
-    ("reserved", C.c_int32),
+    ("tls", C.c_int32),
     ("timeout", C.c_double),
     ("token", C.c_char_p),
     ("allocator", C.POINTER(ravel_allocator)),

@@ -44,6 +44,8 @@ static const ravel_option option_table[] = {
      "tcp: networks that may connect, like 10.0.0.0/8,fd00::/8; by default any that knows the token"},
     {"comm-token-file", RAVEL_OPTION_STRING, OFFSET(token_file), NULL, 0, 0, NULL,
      "tcp: file with the shared token; by default RAVEL_TOKEN or RAVEL_TOKEN_FILE"},
+    {"comm-tls", RAVEL_OPTION_BOOL, OFFSET(tls), "false", 0, 0, NULL,
+     "tcp: encrypt connections (TLS 1.3, with the token as key, or RAVEL_TLS_CERT, RAVEL_TLS_KEY, RAVEL_TLS_CA); also RAVEL_TLS=1"},
     {"comm-shared", RAVEL_OPTION_BOOL, OFFSET(shared), "true", 0, 0, NULL,
      "tcp: long messages between processes of one machine go through shared memory if it is available"},
     {NULL, 0, 0, NULL, 0, 0, NULL, NULL},

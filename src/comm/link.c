@@ -75,6 +75,7 @@ void ravel__link_drop(ravel__link *link) {
     ravel__hub *hub = link->hub;
     RAVEL_ASSERT(link->state != LINK_CLOSED);
     RAVEL_ASSERT(link->prev ? link->prev->next == link : hub->links == link);
+    ravel__link_end_tls(link);
     ravel__link_close_fd(link);
     if (hub->hot == link) hub->hot = NULL;
     link->state = LINK_CLOSED;
@@ -167,6 +168,7 @@ static ravel_status prepare(ravel__hub *hub, ravel_error *err) {
     hub->allow = ravel__link_copy_text(o->allocator, o->allow ? o->allow : "");
     if (!hub->token || !hub->allow) return ravel__no_memory(err, 64, "a hub");
     ravel_status status = ravel__networks_check(hub->allow, err);
+    if (!status) status = ravel__hub_open_tls(hub, err);
     return status || !o->listen ? status : ravel__hub_listen(hub, o->listen, err);
 }
 
@@ -201,6 +203,7 @@ void ravel__hub_free(ravel__hub *hub) {
         ravel__listener_remove(&hub->listeners[i]);
         (void)close(hub->listeners[i].fd);
     }
+    ravel__hub_close_tls(hub);
     if (hub->epoll >= 0) (void)close(hub->epoll);
     if (hub->wake >= 0) (void)close(hub->wake);
     release_text(a, hub->token);
@@ -345,8 +348,8 @@ static void serve(ravel__hub *hub, const struct epoll_event *event) {
     } else {
         ravel__link *link = event->data.ptr;
         if (link->state == LINK_CLOSED || link->state == LINK_WAITS) return;
-        if (link->state == LINK_CONNECTS) {
-            ravel__link_connected(link);
+        if (link->state == LINK_CONNECTS || link->state == LINK_SECURES) {
+            (link->state == LINK_CONNECTS ? ravel__link_connected : ravel__link_secure)(link);
             return;
         }
         if (event->events & EPOLLOUT) ravel__link_write(link), ravel__link_resume(link);

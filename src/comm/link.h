@@ -31,7 +31,7 @@
  * poll is found only where options.silence is set: each side sends a heartbeat every options.heartbeat while it polls.
  *
  * What crosses the wire is written down in comm/link_frame.h. Everything from it is checked before it is used, and carries a tag that
- * nobody can make who does not know the token (comm/mac.h). It is not encrypted.
+ * nobody can make who does not know the token (comm/mac.h). With options.tls it is encrypted (comm/tls.h).
  *
  * Threads: a hub and its links belong to one thread at a time; ravel__hub_wake may be called from any. */
 #ifndef RAVEL_COMM_LINK_H
@@ -45,20 +45,23 @@ typedef struct ravel__link ravel__link;
 typedef struct ravel__hub_options {
     const char *
         listen; /* an address (comm/address.h) or several, comma-separated; NULL: this hub only connects. Port 0: any free one */
-    const char *token; /* shared secret; NULL or "": none was given (comm/token.h says what is used then); "none": as `open` */
-    const char *allow; /* networks that may connect, like 10.0.0.0/8,fd00::/8; NULL: any */
-    int32_t open;      /* 1: without a token every peer may connect, also from other machines */
-    int32_t max_links; /* limit of accepted links that are up; more are refused */
+    const char
+        *token; /* shared secret; NULL or "": none was given (comm/token.h says what is used then); "none": as `open` */
+    const char *allow;     /* networks that may connect, like 10.0.0.0/8,fd00::/8; NULL: any */
+    int32_t open;          /* 1: without a token every peer may connect, also from other machines */
+    int32_t max_links;     /* limit of accepted links that are up; more are refused */
     int32_t max_strangers; /* limit of accepted links per step of the handshake; for one more the oldest is closed */
-    int64_t max_unsent;    /* bytes queued on a link above which nothing is read from it; 0: no limit. One side only: two ends
+    int64_t
+        max_unsent; /* bytes queued on a link above which nothing is read from it; 0: no limit. One side only: two ends
                             * that both wait for the other to read would wait forever */
-    int64_t max_body;  /* bytes of the longest message that is accepted */
-    int32_t once;      /* 1: a refused connection is not tried again */
-    double handshake;  /* seconds that an accepted connection may take to prove itself */
-    double heartbeat;  /* seconds between heartbeats; 0: none */
-    double silence;    /* seconds without a byte after which a peer is lost; 0: never */
-    double keepalive;  /* seconds after which a vanished machine is lost; 0: the system's default */
-    int32_t shared;    /* 1: long bodies go through shared memory where a Unix socket joins the two and both want it */
+    int64_t max_body; /* bytes of the longest message that is accepted */
+    int32_t once;     /* 1: a refused connection is not tried again */
+    double handshake; /* seconds that an accepted connection may take to prove itself */
+    double heartbeat; /* seconds between heartbeats; 0: none */
+    double silence;   /* seconds without a byte after which a peer is lost; 0: never */
+    double keepalive; /* seconds after which a vanished machine is lost; 0: the system's default */
+    int32_t tls;      /* 1: TCP connections are encrypted (comm/tls.h), also if RAVEL_TLS is 1 */
+    int32_t shared;   /* 1: long bodies go through shared memory where a Unix socket joins the two and both want it */
     const ravel_allocator *allocator;
 } ravel__hub_options;
 

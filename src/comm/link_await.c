@@ -31,7 +31,7 @@ void ravel__link_may_wait(const ravel__link *link) {
 
 int ravel__link_lend(ravel__link *link) {
     link_loan *loan = &link->hub->loan;
-    if (loan->link || link->state != LINK_UP || link->mute || link->first || link->wants_out ||
+    if (loan->link || link->tls || link->state != LINK_UP || link->mute || link->first || link->wants_out ||
         link->stage != IN_HEAD || link->in_at != link->in_end)
         return 0;
     RAVEL_ASSERT(__atomic_load_n(&loan->state, __ATOMIC_RELAXED) == LOAN_NONE && link->fd >= 0);

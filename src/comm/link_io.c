@@ -182,7 +182,8 @@ static ssize_t write_once(ravel__link *link) {
     if (count == 0) return errno = EAGAIN, -1; /* there is no room in the ring */
     RAVEL_ASSERT(count <= PIECES);
     if (gives) ravel__ring_attach(link, &message, &control);
-    ssize_t sent = sendmsg(link->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    ssize_t sent = link->tls ? link->hub->tls->write(link->tls, list, count)
+                             : sendmsg(link->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (gives && sent > 0) ravel__ring_attached(link);
     return sent;
 }
@@ -221,7 +222,9 @@ static int send_at_once(ravel__link *link, const ravel__frame *f, const void *bo
         ravel__le64(whole + bytes, ravel__mac_end(&link->summing));
         bytes += RAVEL__SUM_BYTES;
     }
-    ssize_t sent = send(link->fd, whole, (size_t)bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+    const struct iovec one = {whole, (size_t)bytes};
+    ssize_t sent = link->tls ? link->hub->tls->write(link->tls, &one, 1)
+                             : send(link->fd, whole, (size_t)bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent <= 0) return 0;
     RAVEL_ASSERT(sent <= bytes && bytes <= (int64_t)sizeof whole);
     link->out_number++;
@@ -455,6 +458,7 @@ void ravel__link_resume(ravel__link *link) {
     link->paused = 0;
     (void)ravel__link_watch(link, 0, link->first && !link->mute && !link->rings[RING_OUT].waits);
     parse(link);
+    if (link->tls) ravel__link_read(link); /* what was decrypted meanwhile */
 }
 
 /* Everything that the buffer holds, unless the queue becomes too long. */
@@ -493,8 +497,11 @@ static void lose_by_errno(ravel__link *link, ssize_t got) {
         (void)snprintf(why, sizeof why, "the connection to %s failed (%s)%s", link->peer, strerror(errno), hint);
     else
         (void)snprintf(why, sizeof why, "%s closed the connection%s", link->peer, hint);
+    if (got < 0 && errno == EBADMSG && link->tls)
+        (void)snprintf(why, sizeof why,
+                       "%s sent a TLS record that was changed on the way, or was made by somebody else", link->peer);
     if (link->spoilt) (void)snprintf(why, sizeof why, "the link to %s was given up: %s", link->peer, link->spoilt);
-    if (link->connects && link->state == LINK_GREETS) /* perhaps it is only just starting */
+    if (link->connects && link->state == LINK_GREETS && !link->tls) /* perhaps it is only just starting */
         ravel__link_again(link, ravel__clock_ns(), why);
     else
         ravel__link_lose(link, why);
@@ -502,7 +509,8 @@ static void lose_by_errno(ravel__link *link, ssize_t got) {
 
 /* One read. The bytes that came; 0: none now; -1: the link is lost. *full: as many as there was room for. */
 static int64_t read_into(ravel__link *link, struct iovec *list, int count, int *full) {
-    ssize_t got = ravel__link_recv(link->fd, list, count, MSG_DONTWAIT, !link->is_tcp, link->given);
+    ssize_t got = link->tls ? ravel__link_tls_recv(link, list, count)
+                            : ravel__link_recv(link->fd, list, count, MSG_DONTWAIT, !link->is_tcp, link->given);
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return 0;
     if (got <= 0) {
         lose_by_errno(link, got);
@@ -568,7 +576,7 @@ void ravel__link_read(ravel__link *link) {
     int full = 1;
     if (ravel__link_is_lent(link)) return;
     RAVEL_ASSERT(link->state >= LINK_GREETS && ravel__link_ok(link));
-    while (link->fd >= 0 && full && moved < TURN_BYTES && !link->paused) {
+    while (link->fd >= 0 && full && !link->paused && (moved < TURN_BYTES || ravel__link_tls_pending(link))) {
         int64_t got = read_once(link, &full);
         if (got <= 0) return;
         moved += got;

@@ -17,7 +17,7 @@
 
 enum { SECOND_NS = 1000000000, PAUSE_LEAST_NS = 5000000, PAUSE_MOST_NS = 200000000 };
 enum {
-    ACCEPTS = 16,      /* per turn: links that were accepted before are served in between */
+    ACCEPTS = 16,       /* per turn: links that were accepted before are served in between */
     FILES_RESERVE = 128 /* descriptors that links leave to the rest of the process, or a quarter of a small limit */
 };
 
@@ -41,10 +41,11 @@ static ravel_status remove_stale(const ravel__address *at, ravel_error *err) {
     struct stat st;
     if (!path || lstat(path, &st) != 0) return RAVEL_OK;
     if (!S_ISSOCK(st.st_mode))
-        return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               "cannot listen at unix:%s: there is a file or folder of that name, which is not a socket; "
-                               "choose another path",
-                               path);
+        return ravel_error_set(
+            err, RAVEL_E_ARGUMENT,
+            "cannot listen at unix:%s: there is a file or folder of that name, which is not a socket; "
+            "choose another path",
+            path);
     int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (probe < 0) return RAVEL_OK;
     if (connect(probe, (const struct sockaddr *)&at->at, at->bytes) < 0 && errno == ECONNREFUSED) (void)unlink(path);
@@ -193,19 +194,23 @@ static int is_same_user(int fd) {
 }
 
 /* Sends the reason, as far as the socket takes it at once. */
-static void send_refusal(int fd, const char *why, int again) {
+static void send_refusal(int fd, const ravel__link *link, const char *why, int again) {
     uint8_t bytes[RAVEL__GREETING_BYTES + LINK_WHY], drop[4096];
     ravel__greeting g = {.role = RAVEL__ROLE_REFUSES, .hello_bytes = (uint32_t)strnlen(why, LINK_WHY)};
     g.most_body = again != 0;
     ravel__greeting_write(&g, bytes);
     memcpy(bytes + RAVEL__GREETING_BYTES, why, g.hello_bytes);
-    (void)send(fd, bytes, RAVEL__GREETING_BYTES + g.hello_bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+    const struct iovec one = {bytes, RAVEL__GREETING_BYTES + g.hello_bytes};
+    if (link && link->tls)
+        (void)link->hub->tls->write(link->tls, &one, 1);
+    else
+        (void)send(fd, bytes, one.iov_len, MSG_NOSIGNAL | MSG_DONTWAIT);
     (void)recv(fd, drop, sizeof drop, MSG_DONTWAIT); /* bytes left unread would reset the connection */
 }
 
 static void turn_away(ravel__link *link, const char *why, int again) {
     RAVEL_ASSERT(!link->connects && link->state != LINK_UP && link->fd >= 0);
-    send_refusal(link->fd, why, again);
+    send_refusal(link->fd, link, why, again);
     ravel__link_drop(link);
 }
 
@@ -215,7 +220,8 @@ static void make_room(ravel__hub *hub, link_state step, int32_t most) {
     ravel__link *oldest = NULL; /* the list begins with the newest */
     int32_t count = 0;
     for (ravel__link *l = hub->links; l; l = l->next)
-        if (!l->connects && l->state == step) oldest = l, count++;
+        if (!l->connects && (l->state == step || (step == LINK_GREETS && l->state == LINK_SECURES)))
+            oldest = l, count++;
     if (oldest && count >= most) turn_away(oldest, "too many connections prove themselves at once", 1);
 }
 
@@ -252,7 +258,7 @@ static void take_in(ravel__hub *hub, const link_listener *listener, int fd, cons
     if (!why) make_room(hub, LINK_GREETS, hub->options.max_strangers);
     ravel__link *link = why ? NULL : ravel__link_new(hub, 0);
     if (!link) {
-        send_refusal(fd, why ? why : "it has no memory for another link", !why || again);
+        send_refusal(fd, NULL, why ? why : "it has no memory for another link", !why || again);
         (void)close(fd);
         return;
     }
@@ -263,6 +269,7 @@ static void take_in(ravel__hub *hub, const link_listener *listener, int fd, cons
     link->deadline_ns = hub->polled_ns + (int64_t)(hub->options.handshake * SECOND_NS);
     name_peer(link, listener, from);
     set_options(link);
+    (void)ravel__link_begins_tls(link);
     if (!make_greeting(link, hub->hello, hub->hello_bytes) || ravel__link_watch(link, 1, 0) < 0) ravel__link_drop(link);
 }
 
@@ -287,6 +294,7 @@ void ravel__hub_accept(ravel__hub *hub, link_listener *listener) {
 void ravel__link_again(ravel__link *link, int64_t now, const char *trouble) {
     RAVEL_ASSERT(link->connects && link->state <= LINK_PROVES && link->next_address >= link->addresses);
     (void)snprintf(link->trouble, sizeof link->trouble, "%s: %s", link->peer, trouble);
+    ravel__link_end_tls(link);
     if (link->fd >= 0) (void)close(link->fd);
     link->fd = -1;
     link->state = LINK_WAITS;
@@ -357,7 +365,10 @@ void ravel__link_connected(ravel__link *link) {
         ravel__link_lose(link, "the socket belongs to another user; a Unix socket is for processes of one user");
         return;
     }
-    send_raw(link, link->mine, link->mine_bytes);
+    if (ravel__link_begins_tls(link))
+        ravel__link_secure(link);
+    else
+        ravel__link_greet(link);
 }
 
 ravel_status ravel__hub_connect(ravel__hub *hub, const char *address, const void *hello, int32_t hello_bytes,
@@ -385,21 +396,27 @@ ravel_status ravel__hub_connect(ravel__hub *hub, const char *address, const void
 
 /* ---- the handshake -------------------------------------------------------------------------------------- */
 
+const char *ravel__link_token(const ravel__link *link) {
+    return link->token_kind == RAVEL__TOKEN_USER ? link->hub->user_token : link->hub->token;
+}
+
+void ravel__link_greet(ravel__link *link) {
+    send_raw(link, link->mine, link->mine_bytes);
+}
+
 static void prove(ravel__link *link, const char *word, uint8_t *digest) {
     RAVEL_ASSERT(link->mine_bytes >= RAVEL__GREETING_BYTES && link->theirs_bytes >= RAVEL__GREETING_BYTES);
     const uint8_t *first = link->connects ? link->mine : link->theirs,
                   *second = link->connects ? link->theirs : link->mine;
     size_t first_bytes = (size_t)(link->connects ? link->mine_bytes : link->theirs_bytes);
     size_t second_bytes = (size_t)(link->connects ? link->theirs_bytes : link->mine_bytes);
-    const ravel__hub *hub = link->hub;
-    const char *token = link->token_kind == RAVEL__TOKEN_USER ? hub->user_token : hub->token;
-    ravel__link_proof(token, word, first, first_bytes, second, second_bytes, digest);
+    ravel__link_proof(ravel__link_token(link), word, first, first_bytes, second, second_bytes, digest);
 }
 
-static void refuse(ravel__link *link, const char *what) {
+void ravel__link_refuse(ravel__link *link, const char *what) {
     char why[LINK_WHY];
     (void)snprintf(why, sizeof why, "%s: %s", link->peer, what);
-    if (!link->connects) send_refusal(link->fd, what, 0);
+    if (!link->connects) send_refusal(link->fd, link, what, 0);
     ravel__link_lose(link, why);
 }
 
@@ -450,10 +467,14 @@ static void take_greeting(ravel__link *link, int32_t here) {
     ravel__greeting g;
     const uint8_t *in = link->in + link->in_at;
     uint8_t digest[RAVEL__SHA256_BYTES];
+    if (here > 0 && in[0] == RAVEL__TLS_FIRST && !link->connects) {
+        ravel__link_refuse(link, "it does not use TLS, and this side does; ask for it on both (--tls, RAVEL_TLS=1)");
+        return;
+    }
     if (here < RAVEL__GREETING_BYTES || (link->connects && take_refusal(link, here))) return;
     const char *wrong = ravel__greeting_read(in, link->connects ? RAVEL__ROLE_ACCEPTS : RAVEL__ROLE_CONNECTS, &g);
     if (wrong) {
-        refuse(link, wrong);
+        ravel__link_refuse(link, wrong);
         return;
     }
     int32_t bytes = RAVEL__GREETING_BYTES + (int32_t)g.hello_bytes;
@@ -483,8 +504,8 @@ static void take_proof(ravel__link *link, int32_t here) {
     }
     prove(link, link->connects ? "accepts" : "connects", expected);
     if (!ravel__digest_equal(expected, link->in + link->in_at)) {
-        refuse(link, link->connects ? "its proof of the token is wrong"
-                                    : ravel__token_mismatch(link->token_kind, link->peer_token_kind));
+        ravel__link_refuse(link, link->connects ? "its proof of the token is wrong"
+                                                : ravel__token_mismatch(link->token_kind, link->peer_token_kind));
         return;
     }
     if (!link->connects && link->hub->up >= link->hub->options.max_links) {

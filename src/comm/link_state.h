@@ -7,6 +7,7 @@
 #include "comm/address.h"
 #include "comm/link.h"
 #include "comm/link_frame.h"
+#include "comm/tls.h"
 #include "comm/token.h"
 
 #include <stdbool.h>
@@ -19,6 +20,7 @@ enum { LINK_LISTENERS = 4, LINK_IN_BYTES = 64 << 10, LINK_WHY = 640 };
 typedef enum link_state {
     LINK_WAITS,    /* to try the next address, at retry_ns */
     LINK_CONNECTS, /* the system connects */
+    LINK_SECURES,  /* agrees on keys of TLS */
     LINK_GREETS,   /* waits for the peer's greeting */
     LINK_PROVES,   /* waits for the peer's proof */
     LINK_UP,
@@ -75,8 +77,9 @@ struct ravel__link {
     int32_t writing;   /* ravel__link_write is running: what is queued meanwhile goes out with it */
     int32_t mute;      /* writing failed: only what still comes is read, which says why */
     int32_t is_tcp;
-    int32_t paused;           /* its queue is long: nothing is read */
-    uint32_t token_kind;      /* RAVEL__TOKEN_...: of this side */
+    void *tls;           /* a session; NULL: none */
+    int32_t paused;      /* its queue is long: nothing is read */
+    uint32_t token_kind; /* RAVEL__TOKEN_...: of this side */
     uint32_t peer_token_kind;
     int64_t deadline_ns, retry_ns, pause_ns;
     double patience;                /* seconds until the deadline, as they were given */
@@ -98,8 +101,8 @@ struct ravel__link {
     uint8_t goodbye[RAVEL__HELLO_MOST + 1];
     /* out */
     link_out *first, *last;
-    int64_t unsent, frames;  /* bytes and frames of the queue */
-    ravel__mac summing;      /* of the one frame that is summed in part */
+    int64_t unsent, frames; /* bytes and frames of the queue */
+    ravel__mac summing;     /* of the one frame that is summed in part */
     int64_t last_in_ns, last_out_ns, stuck_ns;
     link_ring rings[2]; /* RING_OUT, RING_IN */
     int given[2];       /* descriptors that came and were not looked at yet; -1: none */
@@ -133,6 +136,8 @@ struct ravel__hub {
     int epoll, wake;
     ravel__hub_options options;
     char *token, *allow;
+    const ravel__tls *tls; /* NULL: none */
+    void *tls_context;
     char *user_token; /* NULL: not needed yet */
     ravel__hub_handler handler;
     link_listener listeners[LINK_LISTENERS];
@@ -203,8 +208,28 @@ void ravel__link_try(ravel__link *link, int64_t now);
 void ravel__link_again(ravel__link *link, int64_t now, const char *trouble);
 /* The system has connected, or failed to. */
 void ravel__link_connected(ravel__link *link);
+/* The secret of this link's ends. */
+const char *ravel__link_token(const ravel__link *link);
+/* Sends this side's greeting. */
+void ravel__link_greet(ravel__link *link);
+/* Ends a link before it is up; an accepted one is told why. */
+void ravel__link_refuse(ravel__link *link, const char *why);
 /* Bytes of the handshake have come: link->in[in_at .. in_end]. */
 void ravel__link_handshake(ravel__link *link);
+
+/* ---- link_tls.c ---- */
+/* Opens what sessions need, if the options or the environment ask for TLS. */
+ravel_status ravel__hub_open_tls(ravel__hub *hub, ravel_error *err);
+void ravel__hub_close_tls(ravel__hub *hub);
+/* 1: this link is encrypted, and agrees on keys first. */
+int ravel__link_begins_tls(ravel__link *link);
+void ravel__link_end_tls(ravel__link *link);
+/* The socket of a link that agrees on keys can be read or written. */
+void ravel__link_secure(ravel__link *link);
+/* As recvmsg: reads until the list is full or nothing is left. */
+ssize_t ravel__link_tls_recv(ravel__link *link, const struct iovec *list, int count);
+/* Whether bytes were decrypted that no event announces. */
+int ravel__link_tls_pending(const ravel__link *link);
 
 /* ---- link_io.c ---- */
 /* A frame or raw bytes at the end of the queue; NULL: no memory. */

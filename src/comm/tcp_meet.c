@@ -218,6 +218,7 @@ static int open_hub(ravel__net *net, const ravel_comm_options *o, const char *re
     h.max_links = 2 * net->ranks + 64;
     h.max_strangers = net->ranks > h.max_strangers ? net->ranks : h.max_strangers; /* all may come at once */
     h.shared = o->shared;
+    h.tls = o->tls;
     h.max_body = hellos > TCP_PIECE ? hellos : TCP_PIECE;
     ravel_status status = ravel__hub_open(&h, &handler, &net->hub, &err);
     (void)snprintf(net->why, sizeof net->why, "%.470s", err.message);
@@ -267,7 +268,8 @@ static int cannot_write(ravel__net *net, const char *path, const char *why) {
 static int write_file(ravel__net *net, const char *path) {
     char other[RAVEL__LAUNCH_TEXT + 64];
     uint64_t number = 0;
-    if (!may_replace(path)) return cannot_write(net, path, "it exists, and is not a rendezvous file; choose another path");
+    if (!may_replace(path))
+        return cannot_write(net, path, "it exists, and is not a rendezvous file; choose another path");
     if (getrandom(&number, sizeof number, 0) != (ssize_t)sizeof number) number = (uint64_t)ravel__clock_ns();
     (void)snprintf(other, sizeof other, "%s.%016llx", path, (unsigned long long)number);
     int fd = open(other, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);

@@ -103,6 +103,7 @@ only() { # HEADER ALLOWED-PATTERN
     if [ -z "$found" ]; then good; else bad "<$1> is included by $found"; fi
 }
 only 'mpi\.h' '^src/comm/mpi\.c$'
+only 'openssl/.*\.h' '^src/comm/tls\.c$'
 only 'nccl\.h' '^src/comm/nccl\.c$'
 only '(cuda[a-z_]*|cublas[A-Za-z_]*|cudnn[a-z_]*)\.h' '^src/device/cuda[a-z_0-9]*\.(c|h|cu)$|^src/comm/nccl\.c$|^train/kernels/cuda/'
 only 'pcre2\.h' '^src/text/regex_pcre2\.c$'

@@ -169,6 +169,22 @@ kill $flood 2>/dev/null; reap $flood
 kill -TERM $beside; reap $beside
 last=$(sed -n 's/.*"step": *\([0-9]*\).*/\1/p' "$dir/flooded/metrics.jsonl" | tail -n 1)
 check "the run ends well, with its last update saved" '[ $ended = 0 ] && grep -q "\"step\": *$last" "$dir/flooded/checkpoints/$(ls "$dir/flooded/checkpoints" | tail -n 1)/state.json"'
+# ---- TLS ----
+if [ -f "$BUILD/libravel_tls.so" ]; then
+    "$ravel" train grpo --task sort --model "$model" --lr 0.001 --steps 1000000 --prompts 4 --group-size 4 --max-tokens 6 \
+        --eval-prompts 0 --budget 256 --max-flat 0 --sinks jsonl --publish 127.0.0.1:0 --publish-tls --publish-linger 0 --run "$dir/secret" >"$dir/train4.out" 2>"$dir/train4.err" &
+    trainer=$!
+    started="$started $trainer"
+    address=
+    until_true 1800 'address=$(sed -n "s/^publishing at \([^,]*\),.*/\1/p" "$dir/train4.err"); [ -n "$address" ]'
+    generator hidden --temperature 0 --pull-tls
+    hidden=$pid
+    check "a generator pulls over TLS" 'until_true 1800 "[ \$(versions hidden) -ge 2 ]"'
+    timeout 300 "$ravel" generate --model "$model" --pull "$address" --pull-timeout 2 --prompt x >"$dir/out" 2>&1
+    check "one without TLS is told: $(tail -n 1 "$dir/out" | cut -c 1-120)" 'grep -q "it speaks TLS only" "$dir/out"'
+    kill -TERM $hidden; reap $hidden
+    kill -INT $trainer; reap $trainer
+else echo "  skip  --publish-tls: there is no libravel_tls.so (libssl-dev)"; fi
 echo "my notes" >"$dir/notes.txt"
 "$ravel" train grpo --task sort --model "$model" --steps 1 --prompts 4 --group-size 4 --max-tokens 6 --eval-prompts 0 --budget 256 \
     --sinks jsonl --publish "unix:$dir/notes.txt" --run "$dir/run4" >"$dir/out" 2>&1

@@ -472,8 +472,9 @@ TEST(comm_link_holds_few_strangers_and_lets_others_in) {
     CHECK(told >= FLOOD - 4 * MOST);
     CHECK(server.downs == 0 && client.downs == 0);
     for (int i = 0; i < 2; i++) { /* two are the limit */
-        CHECK_OK(ravel__hub_connect(client.hub, ravel__hub_address(server.hub), NULL, 0, i ? 0.3 : 60, NULL, &link, &err),
-                 &err);
+        CHECK_OK(
+            ravel__hub_connect(client.hub, ravel__hub_address(server.hub), NULL, 0, i ? 0.3 : 60, NULL, &link, &err),
+            &err);
         POLL_UNTIL(server, client, client.downs || client.ups == 2 + i);
     }
     CHECK(client.ups == 2 && client.downs == 1);
@@ -834,8 +835,19 @@ static void relay_poll(relay *r) {
     }
 }
 
+/* Whether this build has the module. */
+static int has_tls(void) {
+    ravel__hub *hub = NULL;
+    const ravel__hub_handler none = {0};
+    ravel__hub_options o = options_for(NULL, "t");
+    o.tls = 1;
+    int has = ravel__hub_open(&o, &none, &hub, NULL) == RAVEL_OK;
+    ravel__hub_free(hub);
+    return has;
+}
+
 /* Whatever the relay does: every message that arrives is right and in order, and both ends come to an end. */
-static void one_fault(ravel__rng *rng, harm how) {
+static void one_fault(ravel__rng *rng, harm how, int tls) {
     end server, client;
     relay r;
     ravel_error err = RAVEL_ERROR_INIT;
@@ -843,6 +855,7 @@ static void one_fault(ravel__rng *rng, harm how) {
     char address[RAVEL__ADDRESS_TEXT];
     ravel__hub_options s = options_for("127.0.0.1:0", "t"), c = options_for(NULL, "t");
     double patience = how == NONE ? 30 : 0.4; /* a busy machine must not harm what nothing else does */
+    s.tls = c.tls = tls;
     s.silence = c.silence = patience, s.heartbeat = c.heartbeat = 0.1, s.handshake = patience, c.once = 1;
     CHECK_OK(open_end(&server, &s, &err), &err);
     CHECK_OK(open_end(&client, &c, &err), &err);
@@ -874,8 +887,9 @@ static void one_fault(ravel__rng *rng, harm how) {
 TEST(comm_link_gives_no_wrong_byte_and_no_hang_whatever_happens_on_the_way) {
     ravel__rng rng = ravel__rng_seed(check_seed());
     for (int64_t i = 0; i < check_rounds(48, 1000); i++) {
-        if (i % 20 == 0) one_fault(&rng, NONE);
-        one_fault(&rng, (harm)(1 + i % (HARMS - 1)));
+        int tls = has_tls() && i / (HARMS - 1) % 2;
+        if (i % 20 == 0) one_fault(&rng, NONE, has_tls() && i % 40 == 0);
+        one_fault(&rng, (harm)(1 + i % (HARMS - 1)), tls);
     }
 }
 
@@ -967,7 +981,8 @@ static void middle_poll(middle *m) {
     size_t before = m->bytes;
     ssize_t got = recv(r->in, m->stream + m->bytes, sizeof m->stream - m->bytes, MSG_DONTWAIT);
     if (got > 0) m->bytes += (size_t)got;
-    if (before < m->handshake) middle_send(m, m->stream + before, (m->bytes < m->handshake ? m->bytes : m->handshake) - before);
+    if (before < m->handshake)
+        middle_send(m, m->stream + before, (m->bytes < m->handshake ? m->bytes : m->handshake) - before);
     middle_pass(m);
     got = recv(r->out, in, sizeof in, MSG_DONTWAIT);
     if (got > 0) (void)!send(r->in, in, (size_t)got, MSG_NOSIGNAL);
@@ -984,13 +999,17 @@ static void send_frame(end *e, uint64_t id) {
 }
 
 TEST(comm_link_ends_with_the_reason_whatever_somebody_in_between_does) {
-    static const char *const reasons[TRICKS] = {
-        [FLIP_HEAD] = "a frame that was changed on the way", [FLIP_BODY] = "a body that was changed on the way",
-        [FLIP_TAG] = "a body that was changed on the way",   [REPLAY] = "it was repeated on the way",
-        [DROP] = "one was lost or moved on the way",         [REORDER] = "one was lost or moved on the way",
-        [HALVE] = "closed the connection",                   [END_EARLY] = "closed the connection",
-        [SPLICE] = "a frame that was changed on the way",    [REFLECT] = "a frame that was changed on the way",
-        [RELABEL] = "a frame that was changed on the way"};
+    static const char *const reasons[TRICKS] = {[FLIP_HEAD] = "a frame that was changed on the way",
+                                                [FLIP_BODY] = "a body that was changed on the way",
+                                                [FLIP_TAG] = "a body that was changed on the way",
+                                                [REPLAY] = "it was repeated on the way",
+                                                [DROP] = "one was lost or moved on the way",
+                                                [REORDER] = "one was lost or moved on the way",
+                                                [HALVE] = "closed the connection",
+                                                [END_EARLY] = "closed the connection",
+                                                [SPLICE] = "a frame that was changed on the way",
+                                                [REFLECT] = "a frame that was changed on the way",
+                                                [RELABEL] = "a frame that was changed on the way"};
     middle m = {.handshake = RAVEL__GREETING_BYTES + 6 + RAVEL__SHA256_BYTES};
     for (int t = 0; t < TRICKS; t++) {
         end server, client;
@@ -1004,8 +1023,10 @@ TEST(comm_link_ends_with_the_reason_whatever_somebody_in_between_does) {
         CHECK_OK(open_end(&client, &c, &err), &err);
         (void)ravel__hub_set_hello(server.hub, "server", 6, NULL);
         CHECK(relay_open(&m.sockets, ravel__hub_address(server.hub), CUT, 0));
-        CHECK_OK(ravel__hub_connect(client.hub, relay_address(&m.sockets, address), "client", 6, 60, NULL, &link, &err), &err);
-        for (int64_t end_ns = ravel__clock_ns() + 60000000000; ravel__clock_ns() < end_ns && !(server.ups && client.ups);) {
+        CHECK_OK(ravel__hub_connect(client.hub, relay_address(&m.sockets, address), "client", 6, 60, NULL, &link, &err),
+                 &err);
+        for (int64_t end_ns = ravel__clock_ns() + 60000000000;
+             ravel__clock_ns() < end_ns && !(server.ups && client.ups);) {
             middle_poll(&m);
             (void)ravel__hub_poll(client.hub, 0.0005, NULL, NULL);
             (void)ravel__hub_poll(server.hub, 0.0005, NULL, NULL);
@@ -1028,5 +1049,165 @@ TEST(comm_link_ends_with_the_reason_whatever_somebody_in_between_does) {
         close_ends(&server, &client);
         relay_close(&m.sockets);
         (void)close(m.sockets.listener);
+    }
+}
+
+/* ---- TLS -------------------------------------------------------------------------------------------------- */
+
+/* Client and server with these options; 1: both came up, 0: the client gave up. */
+static int meets(end *server, end *client, const ravel__hub_options *s, const ravel__hub_options *c) {
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel__link *link;
+    if (!EXPECT(!open_end(server, s, &err) && !open_end(client, c, &err))) return 0;
+    EXPECT(!ravel__hub_connect(client->hub, ravel__hub_address(server->hub), NULL, 0, 60, NULL, &link, &err));
+    POLL_UNTIL(*server, *client, client->downs || (client->ups && server->ups));
+    return client->ups && server->ups && !client->downs;
+}
+
+TEST(comm_link_over_tls_carries_the_same) {
+    enum { COUNT = 60 };
+    ravel__rng rng = ravel__rng_seed(check_seed());
+    if (!has_tls()) check_skip("no TLS module: libssl-dev is not installed");
+    static const char *const tokens[] = {"secret", NULL, "none"};
+    private_cache();
+    for (int k = 0; k < 3; k++) {
+        end server, client;
+        ravel__hub_options s = options_for("127.0.0.1:0", tokens[k]), c = options_for(NULL, tokens[k]);
+        s.tls = c.tls = 1;
+        CHECK(meets(&server, &client, &s, &c));
+        for (uint64_t i = 0; i < COUNT; i++) {
+            send_some(&client, &rng, i);
+            send_some(&server, &rng, i);
+            (void)ravel__hub_poll(server.hub, 0, NULL, NULL);
+            (void)ravel__hub_poll(client.hub, 0, NULL, NULL);
+        }
+        POLL_UNTIL(server, client,
+                   (server.messages == COUNT && client.messages == COUNT && server.sent == COUNT) || server.downs);
+        CHECK(server.messages == COUNT && client.messages == COUNT && !server.wrong && !client.wrong);
+        CHECK_EQ(ravel__link_lend(server.link), 0);
+        ravel__link_close(client.link, "no more work");
+        POLL_UNTIL(server, client, server.downs);
+        CHECK_HAS(server.why, "closed the link: no more work");
+        close_ends(&server, &client);
+    }
+}
+
+TEST(comm_link_over_tls_needs_it_on_both_sides_and_the_same_token) {
+    static const struct {
+        int server, client;
+        const char *token, *why;
+    } cases[] = {{1, 0, "right", "it speaks TLS only; ask for it on both sides"},
+                 {0, 1, "right", "it does not use TLS, and this side does"},
+                 {1, 1, "wrong", "are the tokens the same"}};
+    if (!has_tls()) check_skip("no TLS module: libssl-dev is not installed");
+    for (int i = 0; i < 3; i++) {
+        end server, client;
+        ravel__hub_options s = options_for("127.0.0.1:0", "right"), c = options_for(NULL, cases[i].token);
+        s.tls = cases[i].server, c.tls = cases[i].client;
+        CHECK(!meets(&server, &client, &s, &c));
+        CHECK_HAS(client.why, cases[i].why);
+        CHECK_EQ(server.ups, 0);
+        close_ends(&server, &client);
+    }
+    ravel_error err = RAVEL_ERROR_INIT;
+    end server;
+    ravel__hub_options o = options_for("127.0.0.1:0", "t");
+    (void)setenv("RAVEL_TLS", "yes", 1);
+    CHECK_EQ(open_end(&server, &o, &err), RAVEL_E_ARGUMENT);
+    CHECK_HAS(err.message, "must be 0 or 1");
+    ravel_error_clear(&err);
+    (void)setenv("RAVEL_TLS", "1", 1);
+    (void)setenv("RAVEL_TLS_CERT", "/nowhere.pem", 1);
+    CHECK_EQ(open_end(&server, &o, &err), RAVEL_E_ARGUMENT);
+    CHECK_HAS(err.message, "needs all three");
+    ravel_error_clear(&err);
+    (void)setenv("RAVEL_TLS_KEY", "/nowhere.key", 1), (void)setenv("RAVEL_TLS_CA", "/nowhere.ca", 1);
+    CHECK_EQ(open_end(&server, &o, &err), RAVEL_E_ARGUMENT);
+    CHECK_HAS(err.message, "/nowhere.pem");
+    (void)unsetenv("RAVEL_TLS"), (void)unsetenv("RAVEL_TLS_CERT"), (void)unsetenv("RAVEL_TLS_KEY"),
+        (void)unsetenv("RAVEL_TLS_CA");
+}
+
+/* Two authorities, and a certificate of each, made by the openssl command. */
+static int make_certificates(const char *folder) {
+    char command[1200];
+    (void)snprintf(
+        command, sizeof command,
+        "cd %s && for n in a b; do openssl req -x509 -newkey ed25519 -nodes -keyout ca-$n.key -out ca-$n.pem -subj /CN=ca-$n"
+        " -days 2 && openssl req -newkey ed25519 -nodes -keyout $n.key -out $n.csr -subj /CN=$n && openssl x509 -req -in $n.csr"
+        " -CA ca-$n.pem -CAkey ca-$n.key -CAcreateserial -out $n.pem -days 2; done >log 2>&1",
+        folder);
+    return system(command) == 0;
+}
+
+static void use_certificates(const char *folder, char own, char trusted) {
+    char text[100];
+    (void)snprintf(text, sizeof text, "%s/%c.pem", folder, own), (void)setenv("RAVEL_TLS_CERT", text, 1);
+    (void)snprintf(text, sizeof text, "%s/%c.key", folder, own), (void)setenv("RAVEL_TLS_KEY", text, 1);
+    (void)snprintf(text, sizeof text, "%s/ca-%c.pem", folder, trusted), (void)setenv("RAVEL_TLS_CA", text, 1);
+}
+
+TEST(comm_link_over_tls_with_certificates_takes_those_it_trusts) {
+    char folder[] = "/tmp/ravel-certs-XXXXXX", command[64];
+    static const char *const cases[] = {"aa", "ba", "bb",
+                                        "ab"}; /* the client's own and what it trusts; the server's is a, of a */
+    if (!has_tls()) check_skip("no TLS module: libssl-dev is not installed");
+    CHECK(mkdtemp(folder));
+    if (!make_certificates(folder)) check_skip("no openssl command to make certificates");
+    for (int i = 0; i < 4; i++) {
+        end server, client;
+        ravel_error err = RAVEL_ERROR_INIT;
+        ravel__link *link;
+        ravel__hub_options s = options_for("127.0.0.1:0", "t"), c = options_for(NULL, "t");
+        s.tls = c.tls = 1;
+        use_certificates(folder, 'a', 'a');
+        CHECK_OK(open_end(&server, &s, &err), &err);
+        use_certificates(folder, cases[i][0], cases[i][1]);
+        CHECK_OK(open_end(&client, &c, &err), &err);
+        CHECK_OK(ravel__hub_connect(client.hub, ravel__hub_address(server.hub), NULL, 0, 60, NULL, &link, &err), &err);
+        POLL_UNTIL(server, client, client.downs || (client.ups && server.ups));
+        CHECK_EQ(client.ups && server.ups, i == 0);
+        if (i > 0) CHECK_HAS(client.why, "TLS");
+        close_ends(&server, &client);
+    }
+    (void)unsetenv("RAVEL_TLS_CERT"), (void)unsetenv("RAVEL_TLS_KEY"), (void)unsetenv("RAVEL_TLS_CA");
+    (void)snprintf(command, sizeof command, "rm -rf %s", folder);
+    CHECK(system(command) == 0);
+}
+
+/* What passes a relay: the body is there in plain without TLS, and not with it; a bit changed is noticed by TLS itself. */
+TEST(comm_link_over_tls_shows_nothing_on_the_wire) {
+    static const char words[] = "the weights of a model that nobody else may read";
+    if (!has_tls()) check_skip("no TLS module: libssl-dev is not installed");
+    for (int k = 0; k < 3; k++) {
+        end server, client;
+        relay r;
+        ravel_error err = RAVEL_ERROR_INIT;
+        ravel__link *link;
+        char address[RAVEL__ADDRESS_TEXT];
+        ravel__hub_options s = options_for("127.0.0.1:0", "t"), c = options_for(NULL, "t");
+        s.tls = c.tls = k > 0;
+        CHECK_OK(open_end(&server, &s, &err), &err);
+        CHECK_OK(open_end(&client, &c, &err), &err);
+        CHECK(relay_open(&r, ravel__hub_address(server.hub), NONE, 0));
+        CHECK_OK(ravel__hub_connect(client.hub, relay_address(&r, address), NULL, 0, 60, NULL, &link, &err), &err);
+        int sent = 0;
+        for (int64_t stop = ravel__clock_ns() + 60000000000;
+             ravel__clock_ns() < stop && !server.messages && !server.downs;) {
+            relay_poll(&r);
+            (void)ravel__hub_poll(client.hub, 0.0005, NULL, NULL);
+            (void)ravel__hub_poll(server.hub, 0.0005, NULL, NULL);
+            if (!client.ups || !server.ups || sent) continue;
+            ravel__message head = {9, 0, sizeof words};
+            if (k == 2) r.how = GARBAGE, r.at = r.moved + 20;
+            CHECK(!ravel__link_send(client.link, &head, words, NULL, NULL));
+            sent = 1;
+        }
+        CHECK_EQ(server.messages, k < 2);
+        if (k == 2) CHECK_HAS(server.why, "a TLS record that was changed on the way");
+        if (k < 2) CHECK_EQ(memmem(other, (size_t)other_bytes, words, sizeof words) != NULL, k == 0);
+        close_ends(&server, &client);
+        relay_close(&r);
+        (void)close(r.listener);
     }
 }

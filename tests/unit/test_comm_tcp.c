@@ -69,6 +69,31 @@ TEST(comm_tcp_runs_the_body) {
             }
 }
 
+/* Over TCP sockets, which ranks of one machine do not use otherwise: plain ones, and encrypted ones. */
+static ravel_status open_remote(void *world, int32_t rank, ravel_comm **comm, ravel_error *err) {
+    const tcp_world *w = world;
+    ravel_comm_options o = w->options;
+    o.ranks = w->ranks, o.rank = rank, o.listen = rank == 0 ? o.rendezvous : "127.0.0.1:0";
+    return ravel_comm_tcp(&o, comm, err);
+}
+
+TEST(comm_tcp_runs_the_body_over_sockets_of_the_network_plain_and_encrypted) {
+    char place[32];
+    for (int tls = 0; tls < 2; tls++)
+        for (const comm_body *body = comm_bodies; body->name; body++) {
+            body_job b = {{check_seed(), (int32_t)check_rounds(40, 1000), 700, 0, 0}, body};
+            ravel_error err = RAVEL_ERROR_INIT;
+            (void)snprintf(place, sizeof place, "127.0.0.1:%d", ports_free("127.0.0.1"));
+            tcp_world world = {options_at(place, 60), 3};
+            world.options.tls = tls;
+            ravel_status status = comm_ranks_run(3, open_remote, &world, comm_body_run, &b, &err);
+            if (tls && strstr(err.message, "libravel_tls.so")) check_skip("no TLS module: libssl-dev is not installed");
+            if (status)
+                check_fail(__FILE__, __LINE__, "%s, %s: %s: %s", tls ? "TLS" : "TCP", body->name,
+                           ravel_status_name(status), err.message);
+        }
+}
+
 /* ---- many senders --------------------------------------------------------------------------------------- */
 
 enum { FLOOD_MESSAGES = 60, FLOOD_WORDS = 1900 };

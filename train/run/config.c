@@ -204,6 +204,8 @@ static const ravel_option grpo_table[] = {
     GRPO("publish-keep", I32, publish_keep, "2", 1, 64, NULL, "versions that are kept for them, on every trainer"),
     GRPO("publish-open", BOOL, publish_open, "false", 0, 0, NULL,
          "listen beyond this machine without a shared secret (RAVEL_TOKEN)"),
+    GRPO("publish-tls", BOOL, publish_tls, "false", 0, 0, NULL,
+         "encrypt the connections of generators, which need --pull-tls then; also RAVEL_TLS=1"),
     GRPO("publish-allow", STRING, publish_allow, NULL, 0, 0, "NETWORKS",
          "networks that may connect, like 10.0.0.0/8,fd00::/8; without it any"),
     GRPO("publish-host", STRING, publish_host, NULL, 0, 0, "NAME",

@@ -99,6 +99,7 @@ typedef struct train_grpo_options {
     const char *publish_host;  /* name under which generators reach a trainer; NULL: the address's */
     int32_t publish_keep;      /* versions that are kept */
     int32_t publish_open;      /* 1: listen beyond this machine without a token */
+    int32_t publish_tls;       /* 1: generators' connections are encrypted */
     int32_t refit;             /* train_refit_way */
     int32_t refit_buffers;     /* of a collective refit, per rank; 0: RAVEL_REFIT_NUM_BUFFERS, else 2 */
     int64_t refit_buffer_size; /* bytes of one; 0: RAVEL_REFIT_BUFFER_BYTES, else from refit_memory */

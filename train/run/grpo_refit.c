@@ -58,6 +58,7 @@ static ravel_publish_options publication_of(const train__grpo *g) {
     ravel_publish_options_default(&options);
     options.keep = o->publish_keep;
     options.open = o->publish_open;
+    options.tls = o->publish_tls;
     options.allow = o->publish_allow;
     options.host = o->publish_host;
     options.logger = g->run.hooks.logger;

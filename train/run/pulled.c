@@ -87,6 +87,7 @@ ravel_status train_pulled_open(const train_pulled_options *options, train_weight
     ravel_pull_options pull;
     ravel_pull_options_default(&pull);
     pull.timeout = options->timeout;
+    pull.tls = options->tls;
     pull.logger = options->logger;
     train_pulled *p = train__calloc(NULL, 1, sizeof *p);
     if (!p) return train__no_memory(err, sizeof *p, "a puller");

@@ -24,6 +24,7 @@ typedef enum train_commit { TRAIN_COMMIT_STEP, TRAIN_COMMIT_IDLE } train_commit;
 typedef struct train_pulled_options {
     const char *address;
     int32_t commit;             /* train_commit */
+    int32_t tls;                /* 1: connections are encrypted */
     double timeout;             /* seconds for the first version; then without progress, after which a stage fails */
     const volatile int *stop;   /* not 0: open returns; may be NULL */
     const ravel_logger *logger; /* NULL: silent */

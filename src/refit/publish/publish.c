@@ -54,6 +54,8 @@ static const ravel_option table[] = {
     {"open", RAVEL_OPTION_BOOL, FIELD(open), "no", 0, 0, NULL, "listen beyond this machine without a token"},
     {"token", RAVEL_OPTION_STRING, FIELD(token), "", 0, 0, "SECRET",
      "shared secret of trainers and generators, or the word none; by default RAVEL_TOKEN or RAVEL_TOKEN_FILE"},
+    {"tls", RAVEL_OPTION_BOOL, FIELD(tls), "no", 0, 0, NULL,
+     "encrypt connections over TCP, on both sides; also RAVEL_TLS=1"},
     {"allow", RAVEL_OPTION_STRING, FIELD(allow), "", 0, 0, "NETWORKS",
      "networks that may connect, like 10.0.0.0/8,fd00::/8; none: any"},
     {"host", RAVEL_OPTION_STRING, FIELD(host), "", 0, 0, "NAME",
@@ -138,7 +140,8 @@ static ravel_status own_address(ravel_publisher *p, const char *given, const cha
 }
 
 static ravel_status open_server(ravel_publisher *p, const char *address, ravel_error *err) {
-    ravel__lane_options lanes = {p->token, text_or_null(p->options.allow), p->options.open, p->options.max_links};
+    ravel__lane_options lanes = {p->token, text_or_null(p->options.allow), p->options.open, p->options.max_links,
+                                 p->options.tls};
     char machine[256] = "localhost";
     const char *host = text_or_null(p->options.host);
     if (!host) {

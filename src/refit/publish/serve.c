@@ -243,6 +243,7 @@ ravel_status ravel__server_open(ravel__server *s, ravel__store *store, const cha
         o.token = options->token;
         o.allow = options->allow;
         o.open = options->open;
+        o.tls = options->tls;
         o.max_links = options->max_links;
         o.max_body = RAVEL__ASK_MOST;
         o.max_unsent = UNSENT_MOST; /* a generator that asks and does not read waits */

@@ -23,7 +23,7 @@ typedef struct ravel__client ravel__client;
 
 typedef struct ravel__lane_options {
     const char *token, *allow;
-    int32_t open, max_links;
+    int32_t open, max_links, tls;
 } ravel__lane_options;
 
 typedef struct ravel__serve_lane {

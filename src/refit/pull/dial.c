@@ -59,6 +59,7 @@ ravel_status ravel__dial_open(ravel__dial *d, const char *address, double timeou
     ravel__hub_options o;
     ravel__hub_options_default(&o);
     o.token = d->token;
+    o.tls = d->tls;
     o.max_body = d->max_body;
     o.allocator = d->allocator;
     d->is_up = 0;

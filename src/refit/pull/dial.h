@@ -14,6 +14,7 @@ typedef struct ravel__dial {
     char why[256]; /* it went down */
     /* set by the user before ravel__dial_open */
     const char *token;
+    int32_t tls;
     const ravel_allocator *allocator;
     int64_t max_body;
     void *user;

@@ -32,6 +32,8 @@ static const ravel_option table[] = {
      "seconds without progress after which a stage, or the first connection, fails"},
     {"token", RAVEL_OPTION_STRING, FIELD(token), "", 0, 0, "SECRET",
      "shared secret of trainers and generators, or the word none; by default RAVEL_TOKEN or RAVEL_TOKEN_FILE"},
+    {"tls", RAVEL_OPTION_BOOL, FIELD(tls), "no", 0, 0, NULL,
+     "encrypt connections over TCP, on both sides; also RAVEL_TLS=1"},
     {0},
 };
 
@@ -107,6 +109,7 @@ static ravel_status start_watch(ravel_puller *p, ravel_error *err) {
     if (p->rank != 0) return RAVEL_OK;
     p->watch.address = p->address;
     p->watch.token = p->token;
+    p->watch.tls = p->options.tls;
     p->watch.allocator = &p->memory.allocator;
     p->watch.report = (ravel__pull_report){.generator = p->generator, .ranks = p->ranks};
     return ravel__watch_start(&p->watch, err);

@@ -21,6 +21,7 @@
 
 typedef struct ravel__watch {
     const char *address, *token;
+    int32_t tls;
     const ravel_allocator *allocator;
     pthread_t thread;
     int32_t running;

@@ -431,7 +431,8 @@ ravel_status ravel__pull_map(ravel_puller *p, const ravel__pull_task *task, cons
                              ravel_error *err) {
     const ravel_allocator *allocator = &p->memory.allocator;
     reading r = {.puller = p, .task = task, .err = err};
-    r.dial = (ravel__dial){.token = p->token, .allocator = allocator, .max_body = RAVEL__ASK_MOST, .user = &r};
+    r.dial = (ravel__dial){
+        .token = p->token, .tls = p->options.tls, .allocator = allocator, .max_body = RAVEL__ASK_MOST, .user = &r};
     r.dial.place = place;
     r.dial.message = message;
     r.dial.stop = &p->stop;

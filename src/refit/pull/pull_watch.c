@@ -51,7 +51,8 @@ static void set_connected(ravel__watch *w, int32_t connected) {
 /* One connection, until it is lost or the puller ends. */
 static void listen(ravel__watch *w) {
     listening l = {.watch = w};
-    ravel__dial dial = {.token = w->token, .allocator = w->allocator, .max_body = sizeof l.body, .stop = &w->stop};
+    ravel__dial dial = {
+        .token = w->token, .tls = w->tls, .allocator = w->allocator, .max_body = sizeof l.body, .stop = &w->stop};
     dial.user = &l;
     dial.place = place;
     dial.message = message;

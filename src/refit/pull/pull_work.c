@@ -308,7 +308,11 @@ static void fail(ravel_puller *p, ravel_status status, const ravel_error *why) {
 static void work(void *user, int64_t number) {
     ravel_puller *p = user;
     worker w = {.puller = p, .number = (int32_t)number, .sender = -1};
-    w.dial = (ravel__dial){.token = p->token, .allocator = &p->memory.allocator, .max_body = BLOCK_MOST, .user = &w};
+    w.dial = (ravel__dial){.token = p->token,
+                           .tls = p->options.tls,
+                           .allocator = &p->memory.allocator,
+                           .max_body = BLOCK_MOST,
+                           .user = &w};
     w.dial.place = place;
     w.dial.message = message;
     w.dial.stop = &p->stop;
@@ -395,7 +399,7 @@ static void directory_came(void *user, const ravel__message *head, void *body) {
 }
 
 static ravel_status fetch(ravel_puller *p, fetching *f, ravel_error *err) {
-    ravel__dial dial = {.token = p->token, .allocator = &p->memory.allocator, .user = f};
+    ravel__dial dial = {.token = p->token, .tls = p->options.tls, .allocator = &p->memory.allocator, .user = f};
     dial.max_body = (int64_t)RAVEL__DIRECTORY_MOST;
     dial.place = place_directory;
     dial.message = directory_came;
