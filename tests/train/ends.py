@@ -149,7 +149,7 @@ def fill(kind, run):
     """The run's folder moves to a file system with little room, is filled there, and moves back with what it has."""
     disk = os.path.join(scratch, "disk")
     size = sum(os.path.getsize(os.path.join(folder, name)) for folder, _, names in os.walk(run) for name in names)
-    size += dice.choice([50000, 200000, 600000])
+    size += dice.choice([50000, 800000, 1000000, 1300000])  # a run that begins with too little is refused
     os.makedirs(disk, exist_ok=True)
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=%d" % size, "none", disk], stderr=subprocess.DEVNULL).returncode:
         code, out = wait(start(kind, run, limit=dice.choice([20000, 100000])))

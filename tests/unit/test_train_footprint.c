@@ -194,3 +194,39 @@ TEST(train_threads_share_processors_where_there_is_work) {
     c.model.threads = 5;
     CHECK_EQ(train_threads(&c.model, &shape, c.plan.budget, 2, 4), 5);
 }
+
+/* What a run needs is compared with what the machine has before anything is allocated, and the sentence names options with
+ * which it fits; those do. */
+TEST(train_footprint_says_what_would_fit) {
+    ravel_shape shape;
+    train_config c;
+    ravel_mesh_layout layout;
+    ravel_error err = RAVEL_ERROR_INIT;
+    train_config_default(&c);
+    c.source.data = "x";
+    c.plan.budget = 32768;
+    c.mesh.dp = 4;
+    CHECK_OK(ravel_shape_named("qwen3-0.6b", &shape, &err), &err);
+    CHECK_OK(train_layout_plan(&c.mesh, 4, &shape, &layout, &err), &err);
+    CHECK_OK(train_footprint_fits(&c, TRAIN_SFT, &shape, &layout, 0, 4, INT64_C(1) << 45, &err), &err);
+    CHECK_EQ(train_footprint_fits(&c, TRAIN_SFT, &shape, &layout, 0, 4, INT64_C(40) << 30, &err), RAVEL_E_MEMORY);
+    CHECK_HAS(err.message,
+              "on this machine (4 ranks), which has 40.0 GiB; try --recompute full --shard params --budget ");
+    c.model.recompute = TRAIN_RECOMPUTE_FULL;
+    c.learn.shard = TRAIN_SHARD_PARAMS;
+    c.plan.budget = atoll(strstr(err.message, "--budget ") + 9);
+    CHECK(c.plan.budget > 0 && c.plan.budget < 32768);
+    ravel_error_clear(&err);
+    CHECK_OK(train_footprint_fits(&c, TRAIN_SFT, &shape, &layout, 0, 4, INT64_C(40) << 30, &err), &err);
+    CHECK_EQ(train_footprint_fits(&c, TRAIN_SFT, &shape, &layout, 0, 4, 1 << 20, &err), RAVEL_E_MEMORY);
+    CHECK_HAS(err.message, "fewer ranks, more machines");
+    ravel_error_clear(&err);
+    CHECK_OK(train_checkpoints_fit(&c, &shape, INT64_C(40) << 30, &err), &err);
+    CHECK_EQ(train_checkpoints_fit(&c, &shape, INT64_C(10) << 30, &err), RAVEL_E_IO);
+    CHECK_HAS(err.message, "up to 3 are there at a time (--keep 2");
+    c.run.keep = 0;
+    c.run.checkpoint_end = 0;
+    c.run.checkpoint_every = "0";
+    ravel_error_clear(&err);
+    CHECK_OK(train_checkpoints_fit(&c, &shape, 0, &err), &err);
+}

@@ -97,11 +97,13 @@ static const ravel_option learn_table[] = {
           "what is sharded over dp and cp ranks: nothing, the optimiser's states (ZeRO-1), or weights, gradients and "
           "states (FSDP, ZeRO-3)"),
     LEARN("aggregation", ENUM, aggregation, "token-mean", 0, 0, RAVEL_LOSS_CHOICES, "how token losses are aggregated"),
-    LEARN("share-prefix", ENUM, share_prefix, "auto", 0, 0, RAVEL_SHARE_CHOICES,
-          "compute what samples of a micro-batch share (prompts, earlier turns) once; auto: if the plan is then faster, "
-          "and the kernels are a CPU's"),
-    LEARN("share-limit", I64, share_limit, "8", 1, 1024, NULL,
-          "with shared prefixes, the most tokens of a micro-batch's samples, each counted whole: this times the budget"),
+    LEARN(
+        "share-prefix", ENUM, share_prefix, "auto", 0, 0, RAVEL_SHARE_CHOICES,
+        "compute what samples of a micro-batch share (prompts, earlier turns) once; auto: if the plan is then faster, "
+        "and the kernels are a CPU's"),
+    LEARN(
+        "share-limit", I64, share_limit, "8", 1, 1024, NULL,
+        "with shared prefixes, the most tokens of a micro-batch's samples, each counted whole: this times the budget"),
     LEARN("norm", I64, norm, "0", 0, 1e12, NULL, "divisor of seq-mean-token-sum-norm; 0: budget, in grpo max-tokens"),
     {0}};
 
@@ -140,8 +142,9 @@ static const ravel_option grpo_table[] = {
          "prompts and rewards of a verifiable task, see below; arithmetic where there is no --data"),
     GRPO("data", STRING, data, NULL, 0, 0, NULL,
          "prompts from a JSON-lines file: messages, prompt or input_ids, and answer"),
-    GRPO("chat-format", STRING, chat_format, NULL, 0, 0, "NAME",
-         "how conversations are written: chatml, llama3, ..., or a file of a template; without it the model's template"),
+    GRPO(
+        "chat-format", STRING, chat_format, NULL, 0, 0, "NAME",
+        "how conversations are written: chatml, llama3, ..., or a file of a template; without it the model's template"),
     GRPO("chat-args", STRING, chat_args, NULL, 0, 0, "JSON",
          "variables of the chat template, such as {\"enable_thinking\": false}"),
     GRPO("bad-rows", ENUM, bad_rows, "error", 0, 0, RAVEL_BAD_ROWS_CHOICES, "what to do with rows that cannot be used"),
@@ -251,8 +254,9 @@ static const ravel_option cost_table[] = {
 static const ravel_option source_table[] = {
     SOURCE("data", STRING, data, NULL, 0, 0, NULL,
            "JSON lines: messages, prompt and completion, text, input_ids; for dpo chosen and rejected"),
-    SOURCE("chat-format", STRING, chat_format, NULL, 0, 0, "NAME",
-           "how conversations are written: chatml, llama3, ..., or a file of a template; without it the model's template"),
+    SOURCE(
+        "chat-format", STRING, chat_format, NULL, 0, 0, "NAME",
+        "how conversations are written: chatml, llama3, ..., or a file of a template; without it the model's template"),
     SOURCE("chat-args", STRING, chat_args, NULL, 0, 0, "JSON",
            "variables of the chat template, such as {\"enable_thinking\": false}"),
     SOURCE("train-on", ENUM, train_on, "assistant", 0, 0, RAVEL_TRAIN_ON_CHOICES,
@@ -309,7 +313,8 @@ const train_part *train_config_part(const train_part *parts, int count, const ch
 }
 
 int32_t train_config_share(const train_config *c, train_kind kind, const ravel_shape *shape) {
-    if (kind == TRAIN_DPO && c->mesh.pp > 1) return RAVEL_SHARE_OFF; /* stages learn a micro-batch's rows from the feed */
+    if (kind == TRAIN_DPO && c->mesh.pp > 1)
+        return RAVEL_SHARE_OFF; /* stages learn a micro-batch's rows from the feed */
     if (c->learn.share_prefix != RAVEL_SHARE_AUTO) return c->learn.share_prefix;
     int apart = c->mesh.cp > 1 || c->plan.cp_pool || c->run.single || shape->window > 0;
     return apart || strcmp(c->model.kernels, "cuda") == 0 ? RAVEL_SHARE_OFF : RAVEL_SHARE_AUTO;

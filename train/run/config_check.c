@@ -258,8 +258,8 @@ static ravel_status check_share(const train_config *c, train_kind kind, ravel_er
                       : kind == TRAIN_DPO && c->mesh.pp > 1 ? "--pp in dpo"
                                                             : NULL;
     if (!why || c->learn.share_prefix != RAVEL_SHARE_ON) return RAVEL_OK;
-    return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
-                           "--share-prefix on is not possible with %s yet; say auto or off", why);
+    return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "--share-prefix on is not possible with %s yet; say auto or off",
+                           why);
 }
 
 ravel_status train_config_check(const train_config *c, train_kind kind, ravel_error *err) {

@@ -21,9 +21,23 @@ ravel_status train_footprint_of(const train_config *config, train_kind kind, con
                                 const ravel_mesh_layout *layout, int64_t longest_prompt, train_footprint *footprint,
                                 ravel_error *err);
 
-/* The same as text, to the logger (NULL: nothing is printed), and the sum of the ranks that share a GPU. */
+/* Memory and disk that this machine has for the run, in bytes; INT64_MAX: not known. */
+int64_t train_machine_memory(void);
+int64_t train_machine_disk(const char *folder);
+
+/* Whether `local` ranks of the run, trainers and generators in proportion, fit `memory` bytes of this machine. E_MEMORY names
+ * what is needed and options with which it would fit. Of kernels in host memory; a pure function. */
+ravel_status train_footprint_fits(const train_config *config, train_kind kind, const ravel_shape *shape,
+                                  const ravel_mesh_layout *layout, int64_t longest_prompt, int32_t local,
+                                  int64_t memory, ravel_error *err);
+/* Whether the checkpoints that are kept, and the one that is being written, fit `disk` bytes. A pure function. */
+ravel_status train_checkpoints_fit(const train_config *config, const ravel_shape *shape, int64_t disk,
+                                   ravel_error *err);
+
+/* Checks both, `local` being the ranks on this machine, and prints the footprint to the logger (NULL: nothing is printed), with
+ * the sum of the ranks that share a GPU. */
 ravel_status train_footprint_log(const train_config *config, train_kind kind, const ravel_shape *shape,
-                                 const ravel_mesh_layout *layout, int64_t longest_prompt, const train_devices *devices,
-                                 const ravel_logger *logger, ravel_error *err);
+                                 const ravel_mesh_layout *layout, int64_t longest_prompt, int32_t local,
+                                 const train_devices *devices, const ravel_logger *logger, ravel_error *err);
 
 #endif

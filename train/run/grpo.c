@@ -105,7 +105,8 @@ static ravel_status open_trainer(train__grpo *g, const ravel_shape *shape, ravel
     train_parts_options reference = train_learner_parts_options(&options, 1);
     if (!status && g->rank == 0) log_left_out(g);
     if (!status && g->rank == 0)
-        status = train_footprint_log(c, TRAIN_GRPO, shape, &layout, longest, &g->devices, g->run.hooks.logger, err);
+        status = train_footprint_log(c, TRAIN_GRPO, shape, &layout, longest, g->local, &g->devices, g->run.hooks.logger,
+                                     err);
     status = ravel_agree(g->trainers, status, err);
     if (!status) status = ravel_comm_broadcast(g->world, &longest, 1, RAVEL_I64, 0, err);
     if (!status) status = train_data_open(c->grpo.data, g->trainers, &g->run.hooks.progress, &g->run.data, err);
@@ -290,6 +291,7 @@ ravel_status train_grpo(const train_config *config, ravel_comm *comm, const trai
         ravel_error_prefix(err, "--generator-tp");
     status = ravel_agree(comm, status, err);
     if (!status) status = train_devices_assign(&own, g.count, comm, &g.devices, err);
+    if (!status) status = ravel_comm_neighbours(comm, &g.local, err);
     if (!status) status = ravel_comm_split(comm, rank >= g.count, rank, &g.trainers, err);
     if (status) return status;
     if (rank < g.count) {

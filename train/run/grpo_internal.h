@@ -23,7 +23,7 @@ typedef struct train__grpo {
     ravel_comm *trainers; /* the trainers alone */
     ravel_comm *leaders;  /* one trainer per data-parallel rank: they receive and score answers; NULL on the others */
     ravel_comm *replica;  /* the ranks that learn from the same samples; its rank 0 is a leader */
-    int32_t rank, count, generators;
+    int32_t rank, count, generators, local; /* ranks on this machine */
     train_run run;
     ravel_mesh *mesh;
     ravel_feed *feed;

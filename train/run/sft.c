@@ -126,7 +126,7 @@ static ravel_status make_feed(sft *s, const ravel_source *source, int evaluation
     TRAIN_ASSERT(source && options.samples > 0 && plan.budget > 0);
     if (s->run.kind == TRAIN_DPO) options.ask = (UINT64_C(1) << s->config->mesh.vpp) - 1; /* where answers begin */
     options.logger = s->run.hooks.logger;
-    if (s->run.kind == TRAIN_SFT ) { /* the answers of a pair share within it, see dpo.c */
+    if (s->run.kind == TRAIN_SFT) { /* the answers of a pair share within it, see dpo.c */
         options.share_prefix = s->flat_tokens ? c->learn.share_prefix : RAVEL_SHARE_OFF;
         options.share_limit = s->flat_tokens;
     }
@@ -315,8 +315,11 @@ static ravel_status open_all(sft *s, ravel_error *err) {
     s->flat_tokens = options.flat_tokens;
     options.pairs = s->run.kind == TRAIN_DPO;
     train_parts_options reference = train_learner_parts_options(&options, 1);
+    int32_t local = 1;
+    if (!status) status = ravel_comm_neighbours(comm, &local, err);
     if (!status && ravel_comm_rank(comm) == 0)
-        status = train_footprint_log(s->config, s->run.kind, &shape, &layout, 0, &s->devices, s->run.hooks.logger, err);
+        status = train_footprint_log(s->config, s->run.kind, &shape, &layout, 0, local, &s->devices,
+                                     s->run.hooks.logger, err);
     status = ravel_agree(comm, status, err);
     if (!status && !first) status = check_data(s, &shape, &layout, err);
     if (!status) status = train_run_open(&s->run, &shape, ravel_comm_size(comm), err);
