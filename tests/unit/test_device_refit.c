@@ -231,8 +231,7 @@ static ravel_status measure_buffers(ravel_comm *host, void *user, ravel_error *e
     t.place = (ravel_place){.kind = RAVEL_DEVICE, .stream = stream};
     ravel_refit_sink sink = {.size = sizeof sink, .tensors = &t, .count = 1};
     ravel_refit_source source = {.size = sizeof source, .tensors = &t, .count = 1};
-    if (!status)
-        status = ravel_refit_create(comm, sends ? &source : NULL, sends ? NULL : &sink, &options, &refit, err);
+    if (!status) status = ravel_refit_create(comm, sends ? &source : NULL, sends ? NULL : &sink, &options, &refit, err);
     if (!status) status = ravel_refit_update(refit, 1, &report, err);
     if (!status) EXPECT(report.num_buffers == 2 && report.buffer_bytes == (1 << 20) / 4 / 2);
     ravel_refit_free(refit);

@@ -310,6 +310,7 @@ static ravel_status serve_group(maker *m, int32_t group) {
     ravel__asked *asked = NULL;
     if (m->in_bytes[from] == 0) return RAVEL_OK;
     ravel_status status = read_request(m, from, &asked, &count);
+    RAVEL_ASSERT(status != RAVEL_OK || asked);
     for (int64_t i = 0; i < count && status == RAVEL_OK; i++) {
         const ravel__asked *a = &asked[i];
         ravel__slice slice = {.item = a->item, .tensor = a->tensor, .dtype = a->dtype, .count = a->count};
