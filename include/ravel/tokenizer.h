@@ -19,8 +19,9 @@
  *     ravel_encoder_free(encoder);
  *     ravel_tokenizer_free(tokenizer);
  *
- * What is read: byte-level BPE (the families of GPT-2, Llama 3, Qwen 2 and 3, SmolLM, DeepSeek), with the pre-tokenizers
- * Split, ByteLevel, Digits and sequences of them, the normalizer NFC, added and special tokens, and the post-processors
+ * What is read: BPE of bytes (the families of GPT-2, Llama 3, Qwen 2 and 3, SmolLM, DeepSeek) and of characters with U+2581
+ * for spaces and byte fallback (Llama 2, Mistral, Gemma, Phi-3), with the pre-tokenizers Split, ByteLevel, Metaspace, Digits
+ * and sequences of them, the normalizers NFC, Prepend and Replace of U+2581, added and special tokens, and the post-processors
  * ByteLevel and TemplateProcessing. The ids are those of the `tokenizers` package. Everything else (Unigram, WordPiece,
  * other normalizers, ...) is E_UNSUPPORTED with its name. Regular expressions need libpcre2-8, which is loaded when the
  * first tokenizer is opened.

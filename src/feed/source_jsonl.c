@@ -85,7 +85,7 @@ static const ravel__source_kind jsonl_kind = {
     "jsonl", sizeof(ravel__row_scratch), jsonl_read, jsonl_scratch_free, jsonl_close, jsonl_where};
 
 /* Whether rows of token ids can be read without it: the folder is a model's, and its tokenizer is of a kind that is not
- * supported, or has no tokenizer.json (Llama 2 and the first Mistral models). */
+ * supported, or has no tokenizer.json (T5, or a folder with only a tokenizer.model). */
 static int may_be_left_out(const char *folder, ravel_status status) {
     char path[4096];
     if (status == RAVEL_E_UNSUPPORTED) return 1;

@@ -11,8 +11,9 @@
 #include "text/tokenizer.h"
 
 #include "base/assert.h"
-#include "base/heap.h"
 #include "base/buffer.h"
+#include "base/heap.h"
+#include "text/unicode.h"
 
 #include <string.h>
 
@@ -87,9 +88,39 @@ static int32_t whole_of(const ravel__bpe *bpe, int32_t left, int32_t right) {
 
 /* ---- symbols -------------------------------------------------------------------------------------------- */
 
+/* Characters to symbols: one in no token becomes the tokens of its bytes, if all of them are there, else the unknown
+ * token. */
+static size_t first_characters(const ravel__bpe *bpe, const ravel__vocab *vocab, const char *word, size_t bytes,
+                               int32_t *symbols) {
+    size_t count = 0;
+    int in_run = 0;
+    for (size_t at = 0, n; at < bytes; at += n) {
+        unsigned char first = (unsigned char)word[at];
+        uint32_t point;
+        n = ravel__utf8_get(word + at, &point);
+        int32_t id = first < 128 ? bpe->byte_ids[first] : ravel__vocab_find(vocab, word + at, n);
+        size_t missing = 0;
+        for (size_t i = 0; id == RAVEL__NO_ID && i < n; i++)
+            missing += bpe->fallback[(unsigned char)word[at + i]] == RAVEL__NO_ID;
+        if (id == RAVEL__NO_ID && !missing) {
+            for (size_t i = 0; i < n; i++) symbols[count++] = bpe->fallback[(unsigned char)word[at + i]];
+            in_run = 0;
+            continue;
+        }
+        int unknown = id == RAVEL__NO_ID;
+        if (unknown && !(in_run && bpe->fuse_unknown)) id = bpe->unknown;
+        if (id != RAVEL__NO_ID) symbols[count++] = id;
+        in_run = unknown;
+    }
+    RAVEL_ASSERT(count <= bytes);
+    return count;
+}
+
 /* Bytes to symbols; a byte that is in no token becomes the unknown token, once per run where that is asked for, or
  * nothing. */
-static size_t first_symbols(const ravel__bpe *bpe, const char *word, size_t bytes, int32_t *symbols) {
+static size_t first_symbols(const ravel__bpe *bpe, const ravel__vocab *vocab, const char *word, size_t bytes,
+                            int32_t *symbols) {
+    if (bpe->by_character) return first_characters(bpe, vocab, word, bytes, symbols);
     size_t count = 0;
     int in_run = 0;
     for (size_t i = 0; i < bytes; i++) {
@@ -173,8 +204,8 @@ static size_t merge_long(chain *c, size_t count) {
     return kept;
 }
 
-static ravel_status encode_long(const ravel__bpe *bpe, ravel__bpe_scratch *s, const char *word, size_t bytes,
-                                const int32_t **ids, size_t *count, ravel_error *err) {
+static ravel_status encode_long(const ravel__bpe *bpe, const ravel__vocab *vocab, ravel__bpe_scratch *s,
+                                const char *word, size_t bytes, const int32_t **ids, size_t *count, ravel_error *err) {
     ravel__buffer *each[] = {&s->symbols, &s->ranks, &s->next, &s->previous};
     ravel_status status = RAVEL_OK;
     for (int i = 0; i < 4 && !status; i++)
@@ -184,7 +215,7 @@ static ravel_status encode_long(const ravel__bpe *bpe, ravel__bpe_scratch *s, co
         status = ravel__buffer_reserve(&s->heap, s->allocator, 2 * bytes + 2, sizeof(ravel__node), "a text", err);
     if (status) return status;
     chain c = {bpe, s->symbols.at, s->next.at, s->previous.at, s->ranks.at, {s->heap.at, 0}};
-    size_t symbols = first_symbols(bpe, word, bytes, c.symbols);
+    size_t symbols = first_symbols(bpe, vocab, word, bytes, c.symbols);
     RAVEL_ASSERT(symbols <= bytes);
     *count = merge_long(&c, symbols);
     RAVEL_ASSERT(c.heap.count == 0 && *count <= symbols);
@@ -213,7 +244,11 @@ static ravel_status find_whole(const ravel__vocab *vocab, ravel__bpe_scratch *s,
 static ravel_status encode(const ravel__bpe *bpe, const ravel__vocab *vocab, ravel__bpe_scratch *s, const char *word,
                            size_t bytes, const int32_t **ids, size_t *count, ravel_error *err) {
     int32_t id = RAVEL__NO_ID;
-    ravel_status status = bpe->whole_words ? find_whole(vocab, s, word, bytes, &id, err) : RAVEL_OK;
+    ravel_status status = RAVEL_OK;
+    if (bpe->whole_words && bpe->by_character)
+        id = ravel__vocab_find(vocab, word, bytes);
+    else if (bpe->whole_words)
+        status = find_whole(vocab, s, word, bytes, &id, err);
     if (status) return status;
     *ids = s->ids;
     *count = 1;
@@ -222,8 +257,8 @@ static ravel_status encode(const ravel__bpe *bpe, const ravel__vocab *vocab, rav
         return RAVEL_OK;
     }
     RAVEL_ASSERT(word || !bytes);
-    if (bytes > SHORT) return encode_long(bpe, s, word, bytes, ids, count, err);
-    *count = merge_short(bpe, s->ids, first_symbols(bpe, word, bytes, s->ids));
+    if (bytes > SHORT) return encode_long(bpe, vocab, s, word, bytes, ids, count, err);
+    *count = merge_short(bpe, s->ids, first_symbols(bpe, vocab, word, bytes, s->ids));
     return RAVEL_OK;
 }
 

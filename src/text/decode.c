@@ -85,13 +85,23 @@ static const char *visible(const ravel_tokenizer *t, int32_t id, int32_t flags, 
     return text;
 }
 
+/* The first token of a text, as the tokenizer's decoder begins it. */
+static void begin_text(const ravel_tokenizer *t, const char **text, size_t *bytes, int *begun) {
+    if (*begun || t->strip == RAVEL__STRIP_NOTHING || *bytes == 0) return;
+    *begun = 1;
+    size_t most = t->strip == RAVEL__STRIP_SPACE ? 1 : *bytes;
+    for (; most && *bytes && **text == ' '; most--) ++*text, --*bytes;
+}
+
 size_t ravel_tokenizer_decode(const ravel_tokenizer *tokenizer, const int32_t *ids, int64_t count, int32_t flags,
                               char *out, size_t room) {
     sink s = {out, room, 0};
     char held[4];
     size_t held_bytes = 0, bytes;
+    int begun = 0;
     for (int64_t i = 0; i < count; i++) {
         const char *text = visible(tokenizer, ids[i], flags, &bytes);
+        begin_text(tokenizer, &text, &bytes, &begun);
         if (bytes) feed(&s, held, &held_bytes, text, bytes, 0);
     }
     feed(&s, held, &held_bytes, NULL, 0, 1);
@@ -106,6 +116,7 @@ struct ravel_decoder {
     const ravel_allocator *allocator;
     size_t bytes; /* of the whole object */
     int32_t flags;
+    int begun;
     char held[4];
     size_t held_bytes, room;
     char out[]; /* three bytes for each byte of the longest token, and what was held */
@@ -148,9 +159,11 @@ static void show(ravel_decoder *d, const char *token, size_t token_bytes, int la
 void ravel_decoder_push(ravel_decoder *decoder, int32_t id, const char **text, size_t *bytes) {
     size_t count;
     const char *token = visible(decoder->tokenizer, id, decoder->flags, &count);
+    begin_text(decoder->tokenizer, &token, &count, &decoder->begun);
     show(decoder, token, count, 0, text, bytes);
 }
 
 void ravel_decoder_flush(ravel_decoder *decoder, const char **text, size_t *bytes) {
     show(decoder, NULL, 0, 1, text, bytes);
+    decoder->begun = 0;
 }

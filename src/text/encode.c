@@ -22,6 +22,7 @@ struct ravel_encoder {
     ravel__regex_state *state;
     ravel__bpe_scratch *scratch;
     ravel__nfc nfc;
+    ravel__rewritten spaced[2]; /* by the normalizer, by the pre-tokenizer */
     ravel__buffer ids, begins, prefixed, aged;
     ravel_encoding encoding;
     int64_t count;
@@ -55,8 +56,15 @@ static uint32_t place(const ravel_encoder *e, size_t at) {
 
 /* ---- words ---------------------------------------------------------------------------------------------- */
 
-static ravel_status take_word(void *user, const char *word, size_t bytes, ravel_error *err) {
-    ravel_encoder *e = user;
+/* How many bytes of the piece a token takes. */
+static size_t width(const ravel_tokenizer *t, int32_t id, const char *at) {
+    const ravel__token *token = &t->vocab.tokens[id];
+    uint32_t point;
+    if (!t->vocab.spaced || (token->byte_count == 1 && token->text_bytes == 6)) return token->byte_count;
+    return id == t->bpe.unknown ? ravel__utf8_get(at, &point) : token->text_bytes;
+}
+
+static ravel_status encode_word(ravel_encoder *e, const char *word, size_t bytes, ravel_error *err) {
     const ravel_tokenizer *t = e->tokenizer;
     const int32_t *ids;
     size_t count;
@@ -68,10 +76,24 @@ static ravel_status take_word(void *user, const char *word, size_t bytes, ravel_
     uint32_t *begins = e->begins.at;
     for (size_t i = 0; i < count; i++) {
         begins[e->count++] = place(e, at);
-        size_t next = at + t->vocab.tokens[ids[i]].byte_count;
+        size_t next = at + width(t, ids[i], e->piece + at);
         at = next < end ? next : end - 1; /* an unknown token may be longer than what it stands for */
     }
     return RAVEL_OK;
+}
+
+/* A word of the pre-tokenizers; in tokenizers of characters it may be cut once more. */
+static ravel_status take_word(void *user, const char *word, size_t bytes, ravel_error *err) {
+    ravel_encoder *e = user;
+    int split = e->tokenizer->split_spaces;
+    ravel_status status = RAVEL_OK;
+    while (split && bytes && !status) {
+        size_t n = ravel__spaces_word(word, bytes, split == 2);
+        status = encode_word(e, word, n, err);
+        word += n;
+        bytes -= n;
+    }
+    return bytes && !status ? encode_word(e, word, bytes, err) : status;
 }
 
 /* A copy of the piece in which a space goes first. */
@@ -107,6 +129,16 @@ static ravel_status encode_words(ravel_encoder *e, const char *text, size_t byte
     if (bytes == 0) return RAVEL_OK;
     e->shift = 0;
     if (e->tokenizer->prefix_space && text[0] != ' ') status = put_space(e, &text, &bytes, err);
+    const ravel__spacing *spacing = &e->tokenizer->metaspace;
+    if (!status && (spacing->replace || spacing->prepend)) {
+        ravel__rewritten *out = &e->spaced[1];
+        int is_start = e->origin + (e->origins ? e->origins[0] : 0) == 0;
+        status = ravel__spaces_write(out, spacing, text, bytes, e->origins, is_start, e->allocator, err);
+        if (status) return status;
+        text = out->text.at;
+        bytes = out->bytes;
+        e->origins = out->origins.at;
+    }
     e->piece = text;
     RAVEL_ASSERT(status || e->shift == 0 || text[0] == ' ');
     if (!status) status = searchable(e, text, bytes, seen, &searched, err);
@@ -161,6 +193,15 @@ static ravel_status take_raw(ravel_encoder *e, const char *text, size_t bytes, s
         text = e->nfc.text.at;
         bytes = e->nfc.bytes;
         origins = e->nfc.text_origins.at;
+    }
+    const ravel__spacing *spacing = &e->tokenizer->normal;
+    if (bytes && (spacing->replace || spacing->prepend)) {
+        ravel__rewritten *out = &e->spaced[0];
+        ravel_status status = ravel__spaces_write(out, spacing, text, bytes, origins, origin == 0, e->allocator, err);
+        if (status) return status;
+        text = out->text.at;
+        bytes = out->bytes;
+        origins = out->origins.at;
     }
     return cut_added(e, &e->tokenizer->added[1], text, bytes, seen, take_normalized, origins, origin, err);
 }
@@ -218,6 +259,7 @@ void ravel_encoder_free(ravel_encoder *e) {
     ravel__buffer *each[] = {&e->ids, &e->begins, &e->prefixed, &e->aged};
     for (size_t i = 0; i < sizeof each / sizeof each[0]; i++) ravel__buffer_free(each[i], e->allocator);
     ravel__nfc_free(&e->nfc, e->allocator);
+    for (int i = 0; i < 2; i++) ravel__rewritten_free(&e->spaced[i], e->allocator);
     ravel__bpe_scratch_free(e->scratch);
     ravel__regex_state_free(e->state);
     ravel__release(e->allocator, e, sizeof *e);

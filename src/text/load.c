@@ -15,6 +15,7 @@
 typedef struct loading {
     ravel_tokenizer *t;
     const ravel_json *doc;
+    ravel__rewritten *spaced; /* for added tokens */
     ravel_error *err;
 } loading;
 
@@ -161,10 +162,26 @@ static ravel_status check_model(const loading *l, node *model) {
         return refuse(l, "model", *type ? type : "without a type", "BPE");
     for (int i = 0; i < 2; i++)
         if (*text_of(member(l, model, affixes[i]))) return refuse(l, "model option", affixes[i], "none of it");
-    if (is_true(l, model, "byte_fallback")) return refuse(l, "model option", "byte_fallback", "byte-level BPE");
+    if (is_true(l, model, "byte_fallback") && !l->t->vocab.spaced)
+        return refuse(l, "model option", "byte_fallback", "byte-level BPE without it");
     if (ravel_json_real(member(l, model, "dropout"), &dropout) && dropout != 0)
         return refuse(l, "model option", "dropout", "no dropout");
     return RAVEL_OK;
+}
+
+/* The ids of bytes, or of the characters below 128 and of the tokens that stand for bytes. */
+static void find_bytes(const loading *l, int fallback) {
+    const ravel__alphabet *alphabet = ravel__byte_alphabet();
+    const ravel__vocab *vocab = &l->t->vocab;
+    ravel__bpe *bpe = &l->t->bpe;
+    bpe->by_character = vocab->spaced;
+    for (int b = 0; b < 256; b++) {
+        char name[8], byte = (char)b;
+        (void)snprintf(name, sizeof name, "<0x%02X>", (unsigned)b);
+        bpe->byte_ids[b] = vocab->spaced ? (b < 128 ? ravel__vocab_find(vocab, &byte, 1) : RAVEL__NO_ID)
+                                         : ravel__vocab_find(vocab, alphabet->text[b], alphabet->length[b]);
+        bpe->fallback[b] = fallback ? ravel__vocab_find(vocab, name, 6) : RAVEL__NO_ID;
+    }
 }
 
 static ravel_status read_model(const loading *l, node *model, node *added) {
@@ -173,9 +190,7 @@ static ravel_status read_model(const loading *l, node *model, node *added) {
     if (!status) status = read_vocab(l, member(l, model, "vocab"), added);
     if (!status) status = read_merges(l, member(l, model, "merges"));
     if (status) return status;
-    const ravel__alphabet *alphabet = ravel__byte_alphabet();
-    for (int b = 0; b < 256; b++)
-        bpe->byte_ids[b] = ravel__vocab_find(&l->t->vocab, alphabet->text[b], alphabet->length[b]);
+    find_bytes(l, is_true(l, model, "byte_fallback"));
     node *unknown = member(l, model, "unk_token");
     bpe->unknown = unknown ? ravel__vocab_find(&l->t->vocab, text_of(unknown), unknown->bytes) : RAVEL__NO_ID;
     if (unknown && bpe->unknown == RAVEL__NO_ID) return wrong(l, "\"unk_token\" is not in the vocabulary");
@@ -221,6 +236,12 @@ static ravel_status read_added_token(const loading *l, node *n, ravel__nfc *nfc)
         text = nfc->text.at;
         bytes = nfc->bytes;
     }
+    if (normalized && (l->t->normal.prepend || l->t->normal.replace) && !status) {
+        status = ravel__spaces_write(l->spaced, &l->t->normal, text, bytes, NULL, 1, l->t->allocator, l->err);
+        if (status) return status;
+        text = l->spaced->text.at;
+        bytes = l->spaced->bytes;
+    }
     if (!status && bytes) ravel__added_add(&l->t->added[normalized], text, bytes, (int32_t)id, flags);
     return status;
 }
@@ -230,7 +251,7 @@ static ravel_status read_added(const loading *l, node *added) {
     ravel__nfc nfc = {0};
     ravel_status status = RAVEL_OK;
     for (node *n = added ? ravel_json_first(l->doc, added) : NULL; n; n = ravel_json_next(l->doc, n))
-        bytes += 3 * (size_t)member(l, n, "content")->bytes; /* NFC may lengthen it */
+        bytes += 3 * (size_t)member(l, n, "content")->bytes + 3; /* NFC and U+2581 may lengthen it */
     for (int i = 0; i < 2 && !status; i++) status = ravel__added_init(&l->t->added[i], &l->t->arena, bytes, l->err);
     for (node *n = added && !status ? ravel_json_first(l->doc, added) : NULL; n && !status;
          n = ravel_json_next(l->doc, n))
@@ -240,6 +261,21 @@ static ravel_status read_added(const loading *l, node *added) {
 }
 
 /* ---- normalizer and pre-tokenizer ------------------------------------------------------------------------ */
+
+static int is_text(node *n, const char *text) {
+    return n && ravel_json_is(n, text);
+}
+
+/* Prepend of U+2581, and Replace of a space by it. */
+static ravel_status read_spacing(const loading *l, node *n, const char *type) {
+    ravel__spacing *normal = &l->t->normal;
+    if (strcmp(type, "Prepend") == 0 && is_text(member(l, n, "prepend"), RAVEL__SPACE) && !normal->replace)
+        return normal->prepend = RAVEL__PREPEND_ALWAYS, RAVEL_OK;
+    if (strcmp(type, "Replace") == 0 && is_text(member(l, member(l, n, "pattern"), "String"), " ") &&
+        is_text(member(l, n, "content"), RAVEL__SPACE))
+        return normal->replace = 1, RAVEL_OK;
+    return refuse(l, "normalizer", type, "NFC, and before BPE of characters Prepend and Replace of a space by U+2581");
+}
 
 static ravel_status read_normalizer(const loading *l, node *n) {
     const char *type = type_of(l, n);
@@ -252,6 +288,7 @@ static ravel_status read_normalizer(const loading *l, node *n) {
             status = read_normalizer(l, each);
         return status;
     }
+    if (l->t->vocab.spaced && strcmp(type, "NFC") != 0) return read_spacing(l, n, type);
     if (strcmp(type, "NFC") != 0) return refuse(l, "normalizer", type, "NFC");
     l->t->nfc = 1;
     return RAVEL_OK;
@@ -326,13 +363,34 @@ static ravel_status read_sequence(const loading *l, node *n, int *byte_level) {
     return status;
 }
 
+static ravel_status read_metaspace(const loading *l, node *n) {
+    static const struct {
+        const char *name;
+        int prepend;
+    } schemes[] = {
+        {"always", RAVEL__PREPEND_MISSING}, {"first", RAVEL__PREPEND_FIRST}, {"never", RAVEL__PREPEND_NEVER}};
+    node *scheme = member(l, n, "prepend_scheme");
+    int split = 1, add = 1;
+    if (!is_text(member(l, n, "replacement"), RAVEL__SPACE))
+        return refuse(l, "Metaspace replacement", text_of(member(l, n, "replacement")), "U+2581");
+    (void)ravel_json_boolean(member(l, n, "split"), &split);
+    (void)ravel_json_boolean(member(l, n, "add_prefix_space"), &add); /* of older files */
+    l->t->metaspace = (ravel__spacing){add ? RAVEL__PREPEND_MISSING : RAVEL__PREPEND_NEVER, 1};
+    l->t->split_spaces = split;
+    for (size_t i = 0; scheme && i < sizeof schemes / sizeof *schemes; i++)
+        if (is_text(scheme, schemes[i].name)) l->t->metaspace.prepend = schemes[i].prepend;
+    return RAVEL_OK;
+}
+
 static ravel_status read_pre_tokenizer(const loading *l, node *n, int *byte_level) {
     const char *type = n ? type_of(l, n) : "none";
     if (strcmp(type, "Sequence") == 0) return read_sequence(l, n, byte_level);
     if (strcmp(type, "Split") == 0) return read_split(l, n);
     if (strcmp(type, "Digits") == 0) return read_digits(l, n);
-    if (strcmp(type, "ByteLevel") != 0)
-        return refuse(l, "pre-tokenizer", type, "ByteLevel, Split, Digits and a Sequence of them");
+    if (strcmp(type, "Metaspace") == 0 && l->t->vocab.spaced) return read_metaspace(l, n);
+    if (!n && l->t->vocab.spaced) return RAVEL_OK;
+    if (strcmp(type, "ByteLevel") != 0 || l->t->vocab.spaced)
+        return refuse(l, "pre-tokenizer", type, "ByteLevel, Metaspace, Split, Digits and a Sequence of them");
     *byte_level = 1;
     return read_byte_level(l, n);
 }
@@ -401,10 +459,34 @@ static ravel_status read_post_processor(const loading *l, node *n) {
     return status;
 }
 
+/* Of tokenizers of characters: what their decoders do to the text's beginning; the rest is in the tokens' bytes. */
+static int read_spaced_decoder(const loading *l, node *n, const char *type) {
+    int64_t start = 0, stop = 0;
+    if (strcmp(type, "Fuse") == 0 || strcmp(type, "ByteFallback") == 0) return 1;
+    if (strcmp(type, "Replace") == 0)
+        return is_text(member(l, member(l, n, "pattern"), "String"), RAVEL__SPACE) &&
+               is_text(member(l, n, "content"), " ");
+    if (strcmp(type, "Metaspace") == 0) {
+        int add = 1;
+        (void)ravel_json_boolean(member(l, n, "add_prefix_space"), &add);
+        if (add && !is_text(member(l, n, "prepend_scheme"), "never")) l->t->strip = RAVEL__STRIP_TOKEN;
+        return 1;
+    }
+    (void)ravel_json_integer(member(l, n, "start"), &start);
+    (void)ravel_json_integer(member(l, n, "stop"), &stop);
+    if (strcmp(type, "Strip") != 0 || !is_text(member(l, n, "content"), " ") || start > 1 || stop) return 0;
+    if (start) l->t->strip = RAVEL__STRIP_SPACE;
+    return 1;
+}
+
 static ravel_status check_decoder(const loading *l, node *n) {
     const char *type = type_of(l, n);
     ravel_status status = RAVEL_OK;
     if (!n || strcmp(type, "ByteLevel") == 0) return RAVEL_OK;
+    if (l->t->vocab.spaced && strcmp(type, "Sequence") != 0)
+        return read_spaced_decoder(l, n, type)
+                   ? RAVEL_OK
+                   : refuse(l, "decoder", type, "Replace, ByteFallback, Fuse, Strip, Metaspace");
     if (strcmp(type, "Sequence") != 0) return refuse(l, "decoder", type, "ByteLevel");
     node *list = member(l, n, "decoders");
     for (node *each = list ? ravel_json_first(l->doc, list) : NULL; each && !status;
@@ -415,16 +497,36 @@ static ravel_status check_decoder(const loading *l, node *n) {
 
 /* ---- the file ------------------------------------------------------------------------------------------- */
 
+static int has_type(const loading *l, node *n, const char *list, const char *type) {
+    if (n && strcmp(type_of(l, n), type) == 0) return 1;
+    node *parts = n ? member(l, n, list) : NULL;
+    for (node *each = parts ? ravel_json_first(l->doc, parts) : NULL; each; each = ravel_json_next(l->doc, each))
+        if (has_type(l, each, list, type)) return 1;
+    return 0;
+}
+
+/* Whether tokens are of characters, with U+2581 for spaces. */
+static int is_spaced(const loading *l, node *root) {
+    node *normalizer = member(l, root, "normalizer"), *pre = member(l, root, "pre_tokenizer");
+    if (has_type(l, pre, "pretokenizers", "ByteLevel")) return 0;
+    return has_type(l, pre, "pretokenizers", "Metaspace") || has_type(l, normalizer, "normalizers", "Prepend") ||
+           has_type(l, normalizer, "normalizers", "Replace");
+}
+
 static ravel_status load(const loading *l) {
     node *root = ravel_json_root(l->doc), *added = member(l, root, "added_tokens");
     int byte_level = 0;
     if (root->kind != RAVEL_JSON_OBJECT || !member(l, root, "model"))
         return wrong(l, "this is no tokenizer.json: there is no \"model\" in it");
+    l->t->vocab.spaced = is_spaced(l, root);
     ravel_status status = read_model(l, member(l, root, "model"), added);
     if (!status) status = read_normalizer(l, member(l, root, "normalizer"));
     if (!status) status = read_added(l, added);
     if (!status) status = read_pre_tokenizer(l, member(l, root, "pre_tokenizer"), &byte_level);
-    if (!status && !byte_level) status = refuse(l, "pre-tokenizer", "without ByteLevel", "byte-level BPE");
+    if (!status && l->t->vocab.spaced && !l->t->split_spaces && !ravel__spaces_inside(&l->t->vocab))
+        l->t->split_spaces = 2;
+    if (!status && !byte_level && !l->t->vocab.spaced)
+        status = refuse(l, "pre-tokenizer", "without ByteLevel", "byte-level BPE");
     if (!status) status = read_post_processor(l, member(l, root, "post_processor"));
     return status ? status : check_decoder(l, member(l, root, "decoder"));
 }
@@ -432,8 +534,10 @@ static ravel_status load(const loading *l) {
 ravel_status ravel__tokenizer_load(ravel_tokenizer *t, const char *json, size_t bytes, ravel_error *err) {
     ravel_json *doc = NULL;
     ravel_status status = ravel_json_parse(json, bytes, t->allocator, &doc, err);
-    loading l = {t, doc, err};
+    ravel__rewritten spaced = {{0}, {0}, 0};
+    loading l = {t, doc, &spaced, err};
     if (!status) status = load(&l);
+    ravel__rewritten_free(&spaced, t->allocator);
     ravel_json_free(doc);
     return status;
 }

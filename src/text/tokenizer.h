@@ -11,7 +11,7 @@
 
 #include <ravel/tokenizer.h>
 
-#include "base/memory.h"
+#include "base/buffer.h"
 #include "text/regex.h"
 
 enum { RAVEL__NO_ID = -1, RAVEL__ID_LIMIT = 1 << 24 };
@@ -31,6 +31,7 @@ typedef struct ravel__vocab {
     int32_t size;
     uint32_t *slots;
     uint32_t mask;
+    int spaced; /* tokens are of characters: "\u2581" stands for a space, "<0x0A>" for a byte */
     char *pool; /* texts with a NUL, and their bytes */
     size_t used, room;
 } ravel__vocab;
@@ -66,7 +67,9 @@ typedef struct ravel__pair {
 typedef struct ravel__bpe {
     ravel__pair *pairs; /* open addressing, `mask` + 1 slots */
     uint64_t mask;
-    int32_t byte_ids[256]; /* RAVEL__NO_ID: the byte is in no token */
+    int by_character;      /* symbols are characters, not bytes */
+    int32_t byte_ids[256]; /* RAVEL__NO_ID: the byte is in no token; by character: of the characters below 128 */
+    int32_t fallback[256]; /* "<0x0A>": stands for a byte of a character in no token; RAVEL__NO_ID: there is none */
     int32_t unknown;       /* stands for bytes in no token; RAVEL__NO_ID: they are dropped */
     int fuse_unknown;      /* one for a run of them */
     int whole_words;       /* a word that is a token is that token, without merges ("ignore_merges") */
@@ -142,6 +145,47 @@ ravel_status ravel__cut_words(const ravel__cutter *cutter, int step, const char 
 
 enum { RAVEL__SPECIALS = 7 };
 
+/* ---- spaces as characters (spaces.c) --------------------------------------------------------------------- */
+
+/* What goes before a piece of text. */
+typedef enum ravel__prepend {
+    RAVEL__PREPEND_NEVER,
+    RAVEL__PREPEND_ALWAYS,  /* "\u2581", as a normalizer's Prepend */
+    RAVEL__PREPEND_MISSING, /* if the piece does not begin with one */
+    RAVEL__PREPEND_FIRST    /* likewise, at the start of the whole text alone */
+} ravel__prepend;
+
+/* One rewriting: spaces become "\u2581". */
+typedef struct ravel__spacing {
+    int prepend, replace; /* ravel__prepend; 0: spaces stay */
+} ravel__spacing;
+
+#define RAVEL__SPACE "\xe2\x96\x81"
+
+/* A text that was rewritten, and where each of its bytes comes from. */
+typedef struct ravel__rewritten {
+    ravel__buffer text, origins; /* char, uint32_t */
+    size_t bytes;
+} ravel__rewritten;
+
+/* origins: of the bytes of `text`, NULL: their own; `is_start`: the piece begins the whole text. */
+ravel_status ravel__spaces_write(ravel__rewritten *out, const ravel__spacing *spacing, const char *text, size_t bytes,
+                                 const uint32_t *origins, int is_start, const ravel_allocator *allocator,
+                                 ravel_error *err);
+/* The bytes of the first word of text[bytes]: up to the next "\u2581". `runs`: one that follows another does not begin a
+ * word. */
+size_t ravel__spaces_word(const char *text, size_t bytes, int runs);
+/* Whether a token has "\u2581" after another character: then words cannot be cut before it. */
+int ravel__spaces_inside(const ravel__vocab *vocab);
+void ravel__rewritten_free(ravel__rewritten *out, const ravel_allocator *allocator);
+
+/* How a text of tokens begins when it is decoded. */
+typedef enum ravel__strip {
+    RAVEL__STRIP_NOTHING,
+    RAVEL__STRIP_SPACE, /* one space goes */
+    RAVEL__STRIP_TOKEN  /* all spaces of the first token go */
+} ravel__strip;
+
 /* ---- all of it ------------------------------------------------------------------------------------------ */
 
 struct ravel_tokenizer {
@@ -153,7 +197,10 @@ struct ravel_tokenizer {
     ravel__step steps[RAVEL__STEPS];
     int step_count;
     int nfc;
-    int prefix_space;         /* a space goes before a text that does not begin with one */
+    int prefix_space;                 /* a space goes before a text that does not begin with one */
+    ravel__spacing normal, metaspace; /* by the normalizer, by the pre-tokenizer */
+    int split_spaces; /* of character tokenizers, where words begin: 0 nowhere, 1 at each \u2581, 2 at each run of it */
+    int strip;        /* ravel__strip */
     int32_t *prefix, *suffix; /* the template's tokens */
     int32_t prefix_count, suffix_count;
     int32_t bos, eos, pad;

@@ -56,6 +56,31 @@ static char *take(ravel__vocab *vocab, size_t bytes) {
     return at;
 }
 
+static int hex(char c) {
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+/* "<0x0A>" is a byte; 0: it is none. */
+static int is_byte_token(const ravel__token *token, char *byte) {
+    const char *t = token->text;
+    if (token->text_bytes != 6 || memcmp(t, "<0x", 3) != 0 || t[5] != '>' || hex(t[3]) < 0 || hex(t[4]) < 0) return 0;
+    *byte = (char)(hex(t[3]) * 16 + hex(t[4]));
+    return 1;
+}
+
+/* The bytes of a token of characters: spaces for "\u2581". */
+static void spell_spaced(ravel__vocab *vocab, ravel__token *token) {
+    char *bytes = take(vocab, token->text_bytes);
+    size_t count = is_byte_token(token, bytes);
+    for (size_t at = 0; !count && at < token->text_bytes;) {
+        int space = token->text_bytes - at >= 3 && memcmp(token->text + at, RAVEL__SPACE, 3) == 0;
+        bytes[token->byte_count++] = space ? ' ' : token->text[at];
+        at += space ? 3 : 1;
+    }
+    token->bytes = bytes;
+    if (count) token->byte_count = 1;
+}
+
 /* The bytes of a token: through the alphabet where all its characters are of it, else its text as it is. */
 static void spell(ravel__vocab *vocab, ravel__token *token) {
     char *bytes = take(vocab, token->text_bytes);
@@ -81,7 +106,10 @@ ravel_status ravel__vocab_add(ravel__vocab *vocab, const char *text, size_t byte
     token->text = copy;
     token->text_bytes = (uint32_t)bytes;
     *slot = (uint32_t)id + 1;
-    spell(vocab, token);
+    if (vocab->spaced)
+        spell_spaced(vocab, token);
+    else
+        spell(vocab, token);
     return RAVEL_OK;
 }
 

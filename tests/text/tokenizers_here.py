@@ -70,6 +70,43 @@ def train(texts, pre, special=(), added=(), norm=None, bos=None, alphabet=True, 
     return made
 
 
+SPACE = "\u2581"
+FALLBACK = [f"<0x{b:02X}>" for b in range(256)]
+TO_SPACES = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+
+
+def of_characters(texts, norm=None, pre=None, decoder=None, train_by=None, size=2000, special=("<unk>", "<s>", "</s>"), **model):
+    """BPE of characters with U+2581 for spaces, as Llama 2, Mistral and Gemma have it."""
+    made = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, **model))
+    made.normalizer = normalizers.Replace(" ", SPACE)
+    made.pre_tokenizer = train_by or pre_tokenizers.Split(SPACE, "merged_with_next")
+    fallback = FALLBACK if model.get("byte_fallback") else []
+    made.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=size + len(fallback), special_tokens=[*special, *fallback],
+                                                        show_progress=False, limit_alphabet=400))
+    data = json.loads(made.to_str())
+    data["added_tokens"] = [t for t in data["added_tokens"] if not t["content"].startswith("<0x")]
+    made = Tokenizer.from_str(json.dumps(data))
+    made.normalizer, made.pre_tokenizer = norm, pre
+    made.decoder = decoder or decoders.Sequence(TO_SPACES)
+    made.post_processor = processors.TemplateProcessing(single="<s> $A", pair="<s> $A <s> $B",
+                                                        special_tokens=[("<s>", made.token_to_id("<s>"))])
+    return made
+
+
+def character_kinds(texts):
+    prepend, replace = normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)
+    strip = decoders.Sequence([*TO_SPACES, decoders.Strip(" ", 1, 0)])
+    runs = pre_tokenizers.Split(Regex(f"{SPACE}+"), "isolated")
+    return {
+        "llama2": of_characters(texts, normalizers.Sequence([prepend, replace]), None, strip, byte_fallback=True),
+        "gemma": of_characters(texts, replace, pre_tokenizers.Split(" ", "merged_with_previous"), train_by=runs, byte_fallback=True),
+        "mistral": of_characters(texts, None, pre_tokenizers.Metaspace(SPACE, "first", False), strip, byte_fallback=True),
+        "metaspace": of_characters(texts, None, pre_tokenizers.Metaspace(SPACE, "always", True), decoders.Metaspace(SPACE, "always")),
+        "inside": of_characters(texts, normalizers.Sequence([prepend, replace]), None, strip,
+                                train_by=pre_tokenizers.Split(Regex(r"[.\n]"), "isolated"), byte_fallback=True),
+    }
+
+
 def trained():
     texts, pieces = corpus(), pre_tokenizers
     byte = pieces.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -94,6 +131,7 @@ def trained():
         "whole": train(texts, byte, size=1000),
         "unknown": train(texts, pieces.ByteLevel(add_prefix_space=False), ["<unk>"], alphabet=False, size=800,
                          unk_token="<unk>", fuse_unk=True),
+        **character_kinds(texts),
         "dropped": train(texts, pieces.ByteLevel(add_prefix_space=False), alphabet=False, size=800),
     }
 

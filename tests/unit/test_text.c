@@ -436,3 +436,37 @@ TEST(text_a_missing_folder_is_an_io_error) {
     CHECK_EQ(ravel_tokenizer_open("no/such/folder", NULL, &t, &err), RAVEL_E_IO);
     CHECK_HAS(err.message, "no/such/folder");
 }
+
+/* ---- tokenizers of characters --------------------------------------------------------------------------- */
+
+#define SPACE "\342\226\201" /* U+2581 */
+
+TEST(text_characters_with_byte_fallback) {
+    static const char json[] =
+        "{\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"" SPACE "\"},"
+        "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"" SPACE "\"}]},"
+        "\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"" SPACE "\"},"
+        "\"content\":\" \"},{\"type\":\"ByteFallback\"},{\"type\":\"Fuse\"},{\"type\":\"Strip\",\"content\":\" \",\"start\":1,"
+        "\"stop\":0}]},\"model\":{\"type\":\"BPE\",\"byte_fallback\":true,\"unk_token\":\"<unk>\",\"vocab\":{\"<unk>\":0,"
+        "\"<0xC3>\":1,\"<0xA9>\":2,\"" SPACE "\":3,\"a\":4,\"b\":5,\"ab\":6,\"" SPACE "a\":7},"
+        "\"merges\":[\"" SPACE " a\",\"a b\"]}}";
+    static const int32_t want[] = {7, 7, 5, 3, 1, 2, 0, 6};
+    static const uint32_t begins[] = {0, 1, 3, 4, 5, 6, 7, 10};
+    ravel_tokenizer *t = NULL;
+    ravel_encoder *e = NULL;
+    const ravel_encoding *got;
+    ravel_error err = RAVEL_ERROR_INIT;
+    char text[64];
+    CHECK_OK(ravel_tokenizer_parse(json, sizeof json - 1, NULL, 0, NULL, &t, &err), &err);
+    CHECK_OK(ravel_encoder_create(t, NULL, &e, &err), &err);
+    CHECK_OK(ravel_encoder_encode(e, "a ab \303\251\342\202\254ab", 12, 0, &got, &err), &err);
+    CHECK_EQ(got->count, 8);
+    for (int64_t i = 0; i < got->count && i < 8; i++) {
+        CHECK_EQ(got->ids[i], want[i]);
+        CHECK_EQ(got->begins[i], begins[i]);
+    }
+    CHECK_EQ(ravel_tokenizer_decode(t, want, 6, 0, text, sizeof text), 7);
+    CHECK_STR(text, "a ab \303\251");
+    ravel_encoder_free(e);
+    ravel_tokenizer_free(t);
+}
