@@ -55,7 +55,10 @@ static const cli_options *find(const cli_options *sets, int count, const char *n
 
 static ravel_status unknown(const cli_options *sets, int set_count, const char *name, ravel_error *err) {
     const char *names[512] = {0};
+    char answer[300];
     size_t count = 0;
+    if (cli_word_answer(name, answer, sizeof answer))
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "there is no option --%s; %s", name, answer);
     for (int i = 0; i < set_count; i++)
         for (const ravel_option *row = sets[i].table; row->name && count < 512; row++) names[count++] = row->name;
     const char *near = ravel_suggest(name, names, count);

@@ -25,6 +25,7 @@ int cli_refit(int argc, char **argv);
 int cli_report(int argc, char **argv);
 int cli_tokenize(int argc, char **argv);
 int cli_train(int argc, char **argv);
+int cli_words(int argc, char **argv);
 
 /* ---- arguments ------------------------------------------------------------------------------------------ */
 
@@ -51,6 +52,9 @@ ravel_option_table cli_without(ravel_option_table from, const char *names, ravel
 void cli_print_options(const cli_options *sets, int set_count);
 /* Whether --help or -h is among the arguments. */
 int cli_wants_help(int argc, char **argv);
+
+/* What an option of another system (micro_token_budget, however it is written) is here, as half a sentence; 0: not known. */
+int cli_word_answer(const char *name, char *text, size_t bytes);
 
 /* Control characters and invalid UTF-8 become '?': sentences quote bytes of files, which must not reach a terminal
  * unfiltered. Lists stay: a newline before two spaces. */

@@ -15,6 +15,7 @@ static const cli_command commands[] = {
     {"report", "look at a run: a summary, or a page with all its curves; compare runs", cli_report},
     {"tokenize", "text to the token ids of a model folder, and back; how long texts and rows are", cli_tokenize},
     {"train", "train a model: sft (data or tasks), dpo (pairs), grpo (reinforcement learning)", cli_train},
+    {"words", "what an option of another system (verl, TRL, Megatron, ...) is called here", cli_words},
 };
 enum { COMMANDS = sizeof commands / sizeof *commands };
 

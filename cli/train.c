@@ -432,6 +432,12 @@ int cli_train(int argc, char **argv) {
         return CLI_OK;
     }
     ravel_error err = RAVEL_ERROR_INIT;
+    char name[80], answer[300];
+    (void)snprintf(name, sizeof name, "train-%.60s", argc > 1 ? argv[1] : "");
+    if (cli_word_answer(name, answer, sizeof answer)) {
+        ravel_error_set(&err, RAVEL_E_ARGUMENT, "there is no ravel train %s; %s", argv[1], answer);
+        return cli_usage("train", &err);
+    }
     const char *near = argc > 1 ? ravel_suggest(argv[1], kinds, TRAIN_KINDS) : NULL;
     ravel_error_set(&err, RAVEL_E_ARGUMENT, "say what to train: ravel train sft, dpo or grpo%s%s%s",
                     near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
