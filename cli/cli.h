@@ -53,7 +53,7 @@ void cli_print_options(const cli_options *sets, int set_count);
 /* Whether --help or -h is among the arguments. */
 int cli_wants_help(int argc, char **argv);
 
-/* What an option of another system (micro_token_budget, however it is written) is here, as half a sentence; 0: not known. */
+/* What an option of another system, however it is written, is here, as half a sentence; 0: not known. */
 int cli_word_answer(const char *name, char *text, size_t bytes);
 
 /* Control characters and invalid UTF-8 become '?': sentences quote bytes of files, which must not reach a terminal

@@ -119,7 +119,7 @@ static const word words[] = {
 };
 enum { WORDS = sizeof words / sizeof *words };
 
-/* Whether one of the names in `list` is `name`, however it is written: micro_token_budget, MICRO-TOKEN-BUDGET. */
+/* Whether one of the names in `list` is `name`, with - or _, in any case. */
 static int is_among(const char *list, const char *name) {
     while (*list) {
         size_t length = strcspn(list, " "), i = 0;
