@@ -207,7 +207,7 @@ static ravel_micro_batch micro_at(const ravel_feed *feed, const ravel__prepared 
                                .weights = thd->fields[feed->fields.weights],
                                .offsets = slot->micros[s].offsets,
                                .lengths = slot->meta.lengths + first,
-                               .shared = slot->prefixes ? slot->prefixes + first : NULL,
+                               .shared = slot->prefixes && thd->samples_count ? slot->prefixes + first : NULL,
                                .ids = slot->meta.ids + first,
                                .parts = slot->meta.parts + first,
                                .loss_tokens = slot->meta.loss_tokens + first,
