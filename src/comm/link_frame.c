@@ -98,7 +98,8 @@ static const char *misplaced(const uint8_t *bytes, const ravel__mac_key *key, ui
     int16_t away = (int16_t)(uint16_t)((ravel__read32(bytes + 8) >> 16) - (uint32_t)number);
     if (away == 0 || ravel__read64(bytes) != tag_of(bytes, key, number + (uint64_t)(int64_t)away))
         return "a frame that was changed on the way, or was made by somebody else";
-    return away < 0 ? "a frame that came before (it was repeated on the way)" : "a frame too early (one was lost or moved on the way)";
+    return away < 0 ? "a frame that came before (it was repeated on the way)"
+                    : "a frame too early (one was lost or moved on the way)";
 }
 
 const char *ravel__frame_read(const uint8_t bytes[RAVEL__HEAD_BYTES], const ravel__mac_key *key, uint64_t number,

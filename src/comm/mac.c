@@ -59,7 +59,8 @@ uint64_t ravel__siphash(const uint64_t key[2], const void *text, size_t bytes) {
 /* ---- keys ------------------------------------------------------------------------------------------------ */
 
 void ravel__mac_key_make(ravel__mac_key *key, const uint8_t secret[RAVEL__MAC_SECRET]) {
-    const uint64_t words[2] = {load64(secret), load64(secret + 8)}, rest[2] = {load64(secret + 16), load64(secret + 24)};
+    const uint64_t words[2] = {load64(secret), load64(secret + 8)},
+                   rest[2] = {load64(secret + 16), load64(secret + 24)};
     enum { KEYS = sizeof key->words / sizeof *key->words };
     _Static_assert(KEYS % 2 == 0, "two words at a time");
     for (uint32_t i = 0; i < KEYS; i += 2) {
@@ -69,7 +70,10 @@ void ravel__mac_key_make(ravel__mac_key *key, const uint8_t secret[RAVEL__MAC_SE
         key->words[i + 1] = (uint32_t)(two >> 32);
     }
     uint64_t *const others[] = {key->points, key->points + 1, key->text, key->text + 1, key->body, key->body + 1};
-    for (uint8_t i = 0; i < sizeof others / sizeof *others; i++) *others[i] = ravel__siphash(rest, &i, sizeof i);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        const uint8_t text[1] = {(uint8_t)i};
+        *others[i] = ravel__siphash(rest, text, sizeof text);
+    }
     for (int i = 0; i < 2; i++) key->points[i] &= ((uint64_t)1 << (POLY_BITS - 1)) - 1;
 }
 

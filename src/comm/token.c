@@ -133,9 +133,10 @@ ravel_status ravel__token_user(char token[RAVEL__TOKEN_MOST], ravel_error *err) 
     char path[RAVEL__TOKEN_PATH] = "";
     for (int i = 0; i < 2; i++)
         if (place_of(i, path) && find_in(path, token)) return RAVEL_OK;
-    return ravel_error_set(err, RAVEL_E_IO,
-                           "there is no token, and none can be kept for this user (\"%.200s/token\" must be a file of mode "
-                           "0600 in a folder of mode 0700, both of this user: %s); give all sides the same RAVEL_TOKEN, or "
-                           "RAVEL_TOKEN=none to let every process of this machine connect",
-                           path, strerror(errno));
+    return ravel_error_set(
+        err, RAVEL_E_IO,
+        "there is no token, and none can be kept for this user (\"%.200s/token\" must be a file of mode "
+        "0600 in a folder of mode 0700, both of this user: %s); give all sides the same RAVEL_TOKEN, or "
+        "RAVEL_TOKEN=none to let every process of this machine connect",
+        path, strerror(errno));
 }

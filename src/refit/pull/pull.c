@@ -70,7 +70,7 @@ static ravel_status take_options(ravel_puller *p, const ravel_pull_options *from
     o->allocator = allocator;
     if (status == RAVEL_OK) status = ravel_options_check(table, o, err);
     p->threads = o->threads > 0 ? o->threads : ravel__team_default(8);
-    char token[RAVEL__TOKEN_MOST];
+    char token[RAVEL__TOKEN_MOST] = "";
     if (status == RAVEL_OK) status = ravel__token_find(o->token, NULL, token, err);
     if (status != RAVEL_OK || !token[0]) return status;
     p->token = copy_text(p, token);
