@@ -44,7 +44,7 @@ if RAVEL_MAKE_FLAGS="-j2 ASSERT= OPT=-O1 DEBUGINFO= NO_CUDA=1" timeout 3600 "$ve
 fi
 timeout 600 "$venv/bin/pip" install --quiet --no-compile --disable-pip-version-check mpi4py >"$build/mpi4py.log" 2>&1 ||
     echo "  mpi4py could not be installed from PyPI"
-timeout 600 "$venv/bin/pip" install --quiet --no-compile --disable-pip-version-check mypy 'numpy>=2' >"$build/mypy.log" 2>&1 ||
-    echo "  mypy and numpy 2 could not be installed from PyPI: types are not checked"
+timeout 600 "$venv/bin/pip" install --quiet --no-compile --disable-pip-version-check mypy 'numpy>=2.3' >"$build/mypy.log" 2>&1 ||
+    echo "  mypy and numpy 2.3 could not be installed from PyPI: types are not checked"
 RAVEL_TEST_INSTALLED=1 tests "the wheel, in a fresh virtual environment" "$venv/bin/python" "${RAVEL_SEED_OF_DAY:-${RAVEL_SEED:-$(date -u +%Y%m%d)}}"
 finish
