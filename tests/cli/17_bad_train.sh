@@ -79,7 +79,7 @@ s 2 "steps is -1" --steps -1
 s 2 '"1.5" is not a whole number' --steps 1.5
 s 2 "batch is 0" --batch 0
 s 2 "level is 13" --level 13
-s 2 "budget is 0" --budget 0
+s 2 "give --budget" --budget 0
 s 1 "a bin holds 8" --budget 8 --hidden 32
 s 2 "lr is 11" --lr 11
 s 2 'lr: "nan" is not a number' --lr nan
@@ -141,10 +141,10 @@ wrong 1 "is not a regular file" train sft --data /dev/null --quiet --run "$T/ref
 wrong 2 "it must be one of lognormal" train sft --mock '{"type":"normal"}' --quiet --run "$T/refused"
 
 # ---- dpo ----
-o() { code=$1 words=$2 text=$3; shift 3; printf '%s\n' "$text" >"$T/pairs.jsonl"; wrong "$code" "$words" train dpo --data "$T/pairs.jsonl" --quiet --run "$T/refused" "$@"; }
+o() { code=$1 words=$2 text=$3; shift 3; printf '%s\n' "$text" >"$T/pairs.jsonl"; wrong "$code" "$words" train dpo --data "$T/pairs.jsonl" --hidden 64 --quiet --run "$T/refused" "$@"; }
 wrong 2 'give --data FILE.jsonl with "chosen"' train dpo
 wrong 2 "there is no option --task" train dpo --task sort
-wrong 1 "/none: cannot open it" train dpo --data /none --quiet --run "$T/refused"
+wrong 1 "/none: cannot open it" train dpo --data /none --hidden 64 --quiet --run "$T/refused"
 o 2 "beta is 0; it must be from 1e-06 to 1000" "$pair" --beta 0
 o 2 'beta: "x" is not a number' "$pair" --beta x
 o 2 "--aggregation and --norm do not apply" "$pair" --norm 3

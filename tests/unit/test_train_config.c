@@ -110,9 +110,10 @@ TEST(train_config_refuses_what_does_not_go_together) {
         {TRAIN_SFT, "{\"data\": \"x\", \"eval-every\": 2}", "--eval-every needs something to evaluate"},
         {TRAIN_SFT, "{\"data\": \"x\", \"keep-best\": true}", "--keep-best needs something to evaluate"},
         {TRAIN_SFT, "{\"data\": \"x\", \"keep-best\": true, \"eval-share\": 0.1}", NULL},
-        {TRAIN_DPO, "{\"data\": \"x\"}", NULL},
-        {TRAIN_DPO, "{\"kind\": \"dpo\", \"data\": \"x\", \"level\": 2}", NULL}, /* of an older run */
-        {TRAIN_DPO, "{\"data\": \"x\", \"eval-every\": 2}", "give --eval-share too"},
+        {TRAIN_DPO, "{\"data\": \"x\"}", "dpo improves a model: give --model"},
+        {TRAIN_DPO, "{\"data\": \"x\", \"model\": \"m\"}", NULL},
+        {TRAIN_DPO, "{\"kind\": \"dpo\", \"data\": \"x\", \"hidden\": 64, \"level\": 2}", NULL}, /* of an older run */
+        {TRAIN_DPO, "{\"data\": \"x\", \"hidden\": 64, \"eval-every\": 2}", "give --eval-share too"},
         {TRAIN_GRPO, "{\"keep-best\": true}", NULL},
         {TRAIN_GRPO, "{\"keep-best\": true, \"eval-prompts\": 0}", "give --eval-prompts too"},
         {TRAIN_GRPO, "{}", NULL},

@@ -203,6 +203,10 @@ static ravel_status check_sft(const train_config *c, ravel_error *err) {
 }
 
 static ravel_status check_dpo(const train_config *c, ravel_error *err) {
+    if (c->source.data && !c->model.model && !c->model.shape && !first_given(c, "hidden", "init-seed"))
+        return ravel_error_set(
+            err, RAVEL_E_ARGUMENT,
+            "dpo improves a model: give --model FOLDER (or --shape or --hidden for new, random weights)");
     if (!c->source.data || c->source.mock || c->sft.task)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "give --data FILE.jsonl with \"chosen\" and \"rejected\"");
     if (c->learn.aggregation != RAVEL_TOKEN_MEAN || c->learn.norm > 0)

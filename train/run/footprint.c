@@ -105,6 +105,7 @@ int64_t train_machine_disk(const char *folder) {
         }
         *slash = '\0';
     }
+    if (info.f_blocks == 0) return INT64_MAX; /* no disk: /proc and the like */
     return (int64_t)info.f_bavail * (int64_t)info.f_frsize;
 }
 

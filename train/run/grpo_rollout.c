@@ -52,11 +52,12 @@ static ravel_status receive_answers(train__grpo *g, int64_t batch, train_rollout
 /* Fails on all ranks if too many answers of the batch could not be scored. */
 static ravel_status check_dropped(train__grpo *g, int64_t kept, int64_t dropped, int plain, const ravel_error *why,
                                   ravel_error *err) {
-    int64_t counts[] = {kept, dropped};
+    int64_t counts[] = {kept, dropped}, total;
     TRAIN_ASSERT(g->leaders && kept >= 0 && dropped >= 0);
     ravel_status status = ravel_comm_allreduce(g->leaders, counts, counts, 2, RAVEL_I64, RAVEL_SUM, err);
     if (status) return status;
-    double all = (double)(counts[0] + counts[1]), share = all > 0 ? (double)counts[1] / all : 0;
+    total = counts[0] + counts[1];
+    double all = (double)total, share = all > 0 ? (double)counts[1] / all : 0;
     if (all > 0 && g->rank == 0 && !plain)
         (void)ravel_metrics_add(g->run.metrics, RAVEL_METRIC_REWARD_DROPPED, share, all);
     if (!plain) g->scored += counts[0], g->dropped += counts[1];
@@ -64,9 +65,9 @@ static ravel_status check_dropped(train__grpo *g, int64_t kept, int64_t dropped,
     if (dropped > 0 && counts[0] == 0)
         status = ravel_error_set(err, RAVEL_E_CALLBACK, "no answer could be scored: %s", why->message);
     if (dropped > 0 && counts[0] > 0)
-        status = ravel_error_set(
-            err, RAVEL_E_CALLBACK, "%lld of %lld answers could not be scored (--max-dropped %g): %s",
-            (long long)counts[1], (long long)(counts[0] + counts[1]), g->config->grpo.max_dropped, why->message);
+        status =
+            ravel_error_set(err, RAVEL_E_CALLBACK, "%lld of %lld answers could not be scored (--max-dropped %g): %s",
+                            (long long)counts[1], (long long)total, g->config->grpo.max_dropped, why->message);
     return ravel_agree(g->leaders, status, err);
 }
 

@@ -66,6 +66,13 @@ static ravel_status join_pair(const pairs *p, worker *w, int64_t row, const rave
     int64_t from = r->offsets[0], count = r->offsets[2] - from;
     int32_t chosen = (int32_t)(r->offsets[1] - from);
     TRAIN_ASSERT(chosen >= 1 && chosen < count); /* both answers have tokens */
+    const int32_t *tokens = (const int32_t *)r->fields[0].data + from;
+    if (2 * (int64_t)chosen == count && memcmp(tokens, tokens + chosen, (size_t)chosen * sizeof *tokens) == 0) {
+        char where[256];
+        (void)ravel_source_where(p->inner, row, where, sizeof where);
+        return ravel_error_set(err, RAVEL_E_DATA, "%s: chosen and rejected are the same: there is nothing to prefer",
+                               where);
+    }
     uint8_t *mask = train__grown(NULL, w->mask, &w->room, 0, count, sizeof *mask);
     if (!mask) return train__no_memory(err, (size_t)count, "a pair");
     w->mask = mask;

@@ -6,6 +6,7 @@
 #include "train/run/cost.h"
 #include "train/run/dpo.h"
 #include "train/run/footprint.h"
+#include "train/run/log.h"
 #include "train/run/timeline.h"
 #include "train/kernels/host.h"
 #include "train/rl/prompts.h"
@@ -281,6 +282,20 @@ static ravel_status one_step(sft *s, ravel_error *err) {
     return status;
 }
 
+/* What is easily forgotten: --model, and how long its sequences may be. */
+static void warn_of_model(const sft *s, const ravel_shape *shape, int64_t longest) {
+    const train_model_choice *m = &s->config->model;
+    if (s->config->source.data && !m->model && !m->shape)
+        train_log(s->run.hooks.logger, RAVEL_LOG_WARN,
+                  "there is no --model: a new byte model with random weights is trained");
+    if (shape->max_positions > 0 && longest > shape->max_positions)
+        train_log(
+            s->run.hooks.logger, RAVEL_LOG_WARN,
+            "samples have up to %lld tokens, and the model is made for %lld (max_position_embeddings): --truncate %lld "
+            "cuts them",
+            (long long)longest, (long long)shape->max_positions, (long long)shape->max_positions);
+}
+
 /* Every row is read once before anything is made; tasks have nothing to check. */
 static ravel_status check_data(sft *s, const ravel_shape *shape, const ravel_mesh_layout *layout, ravel_error *err) {
     const train_config *c = s->config;
@@ -298,6 +313,7 @@ static ravel_status check_data(sft *s, const ravel_shape *shape, const ravel_mes
     if (!status) status = train_data_check(&rules, s->run.comm, &hooks->progress, hooks->logger, &found, err);
     if (status || found.tokens == 0) return status;
     s->scored = (double)found.loss_tokens / (double)found.tokens;
+    if (ravel_comm_rank(s->run.comm) == 0) warn_of_model(s, shape, found.longest);
     return train_config_set_budget(s->config, found.longest, err);
 }
 
