@@ -180,11 +180,11 @@ RAVEL_API ravel_status ravel_puller_create(ravel_comm *comm, const char *address
  * that failed is returned once, as its status, on every rank; then the state goes on from IDLE or NEWER. Losing the trainers
  * is no failure: the state stays IDLE until they are back. */
 RAVEL_API ravel_status ravel_puller_poll(ravel_puller *puller, int32_t *state, ravel_error *err);
-/* Collective. Begins to pull `version`, or the newest where it is 0, in the background. E_STATE: something is being staged,
+/* Collective. Begins to pull `version`, or the newest if it is 0, in the background. E_STATE: something is being staged,
  * nothing newer is published, the version is not kept, or the set to be written is pinned. */
 RAVEL_API ravel_status ravel_puller_stage(ravel_puller *puller, int64_t version, ravel_error *err);
 /* Collective. Polls until READY, or `seconds` have passed (E_TIMEOUT; staging goes on); INFINITY: until READY. Stages the
- * newest where nothing is staged. */
+ * newest if nothing is staged. */
 RAVEL_API ravel_status ravel_puller_wait(ravel_puller *puller, double seconds, ravel_error *err);
 
 /* The report of a commit. */

@@ -66,7 +66,7 @@ extern "C" {
 
 typedef struct ravel_refit ravel_refit;
 
-/* Which weights. Two identities are equal only where the bytes are: a version that was trained again after a rollback
+/* Which weights. Two identities are equal only if the bytes are: a version that was trained again after a rollback
  * has the same number and another nonce. */
 typedef struct ravel_refit_identity {
     int64_t version; /* given by the trainers, above 0; 0: no weights yet */
@@ -96,11 +96,11 @@ typedef struct ravel_refit_tensor {
     int64_t dims[RAVEL_REFIT_DIMS];    /* of the whole tensor, all ranks together */
     int32_t parts[RAVEL_REFIT_DIMS];   /* number of parts of each dimension (0: 1) ... */
     int32_t index[RAVEL_REFIT_DIMS];   /* ... of which this rank has this one */
-    int64_t start[RAVEL_REFIT_DIMS];   /* or, where extent[0] > 0: exactly the box start .. start+extent */
+    int64_t start[RAVEL_REFIT_DIMS];   /* or, if extent[0] > 0: exactly the box start .. start+extent */
     int64_t extent[RAVEL_REFIT_DIMS];  /* (padded vocabularies, odd cuts) */
     int64_t strides[RAVEL_REFIT_DIMS]; /* of the piece in memory, in elements; all 0: row-major without holes */
-    void *data;  /* the piece; a source is only read. NULL where a callback provides or takes it */
-    void *spare; /* sinks: the second set, of the same strides; NULL: the session allocates it */
+    void *data;                        /* the piece; a source is only read. NULL if a callback provides or takes it */
+    void *spare;                       /* sinks: the second set, of the same strides; NULL: the session allocates it */
     /* Where data and spare are, and what iterate returns; all zero: host memory. All tensors of a source, or of a sink, are
      * in host memory or on one device. A device's stream orders: the tensors are read and written after what is in it
      * when ravel_refit_update, ravel_publisher_publish, ravel_puller_stage or _commit is called, and everything is done
@@ -140,7 +140,7 @@ typedef struct ravel_refit_rule {
 
 /* Rules of well-known frameworks for a model, to Hugging Face names: "vllm", "sglang", "megatron", "fsdp2", "hf" (the last two
  * keep Hugging Face's names and only drop wrappers' prefixes). fp8 block scales (weight_scale_inv) are fused like their
- * weights. With "+tied" behind the name ("megatron+tied") an output layer is the embedding: where a rank lists both, a
+ * weights. With "+tied" after the name ("megatron+tied") an output layer is the embedding: if a rank lists both, a
  * source sends one of them, and a sink gets it once and loads it into both. Writes at most `most` rules and returns how
  * many there are; 0: no such set. `heads` and `kv_heads` of the model, `experts` 0 for dense ones. The strings are static. */
 RAVEL_API int64_t ravel_refit_rules_named(const char *set, int64_t heads, int64_t kv_heads, int64_t experts,
@@ -228,11 +228,12 @@ typedef struct ravel_refit_options {
     int32_t num_buffers;  /* N, 1 .. 16; 0: RAVEL_REFIT_NUM_BUFFERS, else 2 */
     int32_t cast;         /* ravel_refit_cast */
     int64_t buffer_bytes; /* B, from 4 KiB; 0: RAVEL_REFIT_BUFFER_BYTES, else from memory_ratio */
-    double memory_ratio;  /* share that the N buffers take together of the memory that they are in (this machine's, or the
+    double
+        memory_ratio; /* share that the N buffers take together of the memory that they are in (this machine's, or the
                              GPU's over NCCL); 0: RAVEL_REFIT_BUFFER_MEMORY_RATIO, else at most 0.02, and what is best
                              for the transport: 1 to 4 MiB per buffer, over TCP 1 MiB, over NCCL up to 64 MiB */
-    int32_t stage;        /* ravel_refit_stage, of sinks without callbacks; each rank its own */
-    int32_t delta;        /* send only blocks that changed since the version before */
+    int32_t stage;    /* ravel_refit_stage, of sinks without callbacks; each rank its own */
+    int32_t delta;    /* send only blocks that changed since the version before */
     int64_t delta_block;  /* bytes of a block; 0: 256 KiB, more for models beyond 8 GiB per stream */
     double timeout;       /* seconds without progress; 0: the communicator's */
     int32_t ignore_extra; /* tensors of senders that no receiver wants are left out instead of being a difference */

@@ -159,7 +159,7 @@ ravel_status ravel__directory_add(ravel__directory_builder *b, int32_t sender, c
     if (status == RAVEL_OK && reader.side != RAVEL__SOURCE)
         status = ravel_error_set(err, RAVEL_E_DATA, "a trainer's manifest is not of a source");
     if (status != RAVEL_OK) return status;
-    /* Manifests mostly list the same tensors in the same order, so the next one is looked for behind the last one. */
+    /* Manifests mostly list the same tensors in the same order, so the next one is looked for after the last one. */
     for (int64_t guess = 0, at; (status = ravel__manifest_next(&reader, &e, err)) == RAVEL_OK; guess = at + 1) {
         at = guess < b->count && strcmp(b->tensors[guess].name, e.name) == 0 ? guess
                                                                              : ravel__names_find(&b->names, e.name);

@@ -436,7 +436,7 @@ static int are_tied(const maker *m, const ravel__item *a, const ravel__item *b) 
            memcmp(a->view.box.extent, b->view.box.extent, dims) == 0;
 }
 
-/* A tied item, to be moved behind the others. */
+/* A tied item, to be moved after the others. */
 typedef struct tie {
     struct tie *next;
     ravel__item item;
@@ -454,7 +454,7 @@ static ravel_status set_aside(const maker *m, const ravel__item *item, int64_t t
     return RAVEL_OK;
 }
 
-/* Moves items whose name came before behind the others, and links them. */
+/* Moves items whose name came before to the end, and links them. */
 static ravel_status find_ties(const maker *m) {
     ravel__holding *h = m->holding;
     ravel__names names;

@@ -34,7 +34,7 @@ typedef struct ravel__holding {
 ravel_status ravel__holding_make(const ravel_refit_tensor *tensors, int64_t count, const ravel_refit_rule *rules,
                                  int64_t rule_count, int dense, const char *what, ravel__arena *arena,
                                  ravel__holding *holding, ravel_error *err);
-/* The first tensor of which elements are here but no memory; NULL: none. A piece without elements needs none. */
+/* The first non-empty tensor with NULL data; NULL: none. */
 const ravel_refit_tensor *ravel__holding_without_data(const ravel__holding *holding, const ravel_refit_tensor *tensors);
 void ravel__holding_free(ravel__holding *holding, const ravel_allocator *allocator);
 

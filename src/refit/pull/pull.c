@@ -199,7 +199,9 @@ static void drop(ravel_puller *p, ravel_error *why) {
     ravel__pull_stop(p);
     RAVEL_ASSERT(atomic_load(&p->progress) == RAVEL__PULL_NONE && !p->coordinating);
     if (ravel__stage_abort(&p->stage, &undo) != RAVEL_OK)
-        ravel_error_prefix(why, "%s, so nothing whole is left here; and before that", undo.message);
+        ravel_error_prefix(
+            why, "%s: the old version was not restored, and the weights of this rank are invalid; the first error",
+            undo.message);
 }
 
 /* Ranks reduce their states: the minimum of (broken, none, running, done), and whether rank 0 knows a newer version. */

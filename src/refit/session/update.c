@@ -282,7 +282,9 @@ static ravel_status verdict(ravel_refit *refit, ravel_error *err) {
 static ravel_status give_up(ravel_refit *refit, ravel_status status, ravel_error *err) {
     ravel_error undo = RAVEL_ERROR_INIT;
     if (ravel__stage_abort(&refit->stage, &undo) != RAVEL_OK && err)
-        ravel_error_prefix(err, "%s, so nothing whole is left here; and before that", undo.message);
+        ravel_error_prefix(
+            err, "%s: the old version was not restored, and the weights of this rank are invalid; the first error",
+            undo.message);
     ravel__packer_end(&refit->packer, 0);
     return status;
 }

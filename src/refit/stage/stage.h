@@ -73,7 +73,7 @@ struct ravel__stage {
     ravel__undo_block *log;         /* newest first */
     uint64_t *hashes, *next_hashes; /* [holding->count] of the live and the staged tensors; NULL: no audit */
     _Atomic int32_t pins[2];        /* readers of each set */
-    _Atomic int32_t closed;         /* a commit copies to set 0: who wants to pin it waits */
+    _Atomic int32_t closed;         /* a commit copies to set 0: pin blocks while it is set */
 };
 
 ravel_status ravel__stage_init(ravel__stage *stage, const ravel_refit_sink *sink, const ravel__holding *holding,
