@@ -157,14 +157,10 @@ r 2 "are no multiple of receive-tp 7" --receive-tp 7
 r 2 "buffer-bytes is 1; allowed is" --buffer-bytes 1
 r 2 "num-buffers is 99" --num-buffers 99
 r 2 "it must be one of spare|undo|copy" --stage never
-r 1 "could not be made: No such file" --stage undo --undo-dir /none
-r 2 "it must be one of auto|broadcast|shard" --route air
 r 2 "updates is -1" --updates -1
 r 1 "is a folder, not a file" --to "$T"
 r 1 "cannot write it" --json /none/x
 r 1 "cannot write it" --trace /none/x
-wrong 2 "memory is 1" refit --bench --memory 1
-wrong 2 '--sizes: "x" is not a whole number' refit --bench --sizes 1M,x
 wrong 2 "--publish needs a value" refit --publish
 wrong 2 "is no address; write host:port" refit --publish nowhere:port:5 --memory 16M --updates 1
 wrong 2 "is no address; write host:port" refit --pull nowhere-at-all --memory 16M --updates 1
