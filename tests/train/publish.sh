@@ -237,7 +237,7 @@ for r in 0 1; do
     "$ravel" $sft --steps 1000000 --rendezvous "127.0.0.1:$port" --comm-ranks 2 --comm-rank $r --run "$dir/lost" >"$dir/rank.$r" 2>&1 &
     eval "rank$r=$!"; started="$started $!"
 done
-until_true 1800 '[ -s "$dir/lost/metrics.jsonl" ]'
+until_true 1800 'grep -q train/loss "$dir/lost/metrics.jsonl" 2>/dev/null'
 kill -9 "$rank1"
 reap "$rank1"
 reap "$rank0"
