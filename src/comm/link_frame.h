@@ -18,9 +18,10 @@
  *     In a SHARED frame the body is in shared memory (link_memory.c), and records take its place, one per piece:
  *                0 u32 bytes of the piece  4 u32 low half of its tag
  *
- * Tags are keyed (comm/mac.h) by a secret that the handshake makes for this link and direction, and cover the number of the frame, which
- * counts from 0 and is never used again. So bytes that were changed, lost, repeated, reordered, or taken from another link or direction are
- * detected, whoever did it, unless he knows the token. RAW frames are taken only where nobody can be in between: inside a machine. */
+ * Tags are keyed (comm/mac.h) by a secret that the handshake makes for this link and direction, and cover the number
+ * of the frame, which counts from 0 and is never used again. So bytes that were changed, lost, repeated, reordered,
+ * or taken from another link or direction are detected, whoever did it, unless he knows the token. RAW frames are
+ * taken only where nobody can be in between: inside a machine. */
 #ifndef RAVEL_COMM_LINK_FRAME_H
 #define RAVEL_COMM_LINK_FRAME_H
 
@@ -38,8 +39,8 @@ enum {
 };
 enum { RAVEL__ROLE_CONNECTS = 1, RAVEL__ROLE_ACCEPTS, RAVEL__ROLE_REFUSES };
 enum { RAVEL__TOKEN_NONE, RAVEL__TOKEN_GIVEN, RAVEL__TOKEN_USER, RAVEL__TOKEN_KINDS };
-/* RAW: a message whose body has no tag here, since the receiver verifies its bytes itself; not over TCP. RING: descriptors of shared
- * memory come with it. SHARED and SHARED_RAW: MESSAGE and RAW whose body is there. */
+/* RAW: a message whose body has no tag here, since the receiver verifies its bytes itself; not over TCP. RING:
+ * descriptors of shared memory come with it. SHARED and SHARED_RAW: MESSAGE and RAW whose body is there. */
 enum {
     RAVEL__FRAME_MESSAGE = 1,
     RAVEL__FRAME_HEARTBEAT,

@@ -1,7 +1,8 @@
 /* Links over TLS: the module, the step of the handshake before the link's own, and sockets read and written through it.
  *
- * Only TCP connections are encrypted; a Unix socket does not leave the machine. Peers of which one speaks TLS and the other does not
- * tell each other so, in plain: the first byte of a TLS connection is RAVEL__TLS_FIRST, that of a link's greeting "R". */
+ * Only TCP connections are encrypted; a Unix socket does not leave the machine. Peers of which one speaks TLS and the
+ * other does not tell each other so, in plain: the first byte of a TLS connection is RAVEL__TLS_FIRST, that of a
+ * link's greeting "R". */
 #include "comm/link_state.h"
 
 #include "base/assert.h"

@@ -10,14 +10,14 @@
  *                  digest  NH, two passes of 64 bits over 1,024 bytes: sum of (low + k)(high + k') of all pairs of words; pass 2
  *                          uses the same keys moved by 32 bytes
  *
- * Why a forger fails. NH gives two different chunks the same digest with a chance of 2^-32 per pass, over the choice of keys (Black,
- * Halevi, Krawczyk, Krovetz, Rogaway 1999), and moving the keys makes the passes independent: in the last unit of 32 bytes in which
- * the chunks differ, pass 2 uses keys that pass 1 has used for no difference. So two bodies of one length and c chunks have equal
- * (P1, P2) with a chance of at most 2^-64 + (3c / 2^60)^2: 2^-64 + 2^-91 for 4 MiB, 2^-56 for 1 TiB. These values never
- * leave the ends: the tag is a pseudo-random function of them, of the length and of the number of the frame, and a link uses a
- * number once. A body or frame that the other end did not send, or not with this number, has the right tag with a chance of
- * 2^-64 more, as long as SipHash-2-4 cannot be told from a random function. The first wrong tag ends the link and its keys, so there is one
- * attempt per link.
+ * Why a forger fails. NH gives two different chunks the same digest with a chance of 2^-32 per pass, over the choice
+ * of keys (Black, Halevi, Krawczyk, Krovetz, Rogaway 1999), and moving the keys makes the passes independent: in the
+ * last unit of 32 bytes in which the chunks differ, pass 2 uses keys that pass 1 has used for no difference. So two
+ * bodies of one length and c chunks have equal (P1, P2) with a chance of at most 2^-64 + (3c / 2^60)^2: 2^-64 + 2^-91
+ * for 4 MiB, 2^-56 for 1 TiB. These values never leave the ends: the tag is a pseudo-random function of them, of the
+ * length and of the number of the frame, and a link uses a number once. A body or frame that the other end did not
+ * send, or not with this number, has the right tag with a chance of 2^-64 more, as long as SipHash-2-4 cannot be told
+ * from a random function. The first wrong tag ends the link and its keys, so there is one attempt per link.
  *
  * Nothing here hides what is sent. */
 #ifndef RAVEL_COMM_MAC_H

@@ -1,7 +1,8 @@
 /* The only file that includes OpenSSL: libravel_tls.so.
  *
- * OpenSSL reads and writes the socket through a BIO of ours, since its own would raise SIGPIPE in the caller's process. That rules
- * out kernel TLS, which OpenSSL only uses through its own; it would save one of the two copies of a sent byte, not the cipher. */
+ * OpenSSL reads and writes the socket through a BIO of ours, since its own would raise SIGPIPE in the caller's
+ * process. That rules out kernel TLS, which OpenSSL only uses through its own; it would save one of the two copies of
+ * a sent byte, not the cipher. */
 #include "comm/tls.h"
 
 #include <ravel/base.h>

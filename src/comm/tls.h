@@ -1,8 +1,10 @@
-/* Encryption of links: what a link needs of a TLS library, as a table that a module fills (tls.c: libravel_tls.so, OpenSSL 3).
+/* Encryption of links: what a link needs of a TLS library, as a table that a module fills (tls.c: libravel_tls.so,
+ * OpenSSL 3).
  *
- * TLS 1.3 runs between the TCP connection and the link's own protocol (comm/link_frame.h), which is the same inside it. By default both
- * ends prove the token to TLS, too (a pre-shared key made from it, with an ephemeral key exchange, so that recorded traffic cannot be
- * read by who learns the token later). With certificates, each end shows one that the other checks against its authorities. */
+ * TLS 1.3 runs between the TCP connection and the link's own protocol (comm/link_frame.h), which is the same inside
+ * it. By default both ends prove the token to TLS, too (a pre-shared key made from it, with an ephemeral key
+ * exchange, so that recorded traffic cannot be read by who learns the token later). With certificates, each end shows
+ * one that the other checks against its authorities. */
 #ifndef RAVEL_COMM_TLS_H
 #define RAVEL_COMM_TLS_H
 
