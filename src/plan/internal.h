@@ -7,6 +7,7 @@
  *     pool               the samples of one update, longest slot first (pool.c)
  *        |  pack/        a bin for each sample, under the cap: few bins; the methods by name
  *        |  balance/     a micro-step and a rank for each bin; samples traded between bins
+ *        |  tree/        all of this for samples that share prefixes: a bin is a set of subtrees (tree/tree.h)
  *        v
  *     where[row]         the global bin of every sample
  *        |  create.c     CSR arrays;  measure.c  figures and digest
