@@ -218,7 +218,7 @@ static int32_t fork_of(const ravel__yard *y, ravel__span s) {
 /* Whole spans first; what finds no home is parted and tried again, the larger piece of the order first. */
 static int rehouse(ravel__yard *y, int32_t from, int64_t limit, ravel__span *stack, moved *m) {
     int32_t top = y->bin[from].count;
-    memcpy(stack, y->bin[from].spans, (size_t)top * sizeof *stack);
+    if (top) memcpy(stack, y->bin[from].spans, (size_t)top * sizeof *stack);
     while (top) {
         ravel__span s = stack[--top];
         int32_t to = find_home(y, s, from, limit);
