@@ -132,8 +132,9 @@ class Stream:
                 lengths.append(length)
                 for part, column in zip(parts, self._columns):
                     part.append(column.array(values.get(column.name), length, fill=True))
-        return Ragged(np.asarray(lengths, np.int64), **{column.name: Field(column.name, np.concatenate(part), column.kind, column.pad)
-                                                        for part, column in zip(parts, self._columns)})
+        found: dict[str, Any] = {column.name: Field(column.name, np.concatenate(part), column.kind, column.pad)
+                                 for part, column in zip(parts, self._columns)}
+        return Ragged(np.asarray(lengths, np.int64), **found)
 
 
 class Source:

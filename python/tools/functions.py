@@ -36,7 +36,7 @@ REASONS = {  # pattern of names: why Python has no function of its own
     r"plan_(group|pack|packed_bytes|unpack|stats_json|options_json|widths|workspace)|planner_create":
         "Plan has the arrays and pickles; Planner makes its own",
     r"chat_\w+|decoder_\w+|tokenizer_(bytes|chat_template|id|is_special|parse)": "Tokenizer encodes, decodes and renders whole texts",
-    r"mesh_(group_count|group_of|index_in|world)|metric_find|metrics_get|metrics_sink|mock_\w+":
+    r"mesh_(group_count|group_of|index_in|world)|metric_find|metrics_get|metrics_sink|metrics_report|mock_\w+":
         "Layout.groups, Metrics[name], Metrics.sink with every=, and ravel.mock",
     r"policy_\w+|publisher_\w+|puller_\w+|refit_\w+|safetensors_\w+": "whole calls: ravel.policy, Publisher, Puller, Refit, safetensors",
     r"shape_(attention_width|matmul_weights)|tree_\w+": "parts of Shape.cost, and of TreeBatch and plan(shared=)",

@@ -18,7 +18,8 @@ from .._lib import host_array
 from .._plan import plan
 from ._switch import Refused, put
 
-__all__ = ["PackingInfo", "SequencePacker", "install"]
+__all__ = ["PackingInfo", "SequencePacker", "get_packing_actual_tokens", "get_packing_avg_seq_length", "get_packing_compute_tokens",
+           "get_packing_efficiency", "install", "throughput_line"]
 
 _THEIRS = "megatron.rl.sequence_packing_utils"
 
@@ -106,6 +107,44 @@ def _stacked(masks: Any) -> Any:
     import torch
 
     return torch.stack(list(masks))
+
+
+# ---- Megatron's figures of a packing (pull request 3877): of any context with packing_info and packed_trajs ----------------
+
+
+def get_packing_actual_tokens(packing_context: Any) -> int:
+    """Tokens of the sequences in this rank's bins."""
+    info = packing_context.packing_info
+    return sum(info.seq_lengths[i] for part in info.bin_seq_indices for i in part)
+
+
+def get_packing_compute_tokens(packing_context: Any) -> int:
+    """This rank's bins at their full size."""
+    bins, size = packing_context.packed_trajs.shape
+    return int(bins * size)
+
+
+def get_packing_efficiency(packing_context: Any, ranks: int | None = None) -> float:
+    """Tokens of all ranks over all bins at their full size. ``ranks`` are data-parallel; None asks Megatron."""
+    if ranks is None:
+        ranks = int(sys.modules["megatron.core.mpu"].get_data_parallel_world_size())
+    room = get_packing_compute_tokens(packing_context) * ranks
+    return sum(packing_context.packing_info.seq_lengths) / room if room else 0.0
+
+
+def get_packing_avg_seq_length(packing_context: Any) -> float:
+    """Over the sequences of all ranks."""
+    lengths = packing_context.packing_info.seq_lengths
+    return sum(lengths) / len(lengths) if lengths else 0.0
+
+
+def throughput_line(packing_context: Any, seconds: float, ranks: int, gpus: int) -> str:
+    """The end of Megatron's log line. Tokens of all ranks are counted, where Megatron multiplies those of one rank."""
+    compute = get_packing_compute_tokens(packing_context) * ranks / seconds
+    actual = sum(packing_context.packing_info.seq_lengths) / seconds
+    return (f" compute_toks/s: {compute:.0f} | compute_toks/s/gpu: {compute / gpus:.0f} | actual_toks/s: {actual:.0f} |"
+            f" actual_toks/s/gpu: {actual / gpus:.0f} | packing_eff: {get_packing_efficiency(packing_context, ranks):.1%} |"
+            f" avg_seq_len: {get_packing_avg_seq_length(packing_context):.1f} |")
 
 
 def install(module: Any = _THEIRS) -> list[str]:
