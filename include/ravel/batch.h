@@ -227,8 +227,8 @@ RAVEL_API size_t ravel_thd_field_bytes(const ravel_thd *thd, const ravel_field *
  * SIZE_MAX where that overflows. */
 RAVEL_API size_t ravel_thd_bytes(const ravel_ragged *ragged, const ravel_thd_options *options, const ravel_thd *thd);
 /* Points every array (those of options->arrays, and every field) into the block. A record and a block may be used again
- * for the next bin. Where thd->fields is NULL, or the table of an earlier call, the table of pointers is in the block too,
- * unless that is device memory: then give a table, or there are no fields. */
+ * for the next bin. Where thd->fields is NULL, or the table of an earlier call, the table of pointers is in the block
+ * too, unless that is device memory: then give a table, or there are no fields. */
 RAVEL_API void ravel_thd_place(const ravel_ragged *ragged, const ravel_thd_options *options, void *block,
                                ravel_thd *thd);
 /* Writes every array that is not NULL, from its first to its last element. `thd` must have been measured with the
@@ -243,9 +243,9 @@ RAVEL_API ravel_status ravel_thd_unpack(const ravel_ragged *ragged, const ravel_
                                         const ravel_thd *thd, const ravel_field *field, const void *packed, void *out,
                                         ravel_error *err);
 
-/* The same as a list, for gathers and scatters where the data is (on a device): which element of the field's data stands
- * at each packed position, -1 for the pad value. index[local_tokens], or [sequences] for RAVEL_FIELD_SAMPLE. Needs what
- * ravel_thd_unpack needs. */
+/* The same as a list, for gathers and scatters where the data is (on a device): which element of the field's data
+ * stands at each packed position, -1 for the pad value. index[local_tokens], or [sequences] for RAVEL_FIELD_SAMPLE.
+ * Needs what ravel_thd_unpack needs. */
 RAVEL_API ravel_status ravel_thd_index(const ravel_ragged *ragged, const ravel_thd_options *options,
                                        const ravel_thd *thd, const ravel_field *field, int64_t *index,
                                        ravel_error *err);

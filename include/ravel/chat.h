@@ -32,14 +32,14 @@
  *                                              another name for "completion"
  *     {"instruction", "input", "output"}       one user turn and one answer; "input" may be missing or empty
  *     {"text": T}                              all of it is learnt
- * "tools" (a list of schemas), "documents" and "chat_template_kwargs" (an object) of a row are the template's variables.
- * A row that fits none is E_DATA with the keys that it has. Texts that are no conversation begin with bos where the
- * tokenizer puts one and end with eos where it has one.
+ * "tools" (a list of schemas), "documents" and "chat_template_kwargs" (an object) of a row are the template's
+ * variables. A row that fits none is E_DATA with the keys that it has. Texts that are no conversation begin with bos
+ * where the tokenizer puts one and end with eos where it has one.
  *
  * What is learnt: of a conversation the answers, each with the token that ends its turn; of prompt and completion the
- * completion. A token that begins before an answer does not belong to it. Where answers stand: if the template marks them
- * ({% generation %}), there. Else an answer is what the template writes for a message with the role assistant after the
- * text that asks for an answer (add_generation_prompt), thoughts and calls of tools included.
+ * completion. A token that begins before an answer does not belong to it. Where answers stand: if the template marks
+ * them ({% generation %}), there. Else an answer is what the template writes for a message with the role assistant
+ * after the text that asks for an answer (add_generation_prompt), thoughts and calls of tools included.
  */
 #ifndef RAVEL_CHAT_H
 #define RAVEL_CHAT_H
@@ -56,8 +56,8 @@ typedef struct ravel_rows ravel_rows;
 
 /* ---- formats -------------------------------------------------------------------------------------------- */
 
-/* The tokenizer's chat template; it belongs to the tokenizer. E_UNSUPPORTED if there is none, or if it uses what Jinja's
- * sandbox or this interpreter does not have: the sentence says the line. */
+/* The tokenizer's chat template; it belongs to the tokenizer. E_UNSUPPORTED if there is none, or if it uses what
+ * Jinja's sandbox or this interpreter does not have: the sentence says the line. */
 RAVEL_API ravel_status ravel_chat_format_of(const ravel_tokenizer *tokenizer, const ravel_chat_format **format,
                                             ravel_error *err);
 /* A format by name ("chatml", "llama3", "qwen3", ...), or from a file of a Jinja template. The caller frees it. */
@@ -115,14 +115,14 @@ RAVEL_API ravel_status ravel_rows_encode(ravel_rows *rows, const ravel_json *doc
                                          const ravel_row **row, ravel_error *err);
 
 /* The tokens that a model is to continue: of "messages" (or "conversations", or "prompt" as a list) the conversation
- * without the answers at its end, then the beginning of an answer; of "prompt" as a text that text, as a user turn where
- * there is a format. No token is learnt. */
+ * without the answers at its end, then the beginning of an answer; of "prompt" as a text that text, as a user turn
+ * where there is a format. No token is learnt. */
 RAVEL_API ravel_status ravel_rows_prompt(ravel_rows *rows, const ravel_json *doc, const ravel_json_node *object,
                                          const ravel_row **row, ravel_error *err);
 
-/* Writes a conversation as text, as apply_chat_template does: `row` is a list of messages, or an object with "messages" and
- * optionally "tools", "documents" and "chat_template_kwargs"; `answer` 1 adds the beginning of an answer. *text[*bytes]
- * belongs to the rows until the next call. */
+/* Writes a conversation as text, as apply_chat_template does: `row` is a list of messages, or an object with "messages"
+ * and optionally "tools", "documents" and "chat_template_kwargs"; `answer` 1 adds the beginning of an answer.
+ * *text[*bytes] belongs to the rows until the next call. */
 RAVEL_API ravel_status ravel_rows_render(ravel_rows *rows, const ravel_json *doc, const ravel_json_node *row,
                                          int32_t answer, const char **text, size_t *bytes, ravel_error *err);
 

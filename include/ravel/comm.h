@@ -42,8 +42,8 @@
  * NULL: the pieces then lie one after the other in rank order.
  *
  * Reductions give the same bits on every rank, every run and every back end: elements are combined in rank order,
- * in any order of arrival. Integers wrap around; bf16 and f16 are summed in f32 and rounded once; a NaN makes min and max
- * NaN. Types: all integers, f16, bf16, f32, f64.
+ * in any order of arrival. Integers wrap around; bf16 and f16 are summed in f32 and rounded once; a NaN makes min and
+ * max NaN. Types: all integers, f16, bf16, f32, f64.
  *
  * Threads: a handle, with its requests, belongs to one thread at a time. Handles of different communicators may be
  * used from different threads at once; ravel_comm_dup makes one for a background thread.
@@ -83,8 +83,8 @@ typedef struct ravel_comm_options {
     const char *comm;                 /* what ravel_comm_open("auto") opens: auto, self, mpi or tcp */
     /* tcp. Where they are not given, Slurm's or torchrun's environment says rank, ranks and rendezvous. */
     const char *rendezvous; /* host:port, unix:/path or file:/path: where rank 0 listens, and the others find it */
-    const char *
-        listen; /* the only address that this rank listens at; NULL: a Unix socket, and the one that leads to the rendezvous */
+    /* the only address that this rank listens at; NULL: a Unix socket, and the one that leads to the rendezvous */
+    const char *listen;
     const char *allow;      /* networks that may connect, like 10.0.0.0/8,fd00::/8; NULL: any */
     const char *token_file; /* file with the shared token; NULL: RAVEL_TOKEN, RAVEL_TOKEN_FILE */
     int32_t rank;           /* -1: the launcher's, else any that is free */
@@ -108,8 +108,8 @@ typedef ravel_status (*ravel_rank_fn)(ravel_comm *comm, void *user, ravel_error 
 RAVEL_API ravel_status ravel_threads_run(int32_t count, const ravel_comm_options *options, ravel_rank_fn work,
                                          void *user, ravel_error *err);
 
-/* For callers that own their threads: comms[0 .. count-1], one per thread. A thread that ends without freeing its handle
- * is noticed by the others only at their deadline. */
+/* For callers that own their threads: comms[0 .. count-1], one per thread. A thread that ends without freeing its
+ * handle is noticed by the others only at their deadline. */
 RAVEL_API ravel_status ravel_comm_threads(int32_t count, const ravel_comm_options *options, ravel_comm **comms,
                                           ravel_error *err);
 
@@ -123,13 +123,12 @@ RAVEL_API ravel_status ravel_comm_mpi(const ravel_comm_options *options, ravel_c
 /* Processes that were not launched together: over TCP, and Unix sockets inside a machine. options.rendezvous, ranks and
  * rank say where they meet; by default Slurm's or torchrun's environment does. The ranks prove to one another that they
  * know the same token. A token is required if a rank listens beyond its own machine, unless the token is the word
- * "none". Nobody who does not know it can forge frames; with options.tls they are encrypted, too. E_TIMEOUT if not all ranks
- * came in time, E_ARGUMENT says what is missing. See
- * docs/comm.md. */
+ * "none". Nobody who does not know it can forge frames; with options.tls they are encrypted, too. E_TIMEOUT if not all
+ * ranks came in time, E_ARGUMENT says what is missing. See docs/comm.md. */
 RAVEL_API ravel_status ravel_comm_tcp(const ravel_comm_options *options, ravel_comm **comm, ravel_error *err);
 
-/* What "auto" means here: options.comm where it is not "auto"; "tcp" where a rendezvous or a number of ranks is given; "mpi"
- * under mpirun or srun --mpi; "tcp" under srun or torchrun; else "self". options may be NULL. */
+/* What "auto" means here: options.comm where it is not "auto"; "tcp" where a rendezvous or a number of ranks is given;
+ * "mpi" under mpirun or srun --mpi; "tcp" under srun or torchrun; else "self". options may be NULL. */
 RAVEL_API const char *ravel_comm_auto_kind(const ravel_comm_options *options);
 /* ravel_comm_auto_kind(NULL). */
 RAVEL_API const char *ravel_comm_world_kind(void);
@@ -173,21 +172,21 @@ RAVEL_API int32_t ravel_comm_lost_rank(const ravel_comm *comm);
 
 /* ---- arrays on devices ---------------------------------------------------------------------------------- */
 
-/* The same ranks over NCCL: every array that is given to `comm` is memory of stream's device (or pinned), and operations
- * run in `stream`: after what is in it, before what comes later. Collective over `host`, which is any communicator of
- * host memory with one CUDA device per rank; it is used further, through a duplicate. The stream outlives comm. Loads
- * libravel_nccl.so, or what RAVEL_NCCL_MODULE names. What differs from other back ends:
+/* The same ranks over NCCL: every array that is given to `comm` is memory of stream's device (or pinned), and
+ * operations run in `stream`: after what is in it, before what comes later. Collective over `host`, which is any
+ * communicator of host memory with one CUDA device per rank; it is used further, through a duplicate. The stream
+ * outlives comm. Loads libravel_nccl.so, or what RAVEL_NCCL_MODULE names. What differs from other back ends:
  *   - where options.check is on, a collective's start waits for the other ranks' starts; with check off nothing waits, and
  *     ranks that disagree are found by the deadline;
  *   - reductions are NCCL's: the same bits on every rank, in an order of its own; 16-bit integers are E_UNSUPPORTED;
  *   - messages are launched together by the first wait or test of any of them; between two ranks they are received in the
  *     order in which they were sent, and a receive of another size or type makes the communicator dead;
  *   - a deadline, a lost rank or an error of NCCL's aborts it: arrays in flight are undefined, the stream is usable.
- * With options.queued no call waits for the device, nor for the other ranks: it returns when NCCL has taken the operation,
- * and what comes later in the stream sees the result. Nothing is compared. Messages have no tags: between two ranks they
- * are matched in the order of their starts, and the first wait or test launches all that were started, as one group. Arrays must stay
- * until the stream is past them. Whoever waits for the stream looks at ravel_comm_alive meanwhile, and calls ravel_comm_abort
- * where it has waited too long: then the stream goes on. */
+ * With options.queued no call waits for the device, nor for the other ranks: it returns when NCCL has taken the
+ * operation, and what comes later in the stream sees the result. Nothing is compared. Messages have no tags: between
+ * two ranks they are matched in the order of their starts, and the first wait or test launches all that were started,
+ * as one group. Arrays must stay until the stream is past them. Whoever waits for the stream looks at ravel_comm_alive
+ * meanwhile, and calls ravel_comm_abort where it has waited too long: then the stream goes on. */
 RAVEL_API ravel_status ravel_comm_nccl(ravel_comm *host, ravel_stream *stream, const ravel_comm_options *options,
                                        ravel_comm **comm, ravel_error *err);
 /* RAVEL_OK where NCCL's module can be loaded here; else E_UNSUPPORTED says what was looked for. */

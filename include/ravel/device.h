@@ -94,8 +94,8 @@ RAVEL_API ravel_status ravel_device_info_get(ravel_device *device, ravel_device_
  * NULL. */
 RAVEL_API ravel_status ravel_device_alloc(ravel_device *device, int32_t kind, size_t bytes, ravel_stream *stream,
                                           void **array, ravel_error *err);
-/* Back to the cache. `stream`: the one that used it last; operations that are queued there may still use it. NULL array:
- * nothing. */
+/* Back to the cache. `stream`: the one that used it last; operations that are queued there may still use it. NULL
+ * array: nothing. */
 RAVEL_API void ravel_device_release(ravel_device *device, void *array, ravel_stream *stream);
 /* Gives what is cached and idle back to the driver. */
 RAVEL_API void ravel_device_trim(ravel_device *device);
@@ -135,11 +135,11 @@ RAVEL_API ravel_status ravel_event_elapsed(ravel_event *from, ravel_event *to, d
 
 /* ---- memory between processes --------------------------------------------------------------------------- */
 
-/* Memory of the device that other processes can map: rounded up to the device's page (2 MiB on CUDA). It lives until the
- * last process that mapped it has freed it: the maker may end before. Not from the cache. */
+/* Memory of the device that other processes can map: rounded up to the device's page (2 MiB on CUDA). It lives until
+ * the last process that mapped it has freed it: the maker may end before. Not from the cache. */
 RAVEL_API ravel_status ravel_shared_create(ravel_device *device, size_t bytes, ravel_shared **shared, ravel_error *err);
-/* Maps what another process made. `fd` is its descriptor and stays the caller's to close. A mapping that is not writable
- * refuses writes. */
+/* Maps what another process made. `fd` is its descriptor and stays the caller's to close. A mapping that is not
+ * writable refuses writes. */
 RAVEL_API ravel_status ravel_shared_import(ravel_device *device, int fd, size_t bytes, int32_t writable,
                                            ravel_shared **shared, ravel_error *err);
 RAVEL_API void ravel_shared_free(ravel_shared *shared);

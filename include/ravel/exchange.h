@@ -56,10 +56,11 @@ RAVEL_API ravel_status ravel_exchange_create(const ravel_plan *plan, const int64
                                              ravel_error *err);
 RAVEL_API void ravel_exchange_free(ravel_exchange *exchange);
 
-/* Shard first: from now on only the elements that context-parallel rank `cp_rank` packs are sent, and one more behind each
- * run of them for labels (zig-zag: two runs, contiguous: one; striped: no cut, everything is sent). Each cp rank calls this
- * on its own exchange over its own dp ranks, so that the bytes of all of them together do not grow with cp. `align` is what
- * packing will use; `lengths` as in create. What arrives has its whole length, 0 in elements that were not sent. */
+/* Shard first: from now on only the elements that context-parallel rank `cp_rank` packs are sent, and one more behind
+ * each run of them for labels (zig-zag: two runs, contiguous: one; striped: no cut, everything is sent). Each cp rank
+ * calls this on its own exchange over its own dp ranks, so that the bytes of all of them together do not grow with cp.
+ * `align` is what packing will use; `lengths` as in create. What arrives has its whole length, 0 in elements that were
+ * not sent. */
 RAVEL_API ravel_status ravel_exchange_cut(ravel_exchange *exchange, const ravel_cp *cp, int32_t cp_rank, int32_t align,
                                           const int64_t *lengths, ravel_error *err);
 
@@ -92,7 +93,8 @@ RAVEL_API const int32_t *ravel_exchange_samples(const ravel_exchange *exchange);
 
 /* ---- words ---------------------------------------------------------------------------------------------- */
 
-/* A list of words that grows, in memory of the caller's allocator (all zero at first; release it with ravel_words_free). */
+/* A list of words that grows, in memory of the caller's allocator (all zero at first; release it with
+ * ravel_words_free). */
 typedef struct ravel_words {
     int64_t *at;
     int64_t count;

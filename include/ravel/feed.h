@@ -36,10 +36,11 @@
  *     every-rank        every rank, the same samples in a dp rank   nothing is sent within a dp rank (NeMo-RL, verl)
  *     root-only         rank 0, all samples                       rank 0 sends each stage its shards, then tp
  *
- * Shared prefixes (options.share_prefix). Ranks gather hashes of their samples' tokens, block by block, find the trees, and plan
- * with them: a bin's budget then counts a token that samples share once, and micro.shared says what each sample has in common
- * with the one before it in the bin. The rank that packs compares the tokens. Arrays of a micro-batch hold whole samples, since
- * labels, weights and log-probs differ; ravel/tree_batch.h makes the layout in which every token is there once.
+ * Shared prefixes (options.share_prefix). Ranks gather hashes of their samples' tokens, block by block, find the trees,
+ * and plan with them: a bin's budget then counts a token that samples share once, and micro.shared says what each
+ * sample has in common with the one before it in the bin. The rank that packs compares the tokens. Arrays of a
+ * micro-batch hold whole samples, since labels, weights and log-probs differ; ravel/tree_batch.h makes the layout in
+ * which every token is there once.
  *
  * Hybrid context parallelism. With plan.cp_pool = dp * cp the mesh's dp and cp ranks are one pool (see ravel/plan.h):
  * each rank of it reads its own share of a batch, for any cp of the mesh, and in every micro-step belongs to a group
@@ -103,25 +104,25 @@ typedef struct ravel_feed_options {
     const char *first_fields; /* what the first part of the model gets, separated by commas; "*": everything */
     const char *last_fields;  /* what the last part gets; "*": everything but tokens */
     uint64_t ask;             /* bit c: this rank's chunk c wants everything; the same on all ranks of a stage */
-    const ravel_plan_options
-        *plan; /* required; copied. dp and cp are the mesh's (cp_pool, where it is set, is dp * cp);
-                                       align is raised to what cp needs;
-                                       multiple to pp where there is vpp. layout: packed, or padded (cp 1), which
-                                       is how bins are planned; see ravel_micro_ragged */
-    const ravel_weights_options
-        *weights;              /* NULL: token-mean, everything summed; copied. dp, cp and micro_steps are set */
+    /* required; copied. dp and cp are the mesh's (cp_pool, where it is set, is dp * cp); align is raised to what cp
+     * needs; multiple to pp where there is vpp. layout: packed, or padded (cp 1), which is how bins are planned; see
+     * ravel_micro_ragged */
+    const ravel_plan_options *plan;
+    /* NULL: token-mean, everything summed; copied. dp, cp and micro_steps are set */
+    const ravel_weights_options *weights;
     const ravel_field *fields; /* without a source: the fields of what is submitted; copied */
     int64_t field_count;
     const ravel_logger *logger;       /* NULL: nowhere */
     const ravel_allocator *allocator; /* NULL: malloc; called from two threads with prefetch */
-    /* All zero: arrays are in host memory. DEVICE, with the stream that the consumer's kernels run in: they are packed into
-     * page-locked memory, and one copy per batch takes them to the device: see ravel_feed_device. */
+    /* All zero: arrays are in host memory. DEVICE, with the stream that the consumer's kernels run in: they are packed
+     * into page-locked memory, and one copy per batch takes them to the device: see ravel_feed_device. */
     ravel_place place;
-    int32_t share_prefix; /* ravel_share_prefix. auto: for each batch, if its plan is then at least 2 % faster. Budgets then cap tokens
-                             that are computed. Not with cp, cp_pool, padded layouts, fixed shapes, method as-is */
+    int32_t share_prefix; /* ravel_share_prefix. auto: for each batch, if its plan is then at least 2 % faster. Budgets
+                           * then cap tokens that are computed. Not with cp, cp_pool, padded layouts, fixed shapes,
+                           * method as-is */
     int32_t reserved2;    /* 0 */
-    int64_t share_limit;  /* the most tokens of a bin's samples, shared ones counted for each: arrays per sample have this
-                             many. auto: else nothing is shared; on: else it is an error. 0: no limit */
+    int64_t share_limit;  /* the most tokens of a bin's samples, shared ones counted for each: arrays per sample have
+                           * this many. auto: else nothing is shared; on: else it is an error. 0: no limit */
 } ravel_feed_options;
 
 RAVEL_API void ravel_feed_options_default(ravel_feed_options *options);
@@ -202,8 +203,8 @@ typedef struct ravel_micro_batch {
     int32_t first, last;  /* this chunk is the first, the last part of the model */
     const ravel_thd *thd; /* cu_seqlens, positions, ...; thd->samples are numbers into the four arrays below; what
                              this chunk does not get is NULL */
-    const ravel_field
-        *fields; /* [field_count] what thd->fields[i] is: the source's fields, then labels, then weights */
+    /* [field_count] what thd->fields[i] is: the source's fields, then labels, then weights */
+    const ravel_field *fields;
     int64_t field_count;
     const int32_t *tokens;  /* [thd->local_tokens] of thd->fields, or NULL */
     const int32_t *labels;  /* the next token, -100 where there is none */
@@ -219,8 +220,8 @@ typedef struct ravel_micro_batch {
     int32_t cp_rank;            /* this rank among them; 0 where cp is 1 */
     int32_t cp_first;           /* hybrid: the group is ranks cp_first .. cp_first + cp - 1 of the pool; else -1 */
     int32_t reserved;
-    ravel_event
-        *ready; /* with options.place: a stream that reads the device's arrays waits for it (ravel_event_order) */
+    /* with options.place: a stream that reads the device's arrays waits for it (ravel_event_order) */
+    ravel_event *ready;
 } ravel_micro_batch;
 
 /* Any micro-batch of the current update, in any order, as often as wanted (PPO epochs: ravel_plan_replay's order is
@@ -228,9 +229,9 @@ typedef struct ravel_micro_batch {
 RAVEL_API ravel_status ravel_feed_micro(const ravel_feed *feed, int32_t chunk, int64_t step, ravel_micro_batch *micro,
                                         ravel_error *err);
 
-/* Where an array of the current batch's micro-batches (tokens, labels, weights, thd's arrays and fields) is on the device;
- * NULL: without options.place, or not one of them. It stays until ravel_feed_next goes on to another batch; what the
- * stream of options.place holds by then may still read it. */
+/* Where an array of the current batch's micro-batches (tokens, labels, weights, thd's arrays and fields) is on the
+ * device; NULL: without options.place, or not one of them. It stays until ravel_feed_next goes on to another batch;
+ * what the stream of options.place holds by then may still read it. */
 RAVEL_API const void *ravel_feed_device(const ravel_feed *feed, const void *array);
 
 /* The same, one after the other: one iterator for each chunk, independent of the others. */
@@ -245,8 +246,8 @@ RAVEL_API ravel_feed_iter ravel_feed_iterate(const ravel_feed *feed, int32_t chu
 RAVEL_API int ravel_feed_iter_next(ravel_feed_iter *iter, ravel_micro_batch *micro);
 
 /* The samples of a micro-batch as a store that the padded layouts of ravel/batch.h are made from: rows instead of one
- * token axis, for frameworks without ragged attention. Plan with layout = padded, so that the rectangle of a bin, rows x
- * longest slot, is what the budget caps. fields[micro->field_count] is the caller's; all borrow from the micro-batch.
+ * token axis, for frameworks without ragged attention. Plan with layout = padded, so that the rectangle of a bin, rows
+ * x longest slot, is what the budget caps. fields[micro->field_count] is the caller's; all borrow from the micro-batch.
  * Fields are in the store as they stand in the micro-batch: labels are next tokens already. Those that this chunk does
  * not get are left out.
  *
@@ -267,15 +268,16 @@ RAVEL_API int64_t ravel_feed_find(const ravel_feed *feed, const char *name);
 
 /* ---- packing what was planned --------------------------------------------------------------------------- */
 
-/* For those who plan and pack by themselves: the options with which every bin of a plan made with `plan` fits its budget.
- * align is ravel_plan_align(plan); cp and cp_kind are the plan's; `fixed`: fixed_tokens is the bin's whole capacity
- * (cp * budget, down to a multiple of align) and max_samples the plan's (it must have one). The rest are defaults. */
+/* For those who plan and pack by themselves: the options with which every bin of a plan made with `plan` fits its
+ * budget. align is ravel_plan_align(plan); cp and cp_kind are the plan's; `fixed`: fixed_tokens is the bin's whole
+ * capacity (cp * budget, down to a multiple of align) and max_samples the plan's (it must have one). The rest are
+ * defaults. */
 RAVEL_API ravel_status ravel_thd_options_for_plan(const ravel_plan_options *plan, int32_t fixed,
                                                   ravel_thd_options *options, ravel_error *err);
 
-/* The same for a group of a hybrid plan: `width` and `first` from ravel_plan_group, cp_rank = rank - first (-1: the whole
- * bin). align is ravel_plan_slot(plan, 1, width); fixed: width * budget tokens, down to a multiple of align,
- * and at least one multiple.
+/* The same for a group of a hybrid plan: `width` and `first` from ravel_plan_group, cp_rank = rank - first (-1: the
+ * whole bin). align is ravel_plan_slot(plan, 1, width); fixed: width * budget tokens, down to a multiple of align, and
+ * at least one multiple.
  *
  *     ravel_group group = ravel_plan_group(plan, micro_step, rank);
  *     ravel_bin bin = {group.samples, group.count};

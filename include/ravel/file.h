@@ -27,13 +27,14 @@ RAVEL_API ravel_status ravel_file_read(const char *path, size_t most, const rave
  * free() does. */
 RAVEL_API void ravel_file_free(const ravel_allocator *allocator, char *text, size_t bytes);
 
-/* Where a new version of `path` belongs. Symbolic links are followed, also those whose target does not exist yet, so that
- * a link stays a link. *replace is 1 where there is a regular file or nothing: write a file beside `target` and rename it.
- * It is 0 for a device, a pipe or a socket, which must be opened and written to and never replaced. A folder is E_IO. */
+/* Where a new version of `path` belongs. Symbolic links are followed, also those whose target does not exist yet, so
+ * that a link stays a link. *replace is 1 where there is a regular file or nothing: write a file beside `target` and
+ * rename it. It is 0 for a device, a pipe or a socket, which must be opened and written to and never replaced. A folder
+ * is E_IO. */
 RAVEL_API ravel_status ravel_file_resolve(const char *path, char *target, size_t room, int *replace, ravel_error *err);
 
-/* Makes the folder and all folders above it, like mkdir -p. A folder that exists is no error; a file of that name, or an
- * empty name, is. */
+/* Makes the folder and all folders above it, like mkdir -p. A folder that exists is no error; a file of that name, or
+ * an empty name, is. */
 RAVEL_API ravel_status ravel_folder_make(const char *path, ravel_error *err);
 
 #ifdef __cplusplus

@@ -63,8 +63,8 @@ typedef struct ravel_lengths {
     int64_t longest;          /* of the lengths, or of the sums */
     int64_t total;
     char columns[96]; /* what was read, for people: "prompt_len + response_len" */
-    const int64_t
-        *lines; /* [count] the line of each row in its file, from 1, as an editor counts them; NULL: no lines */
+    /* [count] the line of each row in its file, from 1, as an editor counts them; NULL: no lines */
+    const int64_t *lines;
 } ravel_lengths;
 
 /* `options` may be NULL. E_IO where the file cannot be read, E_DATA with file:line where a row is wrong; a file without

@@ -145,8 +145,9 @@ typedef enum ravel_phase {
     X(SAMPLES_PER_SEC, "throughput/samples_per_sec", GAUGE, "samples/s", DERIVED, ALL,                                 \
       "batch/samples / time/update_sec")                                                                               \
     X(PACKING_EFFICIENCY, "throughput/packing_efficiency", GAUGE, "share", DERIVED, ALL,                               \
-      "(tokens/actual - tokens/shared) / tokens/capacity")                                                                               \
-    X(PADDING_SHARE, "throughput/padding_share", GAUGE, "share", DERIVED, ALL, "1 - (tokens/actual - tokens/shared) / tokens/padded")    \
+      "(tokens/actual - tokens/shared) / tokens/capacity")                                                             \
+    X(PADDING_SHARE, "throughput/padding_share", GAUGE, "share", DERIVED, ALL,                                         \
+      "1 - (tokens/actual - tokens/shared) / tokens/padded")                                                           \
     X(AVG_SEQ_LENGTH, "throughput/avg_seq_length", GAUGE, "tokens", DERIVED, ALL, "tokens/actual / batch/samples")     \
     X(MIN_SEQ_LENGTH, "throughput/min_seq_length", COUNTER, "tokens", MIN, ALL, "shortest sample")                     \
     X(MAX_SEQ_LENGTH, "throughput/max_seq_length", COUNTER, "tokens", MAX, ALL, "longest sample")                      \
@@ -332,8 +333,8 @@ RAVEL_API void ravel_metrics_free(ravel_metrics *metrics);
 
 /* ---- counting, on each rank ----------------------------------------------------------------------------- */
 
-/* Starts the update's clock. Without it the clock starts where the last update ended. What is timed in between belongs to
- * the next update's phases and to its time/wall_sec, but not to its time/update_sec. */
+/* Starts the update's clock. Without it the clock starts where the last update ended. What is timed in between belongs
+ * to the next update's phases and to its time/wall_sec, but not to its time/update_sec. */
 RAVEL_API void ravel_metrics_begin(ravel_metrics *metrics);
 
 /* A batch: a bin, or all bins of an update at once; call as often as there are. Sizes are of this rank. */
@@ -405,8 +406,8 @@ RAVEL_API void ravel_metrics_phase_add(ravel_metrics *metrics, ravel_phase phase
  * failing sink is reported to the logger once and tried again at the next update. */
 RAVEL_API ravel_status ravel_metrics_update(ravel_metrics *metrics, int64_t step, ravel_error *err);
 
-/* A row that is no update: what was added and timed since the last one, such as an evaluation before the first update. It has
- * no time/update_sec, and counts as none. Collective, as above. */
+/* A row that is no update: what was added and timed since the last one, such as an evaluation before the first update.
+ * It has no time/update_sec, and counts as none. Collective, as above. */
 RAVEL_API ravel_status ravel_metrics_report(ravel_metrics *metrics, int64_t step, ravel_error *err);
 
 /* ---- reading the last update, on every rank, from any thread --------------------------------------------- */

@@ -85,8 +85,8 @@ typedef enum ravel_method {
 #define RAVEL__METHOD_CHOICE(NAME, function, name, splits, doc) "|" name
 #define RAVEL_METHOD_CHOICES                                    "ravel" RAVEL_METHOD_LIST(RAVEL__METHOD_CHOICE)
 
-/* What becomes of prefix trees (input.shared) under the default method. All but the first are what other frameworks do, to
- * compare; `groups` of the input are the groups, else each tree is one. They want group-rule free or update. */
+/* What becomes of prefix trees (input.shared) under the default method. All but the first are what other frameworks do,
+ * to compare; `groups` of the input are the groups, else each tree is one. They want group-rule free or update. */
 typedef enum ravel_tree_method {
     RAVEL_TREE_RAVEL,     /* few bins, few cuts, balanced for what the ranks wait for */
     RAVEL_TREE_GROUPS,    /* whole groups, in their order, to the rank that has the least (TRL) */
@@ -172,8 +172,8 @@ typedef struct ravel_plan_options {
     /* hybrid context parallelism, see below */
     int32_t cp_pool; /* ranks of the pool (dp * cp); 0: off, every bin has `cp` ranks */
     int32_t min_cp;  /* no group is narrower */
-    const char
-        *cp_widths;       /* "1,2,4": widths that exist, each a divisor of the next; NULL: powers of two and the pool */
+    /* "1,2,4": widths that exist, each a divisor of the next; NULL: powers of two and the pool */
+    const char *cp_widths;
     const char *cp_price; /* "2:30,4:60": extra time per mille by width; NULL: 30 per doubling, 150 beyond a node */
     int32_t cp_node;      /* ranks of a node, for the default price */
     int32_t cp_tp;        /* tensor-parallel ranks that split sequences too: part of the slot multiple */
@@ -194,8 +194,8 @@ RAVEL_API int32_t ravel_plan_align(const ravel_plan_options *options);
 RAVEL_API int64_t ravel_plan_slot(const ravel_plan_options *options, int64_t length, int32_t width);
 
 /* The widths that groups of a hybrid plan may have, rising, at most RAVEL_FIT_WIDTHS of them; returns their number. A
- * trainer makes its rings from it before the first plan: for each width k one communicator of ranks k * i .. k * i + k - 1
- * of the pool. 0 where cp_pool is 0, or where planning refuses the options. */
+ * trainer makes its rings from it before the first plan: for each width k one communicator of ranks k * i .. k * i + k
+ * - 1 of the pool. 0 where cp_pool is 0, or where planning refuses the options. */
 RAVEL_API int32_t ravel_plan_widths(const ravel_plan_options *options, int32_t *widths);
 
 /* "24576:1", "24576:1:OVERHEAD", or "tokens" (1:0). Model files go through ravel_shape_read and ravel_cost_from_shape.
@@ -207,9 +207,9 @@ RAVEL_API ravel_status ravel_cost_parse(const char *text, ravel_cost *cost, rave
 RAVEL_API ravel_status ravel_cost_from_shape(const ravel_shape *shape, ravel_cost *cost, ravel_error *err);
 
 /* The same for other work than forward and backward, in per cent of a forward pass. {300, 300, 300} is
- * ravel_cost_from_shape. Frozen layers (adapters) take 200: their weights have no gradient. Recomputing the layers adds 100
- * to layers and attention, a reference model 100 to all three; flash attention's backward takes 250, so 350 with forward;
- * where only answers are scored, the head has their share of the tokens. */
+ * ravel_cost_from_shape. Frozen layers (adapters) take 200: their weights have no gradient. Recomputing the layers adds
+ * 100 to layers and attention, a reference model 100 to all three; flash attention's backward takes 250, so 350 with
+ * forward; where only answers are scored, the head has their share of the tokens. */
 typedef struct ravel_passes {
     int32_t layers;    /* products of the layers */
     int32_t head;      /* and of the LM head */
@@ -264,10 +264,11 @@ RAVEL_API double ravel_cost_fit_seconds(const ravel_cost_fit *fit, const ravel_c
  * sum; both count towards the budget; a prompt or a response may be 0, the sum may not). The rest is optional.
  *
  * Prefix trees: with `shared`, samples that begin alike and are in one bin compute what they share once (ravel/tree.h).
- * The tokens of a bin are then its different tokens: each sample's length minus what it shares with the one before it in
- * the bin, and the whole bin is one slot, rounded up to `align` once. Its cost is the sum of cost(length) - cost(shared).
- * Bins list their samples in tree order. Samples stay whole: a prefix that two bins need is computed in both. All shared
- * 0: the plan is the one without `shared`, bit for bit. Needs layout packed and the cost model (no `costs`). */
+ * The tokens of a bin are then its different tokens: each sample's length minus what it shares with the one before it
+ * in the bin, and the whole bin is one slot, rounded up to `align` once. Its cost is the sum of cost(length) -
+ * cost(shared). Bins list their samples in tree order. Samples stay whole: a prefix that two bins need is computed in
+ * both. All shared 0: the plan is the one without `shared`, bit for bit. Needs layout packed and the cost model (no
+ * `costs`). */
 typedef struct ravel_plan_input {
     size_t size; /* sizeof(ravel_plan_input) */
     int64_t count;
@@ -335,10 +336,11 @@ typedef struct ravel_plan_stats {
  * Set cp_pool to the number of ranks (dp * cp); dp must be 1 or the same number, cp must be 1.
  *
  * A group of width k holds at most k * budget slot tokens, a slot being a multiple of lcm(align, 2 * k * cp_tp) for
- * k > 1 (k * cp_tp where cp_split is contiguous) and of lcm(align, cp_tp) for k = 1. Its first rank is a multiple of its
- * width, and groups do not overlap. A sample that is over the budget takes the narrowest width that holds it or a wider
- * one. Time of a group: its samples' cost / k, times 1 + price(k) / 1000; a micro-step takes as long as its slowest
- * group, plus cost.overhead. Homes (ranks of the pool) do not change such a plan; stats.tokens_moved counts by them.
+ * k > 1 (k * cp_tp where cp_split is contiguous) and of lcm(align, cp_tp) for k = 1. Its first rank is a multiple of
+ * its width, and groups do not overlap. A sample that is over the budget takes the narrowest width that holds it or a
+ * wider one. Time of a group: its samples' cost / k, times 1 + price(k) / 1000; a micro-step takes as long as its
+ * slowest group, plus cost.overhead. Homes (ranks of the pool) do not change such a plan; stats.tokens_moved counts by
+ * them.
  *
  * In such a plan `dp` is the pool. The bin (micro-step, first rank of a group) holds the group's samples, all members
  * run them in that order; the bins of the other members are empty, but have the group's cost in bin_costs. */
@@ -439,13 +441,13 @@ typedef struct ravel_bubble {
     double share; /* that it waits: 1 - busy / time; (pp - 1) / (vpp * n + pp - 1) for n micro-steps of one cost */
 } ravel_bubble;
 
-/* One update of one data-parallel rank: costs[count], each from 0, in the order of its micro-steps. E_ARGUMENT where vpp
- * is above 1 and pp is 1, or count is no multiple of pp (`multiple` = pp makes it one). */
+/* One update of one data-parallel rank: costs[count], each from 0, in the order of its micro-steps. E_ARGUMENT where
+ * vpp is above 1 and pp is 1, or count is no multiple of pp (`multiple` = pp makes it one). */
 RAVEL_API ravel_status ravel_pipeline_bubble(const int64_t *costs, int64_t count, int32_t pp, int32_t vpp,
                                              ravel_bubble *bubble, ravel_error *err);
 /* A whole plan: the data-parallel ranks meet at the end of each update, so its time is that of the rank whose pipeline
- * takes longest. `busy` is the mean of the ranks, so that the share has both kinds of waiting in it. A hybrid plan has no
- * pipeline of its own for each rank: E_ARGUMENT. */
+ * takes longest. `busy` is the mean of the ranks, so that the share has both kinds of waiting in it. A hybrid plan has
+ * no pipeline of its own for each rank: E_ARGUMENT. */
 RAVEL_API ravel_status ravel_plan_bubble(const ravel_plan *plan, int32_t pp, int32_t vpp, ravel_bubble *bubble,
                                          ravel_error *err);
 
@@ -490,21 +492,22 @@ RAVEL_API void ravel_planner_free(ravel_planner *planner);
 /* All or nothing: on an error none of the samples is taken in. `ids` may be NULL: running numbers from 0. A sample's
  * version is the planner's unless input.versions says it; its deadline is input.deadlines and max_wait, whichever comes
  * first. Time per sample does not depend on how many wait.
- * Samples of one push may share prefixes (`shared`, `order`), those of different pushes share nothing. A taken plan's ids are
- * in the order of arrival, in each push that of the trees; two of them share the least `shared` of the samples between. */
+ * Samples of one push may share prefixes (`shared`, `order`), those of different pushes share nothing. A taken plan's
+ * ids are in the order of arrival, in each push that of the trees; two of them share the least `shared` of the samples
+ * between. */
 RAVEL_API ravel_status ravel_planner_push(ravel_planner *planner, const ravel_plan_input *input, const int64_t *ids,
                                           ravel_error *err);
 /* The time now and the version of the weights, in the caller's units; neither goes back. A sample whose deadline has
- * come, or that would be too stale at the next version, is taken by the next take, in a micro-step that may be less full.
- */
+ * come, or that would be too stale at the next version, is taken by the next take, in a micro-step that may be less
+ * full. */
 RAVEL_API void ravel_planner_advance(ravel_planner *planner, int64_t now, int64_t version);
 /* One plan of the micro-steps that are ready (flush = 0: E_END when there are none yet) or of everything that is
  * left (flush = 1: the end of an update; the micro-steps of the update so far are brought to the multiple and the
  * minimum; E_END when nothing is left, which ends the update as well). E_END is no error and leaves `err` as it was.
- * plan->samples index the array of ids that ravel_planner_ids returns, which lives as long as the plan. Samples that fit
- * no bin (oversize = skip) are listed in the next plan that is taken; a flush may return a plan without micro-steps for
- * their sake. Groups on ranks keep the rank of their first sample to the end of the update. For ravel_plan_check a taken
- * plan is a plan of its own samples, with multiple 1 and min_micro_steps 0. */
+ * plan->samples index the array of ids that ravel_planner_ids returns, which lives as long as the plan. Samples that
+ * fit no bin (oversize = skip) are listed in the next plan that is taken; a flush may return a plan without micro-steps
+ * for their sake. Groups on ranks keep the rank of their first sample to the end of the update. For ravel_plan_check a
+ * taken plan is a plan of its own samples, with multiple 1 and min_micro_steps 0. */
 RAVEL_API ravel_status ravel_planner_take(ravel_planner *planner, int32_t flush, ravel_plan **plan, ravel_error *err);
 /* The caller's id of each of the plan's samples: [plan->count]; NULL for a plan of ravel_plan_create. */
 RAVEL_API const int64_t *ravel_planner_ids(const ravel_plan *plan);

@@ -1,5 +1,5 @@
-/* ravel/policy.h: rewards to advantages, and the policy losses of RL, over plain arrays. Pure functions in double; no model,
- * no batch layout, no communication, so that any framework can call them.
+/* ravel/policy.h: rewards to advantages, and the policy losses of RL, over plain arrays. Pure functions in double; no
+ * model, no batch layout, no communication, so that any framework can call them.
  *
  * Per group (the answers to one prompt), rewards r become advantages A:
  *     grpo      (r - mean) / (std + 1e-6)         std over the group, with G - 1
@@ -7,8 +7,8 @@
  *     rloo       r - mean of the others           = (r - mean) * G / (G - 1)
  *     none       r
  *
- * The loss is a sum over tokens, so that micro-batches and ranks simply add up. With l the log-prob of a token now, o the
- * old one (at the start of the batch), g the generator's, f the reference's and w its weight (ravel/weights.h):
+ * The loss is a sum over tokens, so that micro-batches and ranks simply add up. With l the log-prob of a token now, o
+ * the old one (at the start of the batch), g the generator's, f the reference's and w its weight (ravel/weights.h):
  *     ratio = exp(l - o)                           or, ratio = sequence, exp(mean over the sample of l - o)
  *     loss  = w * ( max(-ratio * A, -clip(ratio, 1 - clip_low, 1 + clip_high) * A)
  *                      and for A < 0 at most -dual_clip * A
@@ -40,8 +40,8 @@ typedef enum ravel_advantage {
 #define RAVEL_ADVANTAGE_CHOICES "grpo|dr-grpo|rloo|none"
 
 /* rewards[count] to advantages[count]; samples with equal groups[i] (any order, any ids) are a group. A group whose
- * rewards are all equal, or of one sample, has advantages of 0, except with kind none. scratch[2 * count]. E_ARGUMENT for
- * another kind, E_DATA names a reward that is not finite. */
+ * rewards are all equal, or of one sample, has advantages of 0, except with kind none. scratch[2 * count]. E_ARGUMENT
+ * for another kind, E_DATA names a reward that is not finite. */
 RAVEL_API ravel_status ravel_advantages(int32_t kind, const double *rewards, const int64_t *groups, int64_t count,
                                         double *advantages, int64_t *scratch, ravel_error *err);
 
@@ -94,9 +94,9 @@ typedef struct ravel_policy_sums {
     double tis_capped; /* tokens whose importance weight was above the cap */
 } ravel_policy_sums;
 
-/* losses[count] (may be NULL): each token's part of sums->loss. slopes[count] (may be NULL): d(sums->loss) / dl. options
- * NULL: the defaults. Sums are set, not added to. E_ARGUMENT for an option out of range or an array that is missing,
- * E_DATA for a sample number outside of its range. */
+/* losses[count] (may be NULL): each token's part of sums->loss. slopes[count] (may be NULL): d(sums->loss) / dl.
+ * options NULL: the defaults. Sums are set, not added to. E_ARGUMENT for an option out of range or an array that is
+ * missing, E_DATA for a sample number outside of its range. */
 RAVEL_API ravel_status ravel_policy_loss(const ravel_policy_options *options, const ravel_policy_rows *rows,
                                          float *losses, float *slopes, ravel_policy_sums *sums, ravel_error *err);
 

@@ -42,9 +42,9 @@ RAVEL_API ravel_status ravel_plan_html(const ravel_plan_input *input, const rave
 RAVEL_API ravel_status ravel_plan_svg(const ravel_plan_input *input, const ravel_plan_options *options,
                                       const ravel_plan *plan, ravel_write write, void *user, ravel_error *err);
 
-/* A cost model by a word: "tokens", LINEAR:QUADRATIC[:OVERHEAD], a model's config.json (or its folder) or a published shape's
- * name, or a file that `ravel plan --fit --json` wrote. The width prices of such a file go to prices[room], which is "" for
- * the others; room may be 0. */
+/* A cost model by a word: "tokens", LINEAR:QUADRATIC[:OVERHEAD], a model's config.json (or its folder) or a published
+ * shape's name, or a file that `ravel plan --fit --json` wrote. The width prices of such a file go to prices[room],
+ * which is "" for the others; room may be 0. */
 RAVEL_API ravel_status ravel_cost_read(const char *text, ravel_cost *cost, char *prices, size_t room, ravel_error *err);
 
 /* The members of "options" and of "stats" of the JSON, as objects of their own: for reports on several plans. */

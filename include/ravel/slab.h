@@ -5,9 +5,9 @@
  *   block    `block` bytes of the packed buffer; each has a hash, XXH3-64 of its packed bytes: the same value on the host
  *            and on a device, and whether packing or unpacking made it.
  *
- * A trainer packs its f32 master weights as bf16 into memory that it shares (ravel_shared_create); a generator maps that
- * memory and unpacks it into its own parameters. Each is one pass over memory, in which bytes are read, cast, written and
- * hashed; equal hashes on both sides prove that the generator has read what the trainer has written.
+ * A trainer packs its f32 master weights as bf16 into memory that it shares (ravel_shared_create); a generator maps
+ * that memory and unpacks it into its own parameters. Each is one pass over memory, in which bytes are read, cast,
+ * written and hashed; equal hashes on both sides prove that the generator has read what the trainer has written.
  *
  *     ravel_slab_tensor tensors[] = {{.data = weight, .count = n, .dtype = RAVEL_F32, .packed = RAVEL_BF16}};
  *     ravel_slab_create(device, tensors, count, 256 << 10, &slab, &err);
@@ -60,10 +60,10 @@ RAVEL_API ravel_status ravel_slab_hash(const void *data, int64_t bytes, int64_t 
 /* Rows and columns of a block. */
 #define RAVEL_FP8_BLOCK 128
 
-/* A matrix as fp8 checkpoints have it, and engines load it: NAME.weight of f8-e4m3, and NAME.weight_scale_inv, an f32 per
- * block. A value is weight * scale_inv; scale_inv is the block's largest absolute value / 448, so nothing is too large. A block whose
- * scale would be below the smallest normal f32 becomes zeros with scale 1. Values must be finite. Blocks at the lower and right
- * edge may be smaller. */
+/* A matrix as fp8 checkpoints have it, and engines load it: NAME.weight of f8-e4m3, and NAME.weight_scale_inv, an f32
+ * per block. A value is weight * scale_inv; scale_inv is the block's largest absolute value / 448, so nothing is too
+ * large. A block whose scale would be below the smallest normal f32 becomes zeros with scale 1. Values must be finite.
+ * Blocks at the lower and right edge may be smaller. */
 typedef struct ravel_fp8_matrix {
     const void *data;   /* [rows, cols], rows `stride` elements apart; memory of the device, as weight and scale_inv */
     int32_t dtype;      /* RAVEL_F32 or RAVEL_BF16 */
@@ -76,8 +76,8 @@ typedef struct ravel_fp8_matrix {
 
 /* Blocks of a matrix: ceil(rows / 128) * ceil(cols / 128). */
 RAVEL_API int64_t ravel_fp8_scales(int64_t rows, int64_t cols);
-/* data to weight and scale_inv, in `stream`; one pass over memory, the same bits on the host and on a GPU. To send them, list both
- * as tensors of a refit source: the rules for vllm and sglang fuse scales like their weights. */
+/* data to weight and scale_inv, in `stream`; one pass over memory, the same bits on the host and on a GPU. To send
+ * them, list both as tensors of a refit source: the rules for vllm and sglang fuse scales like their weights. */
 RAVEL_API ravel_status ravel_fp8_pack(const ravel_fp8_matrix *matrix, ravel_stream *stream, ravel_error *err);
 /* Whether fp8 checkpoints keep the tensor of that Hugging Face name in fp8: matrices of projections (q_proj, down_proj,
  * those of experts). Embeddings, norms, the head and routers stay as they are. */

@@ -57,8 +57,8 @@ typedef enum ravel_bad_rows {
 } ravel_bad_rows;
 #define RAVEL_BAD_ROWS_CHOICES "error|skip"
 
-/* Where each row begins is found by one scan of the file. A file FILE.rows beside it keeps the list, so that this happens
- * once per machine; it is used as long as size and time of change of FILE are the same. */
+/* Where each row begins is found by one scan of the file. A file FILE.rows beside it keeps the list, so that this
+ * happens once per machine; it is used as long as size and time of change of FILE are the same. */
 typedef enum ravel_row_index { RAVEL_INDEX_AUTO, RAVEL_INDEX_ALWAYS, RAVEL_INDEX_NEVER } ravel_row_index;
 #define RAVEL_INDEX_CHOICES "auto|always|never" /* auto: for files of 16 MiB and more */
 
@@ -86,8 +86,9 @@ RAVEL_API ravel_option_table ravel_source_option_table(void);
 
 /* Opens options.data or options.mock.
  *
- * JSON lines: the file is indexed (8 bytes per row, see ravel_row_index), and rows are read when they are asked for; blank lines
- * are passed over. It must not be changed while it is open: reading a row after that is E_IO. A row is an object in one of these forms, whatever the others in the file are:
+ * JSON lines: the file is indexed (8 bytes per row, see ravel_row_index), and rows are read when they are asked for;
+ * blank lines are passed over. It must not be changed while it is open: reading a row after that is E_IO. A row is an
+ * object in one of these forms, whatever the others in the file are:
  *     {"input_ids": [..], "labels": [..]}         labels: the token, or -100 where it is not to be learnt
  *     {"input_ids": [..], "loss_mask": [..]}      0 or 1 (false or true) per token
  *     {"input_ids": [..], "prompt_length": n}     the first n are not to be learnt
@@ -146,8 +147,8 @@ RAVEL_API void ravel_source_free(ravel_source *source);
 RAVEL_API int64_t ravel_source_count(const ravel_source *source);
 /* "jsonl", "mock", "callbacks" or "samples"; static. */
 RAVEL_API const char *ravel_source_kind(const ravel_source *source);
-/* Where a row is, for a sentence: "train.jsonl:17", lines counted as an editor counts them, or "row 16" where a source has
- * no file. Returns the length that it needs, like snprintf. */
+/* Where a row is, for a sentence: "train.jsonl:17", lines counted as an editor counts them, or "row 16" where a source
+ * has no file. Returns the length that it needs, like snprintf. */
 RAVEL_API size_t ravel_source_where(const ravel_source *source, int64_t row, char *text, size_t bytes);
 RAVEL_API int32_t ravel_source_field_count(const ravel_source *source);
 RAVEL_API const ravel_field *ravel_source_fields(const ravel_source *source);

@@ -19,12 +19,12 @@
  *     ravel_encoder_free(encoder);
  *     ravel_tokenizer_free(tokenizer);
  *
- * What is read: BPE of bytes (the families of GPT-2, Llama 3, Qwen 2 and 3, SmolLM, DeepSeek) and of characters with U+2581
- * for spaces and byte fallback (Llama 2, Mistral, Gemma, Phi-3), with the pre-tokenizers Split, ByteLevel, Metaspace, Digits
- * and sequences of them, the normalizers NFC, Prepend and Replace of U+2581, added and special tokens, and the post-processors
- * ByteLevel and TemplateProcessing. The ids are those of the `tokenizers` package. Everything else (Unigram, WordPiece,
- * other normalizers, ...) is E_UNSUPPORTED with its name. Regular expressions need libpcre2-8, which is loaded when the
- * first tokenizer is opened.
+ * What is read: BPE of bytes (the families of GPT-2, Llama 3, Qwen 2 and 3, SmolLM, DeepSeek) and of characters with
+ * U+2581 for spaces and byte fallback (Llama 2, Mistral, Gemma, Phi-3), with the pre-tokenizers Split, ByteLevel,
+ * Metaspace, Digits and sequences of them, the normalizers NFC, Prepend and Replace of U+2581, added and special
+ * tokens, and the post-processors ByteLevel and TemplateProcessing. The ids are those of the `tokenizers` package.
+ * Everything else (Unigram, WordPiece, other normalizers, ...) is E_UNSUPPORTED with its name. Regular expressions need
+ * libpcre2-8, which is loaded when the first tokenizer is opened.
  */
 #ifndef RAVEL_TOKENIZER_H
 #define RAVEL_TOKENIZER_H
@@ -110,8 +110,8 @@ RAVEL_API ravel_status ravel_decoder_create(const ravel_tokenizer *tokenizer, in
                                             const ravel_allocator *allocator, ravel_decoder **decoder,
                                             ravel_error *err);
 RAVEL_API void ravel_decoder_free(ravel_decoder *decoder);
-/* Takes one id; *text[*bytes] is what can be shown now, possibly nothing, valid until the next call. All of it together,
- * with the flush at the end, is what ravel_tokenizer_decode writes. */
+/* Takes one id; *text[*bytes] is what can be shown now, possibly nothing, valid until the next call. All of it
+ * together, with the flush at the end, is what ravel_tokenizer_decode writes. */
 RAVEL_API void ravel_decoder_push(ravel_decoder *decoder, int32_t id, const char **text, size_t *bytes);
 /* Returns the bytes held back, as U+FFFD where they are no character, and resets the decoder. */
 RAVEL_API void ravel_decoder_flush(ravel_decoder *decoder, const char **text, size_t *bytes);

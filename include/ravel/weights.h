@@ -32,9 +32,9 @@
  * The only division is the last one, in double: weight = (factor * w) / denominator, both sides exact in a
  * double (as long as counts are below 2^53); then it is rounded to the dtype that was asked for.
  *
- * On a device: a mask whose place is device memory is counted there, and the call waits for the counts (integers, so they
- * are those of the host); options.place = device writes the weights there, by one launch, with the bits of the host.
- * ravel_weights_check is for host memory.
+ * On a device: a mask whose place is device memory is counted there, and the call waits for the counts (integers, so
+ * they are those of the host); options.place = device writes the weights there, by one launch, with the bits of the
+ * host. ravel_weights_check is for host memory.
  *
  * Threads: pure functions on the caller's memory.
  */

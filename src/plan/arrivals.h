@@ -67,8 +67,8 @@ struct ravel_planner {
     ravel_planner_report report;
 };
 
-/* Prefix trees: waiting rows are in tree order, push after push. What a row shares with the last of those before it that are
- * still there is the least of what was between them. `rows`: the ones that are, rising; shared[count] is
+/* Prefix trees: waiting rows are in tree order, push after push. What a row shares with the last of those before it
+ * that are still there is the least of what was between them. `rows`: the ones that are, rising; shared[count] is
  * theirs, and may be w->shared. */
 void ravel__waiting_share(const ravel__waiting *w, const int32_t *rows, int64_t count, int64_t *shared);
 /* The slot that a waiting row takes, in units: with trees that of its own tokens, at least one. */

@@ -77,8 +77,8 @@ static double weight_of(const double *row, const double *x) {
     return 1 / (error > NEAR ? error : NEAR);
 }
 
-/* The best of all subsets of the unknowns that has no negative one; rows are weighted by their errors with `before`, where
- * that is given. Columns are scaled to one size first. */
+/* The best of all subsets of the unknowns that has no negative one; rows are weighted by their errors with `before`,
+ * where that is given. Columns are scaled to one size first. */
 static int fit_three(const rows *r, int32_t width, const double *before, double *x) {
     RAVEL_ASSERT(width >= 1);
     double a[UNKNOWNS][UNKNOWNS + 1] = {{0}}, scale[UNKNOWNS] = {0}, used = 0, best = INFINITY;

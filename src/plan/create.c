@@ -102,8 +102,8 @@ static ravel_status solve_hybrid(build *b, int64_t update, const int32_t *rows, 
 enum { ONE_BLOCK_SAMPLES = 65536, ONE_BLOCK_BYTES = 52 };
 
 /* The pool of an update. Up to ONE_BLOCK_SAMPLES it begins a block that holds all that the default effort needs: an
- * allocator that gets many blocks back returns them to the system, and the next plan pays for the pages again. In longer
- * updates each array is a block, so that fewer bytes are held at one time. */
+ * allocator that gets many blocks back returns them to the system, and the next plan pays for the pages again. In
+ * longer updates each array is a block, so that fewer bytes are held at one time. */
 static ravel_status make_pool(const build *b, const int32_t *rows, int32_t count, ravel__pool *pool) {
     size_t grow = b->arena->grow, block = (size_t)count * ONE_BLOCK_BYTES;
     if (count <= ONE_BLOCK_SAMPLES && block > grow) b->arena->grow = block;

@@ -119,7 +119,8 @@ static ravel_status oversize(const ravel__rules *rules, const ravel_plan_input *
                            (long long)o->budget, o->align);
 }
 
-/* Trees: an order and shared tokens that can be, with a layout and a cost that know them. Nothing shared is no trees. */
+/* Trees: an order and shared tokens that can be, with a layout and a cost that know them. Nothing shared is no
+ * trees. */
 static ravel_status check_trees(const ravel_plan_options *o, ravel_plan_input *in, int32_t *trees, ravel_error *err) {
     *trees = 0;
     if (in->order && !in->shared)

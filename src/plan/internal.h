@@ -251,7 +251,8 @@ ravel_status ravel__lists_make(const ravel__job *job, const int32_t *bin, int32_
 void ravel__lists_bins(const ravel__lists *lists, int32_t *bin);
 /* The bins by cost, largest cost first, ties by number. */
 ravel_status ravel__lists_order(const ravel__job *job, const ravel__lists *lists, int32_t *order);
-/* Splits bin `from` in two; the other half goes to bin `to`, which is empty. `scratch`: 8 bytes per sample of the bin. */
+/* Splits bin `from` in two; the other half goes to bin `to`, which is empty. `scratch`: 8 bytes per sample of the
+ * bin. */
 void ravel__lists_halve(const ravel__job *job, ravel__lists *lists, int32_t from, int32_t to, void *scratch);
 /* Splits the largest bins of two or more samples until there are `target` or all are single. */
 ravel_status ravel__lists_split(const ravel__job *job, ravel__lists *lists, int32_t target);

@@ -65,8 +65,8 @@ static int64_t ready_steps(const ravel_planner *p) {
     return least;
 }
 
-/* The oldest samples of at most `units` in all, or per rank where groups are bound to ranks; with those that must go, and
- * those that fit no bin. */
+/* The oldest samples of at most `units` in all, or per rank where groups are bound to ranks; with those that must go,
+ * and those that fit no bin. */
 static ravel_status choose(taking *t, int64_t units) {
     const ravel_planner *p = t->planner;
     const ravel__waiting *w = &p->waiting;

@@ -1,5 +1,5 @@
-/* Cutting a batch into updates: by the caller's ids, into a given number, or after a given number of samples; in input order or
- * shuffled; whole groups where asked. */
+/* Cutting a batch into updates: by the caller's ids, into a given number, or after a given number of samples; in input
+ * order or shuffled; whole groups where asked. */
 #include "plan/tree/tree.h"
 
 #include "base/assert.h"

@@ -1,5 +1,5 @@
-/* Any bytes as a chat template, over a conversation with tools, thoughts and parts: it is refused with a sentence, or its
- * text is valid UTF-8 (as the template is) whose owners cover it. */
+/* Any bytes as a chat template, over a conversation with tools, thoughts and parts: it is refused with a sentence, or
+ * its text is valid UTF-8 (as the template is) whose owners cover it. */
 #include "text/jinja/jinja.h"
 #include "text/unicode.h"
 

@@ -1,5 +1,5 @@
-/* The decoders that a stranger's bytes meet first: greetings, frame heads, addresses, networks. What is taken is in range,
- * and written again it is the same. */
+/* The decoders that a stranger's bytes meet first: greetings, frame heads, addresses, networks. What is taken is in
+ * range, and written again it is the same. */
 #include "comm/address.h"
 #include "comm/link_frame.h"
 

@@ -1,5 +1,5 @@
-/* Packed plans of any bytes. The hash of half the inputs is made right first, so that the fuzzer gets behind it; what is
- * taken must be walkable and pack to the same bytes. */
+/* Packed plans of any bytes. The hash of half the inputs is made right first, so that the fuzzer gets behind it; what
+ * is taken must be walkable and pack to the same bytes. */
 #include <ravel/plan.h>
 
 #include "base/hash.h"

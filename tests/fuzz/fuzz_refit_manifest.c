@@ -1,5 +1,5 @@
-/* The manifest and hello decoders on any bytes, as they are and with the right checksum put in. What is accepted goes on
- * into a directory of two senders, which may not take more memory than a fixed multiple of the input. */
+/* The manifest and hello decoders on any bytes, as they are and with the right checksum put in. What is accepted goes
+ * on into a directory of two senders, which may not take more memory than a fixed multiple of the input. */
 #include "refit/model/bytes.h"
 #include "base/xxh3.h"
 #include "refit/model/directory.h"

@@ -1,5 +1,5 @@
-/* What trainers and generators read of each other, on any bytes: the directory (also with the right checksum put in, and
- * then planned from), and the bodies of PULL, VERSIONS, HASHES, FAILED and REPORT. The first byte says which. */
+/* What trainers and generators read of each other, on any bytes: the directory (also with the right checksum put in,
+ * and then planned from), and the bodies of PULL, VERSIONS, HASHES, FAILED and REPORT. The first byte says which. */
 #include "refit/model/bytes.h"
 #include "base/xxh3.h"
 #include "refit/model/plan.h"

@@ -1,5 +1,5 @@
-/* Any JSON as a row of a data set, written and tokenized in the format that the first byte names: what comes out is tokens of
- * the vocabulary (except "input_ids", which are taken as they are) and a mask of 0 and 1, or a sentence. */
+/* Any JSON as a row of a data set, written and tokenized in the format that the first byte names: what comes out is
+ * tokens of the vocabulary (except "input_ids", which are taken as they are) and a mask of 0 and 1, or a sentence. */
 #include <ravel/chat.h>
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* What the ranks of a world tell one another when they meet: hellos and the table. What is taken is in range, and its texts
- * end. */
+/* What the ranks of a world tell one another when they meet: hellos and the table. What is taken is in range, and its
+ * texts end. */
 #include "comm/tcp.h"
 
 #include <stdlib.h>

@@ -41,8 +41,8 @@ uint64_t check_seed(void);
 /* `quick` in `make test`, `soak` in `make soak`. */
 int64_t check_scale(int64_t quick, int64_t soak);
 /* The same for rounds of a random test. Of two passes (--again) the first does half of the quick ones and the second a
- * quarter; so do sanitizer builds, which are 10 times as slow and look for errors of memory and threads that show in few
- * rounds. Only rounds may depend on it: then RAVEL_SEED, which does all of them, repeats what failed. */
+ * quarter; so do sanitizer builds, which are 10 times as slow and look for errors of memory and threads that show in
+ * few rounds. Only rounds may depend on it: then RAVEL_SEED, which does all of them, repeats what failed. */
 int64_t check_rounds(int64_t quick, int64_t soak);
 bool check_sanitized(void); /* in such a build */
 /* In the second pass: what does not depend on the seed need not run again. */

@@ -1,7 +1,6 @@
 /* One operation of a communicator against a plain reference: each rank calls comm_try_... with the same `op`, from which it
  * computes what every other rank sends. E_INTERNAL and a sentence where a result is not what the reference says. `later`: the
- * non-blocking call and a wait. `most`: counts are drawn up to it.
- */
+ * non-blocking call and a wait. `most`: counts are drawn up to it. */
 #ifndef TESTS_COMM_TRY_H
 #define TESTS_COMM_TRY_H
 

@@ -185,8 +185,8 @@ static bool take_all(const hybrid_case *c, ravel_planner *p, int flush, taken *t
     return ok && EXPECT(status == RAVEL_E_END);
 }
 
-/* Pushes a case a few samples at a time, takes what is ready, and flushes: each sample once, the update's micro-steps at
- * the multiple and the minimum. The widths and prices are the planner's own once it is open. */
+/* Pushes a case a few samples at a time, takes what is ready, and flushes: each sample once, the update's micro-steps
+ * at the multiple and the minimum. The widths and prices are the planner's own once it is open. */
 static bool arrive(hybrid_case *c, ravel__rng *rng) {
     static const double fills[] = {1, 0.95, 0.7, 0.1};
     ravel_error err = RAVEL_ERROR_INIT;

@@ -284,7 +284,8 @@ TEST(plan_default_finds_lengths_that_go_together) {
     }
 }
 
-/* A sample that costs more than all that the other ranks have: its rank gets nothing else, though that leaves fillers. */
+/* A sample that costs more than all that the other ranks have: its rank gets nothing else, though that leaves
+ * fillers. */
 TEST(plan_default_leaves_a_giant_alone) {
     enum { SAMPLES = 3000 };
     static int64_t lengths[SAMPLES];

@@ -108,8 +108,8 @@ TEST(plan_raises_align_to_what_context_parallel_packing_needs) {
 
 enum { MANY = 320000 };
 
-/* Costs in the opposite order of lengths, few bins with very many samples; groups of any cost on ranks; the same in padded
- * rows. These took minutes when lists were sorted by insertion. (make bench has the times.) */
+/* Costs in the opposite order of lengths, few bins with very many samples; groups of any cost on ranks; the same in
+ * padded rows. These took minutes when lists were sorted by insertion. (make bench has the times.) */
 TEST(plan_opposed_costs_and_many_groups_are_not_quadratic) {
     int64_t *lengths = malloc(MANY * sizeof *lengths), *costs = malloc(MANY * sizeof *costs);
     int64_t *groups = malloc(MANY * sizeof *groups);

@@ -1,4 +1,5 @@
-/* Predicted bubbles of pipelines: against the longest path through the schedule, built here from lists, and the textbook. */
+/* Predicted bubbles of pipelines: against the longest path through the schedule, built here from lists, and the
+ * textbook. */
 #include "tests/unit/check.h"
 #include "tests/unit/plan_cases.h"
 

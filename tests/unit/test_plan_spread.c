@@ -1,4 +1,5 @@
-/* Spreading samples by cost, whatever the order of the pool: the largest cost first, each to the bin that has the least. */
+/* Spreading samples by cost, whatever the order of the pool: the largest cost first, each to the bin that has the
+ * least. */
 #include "tests/unit/check.h"
 
 #include "base/memory.h"

@@ -480,8 +480,7 @@ typedef struct train_kernels {
 
     /* ---- feed-forward: h = silu(gate) * up; gate_up: [A] [rows, 2 * ffn], gate first; h: [A] [rows, ffn] ---- */
     void (*swiglu)(train_device *device, void *h, const void *gate_up, int64_t rows, int64_t ffn);
-    /* d_gate_up = (it may be gate_up), and h = once more, with the bits that swiglu gave it (NULL: not wanted).
-     */
+    /* d_gate_up = (it may be gate_up), and h = once more, with the bits that swiglu gave it (NULL: not wanted). */
     void (*swiglu_backward)(train_device *device, void *d_gate_up, void *h, const void *d_h, const void *gate_up,
                             int64_t rows, int64_t ffn);
 

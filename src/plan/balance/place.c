@@ -1,11 +1,13 @@
 /* Placement, after the bins are made and timed: the order of micro-steps, and which rank runs which bin.
  *
- * Pipelines: small micro-steps at both ends shorten warm-up and drain, so micro-steps rise to the middle and fall again.
+ * Pipelines: small micro-steps at both ends shorten warm-up and drain, so micro-steps rise to the middle and fall
+ * again.
  *
- * Homes: where ranks meet in every micro-step its bins may be permuted freely; that is an assignment problem, dp bins to
- * dp ranks, the gain being the tokens that need not move. It is solved exactly (shortest augmenting paths) where that
- * is cheap, else greedily. Where ranks meet only at the end, ranks are relabelled as a whole, and bins of one micro-step
- * change ranks only if no rank's total grows beyond the slowest's. Groups on ranks allow only the relabelling. */
+ * Homes: where ranks meet in every micro-step its bins may be permuted freely; that is an assignment problem, dp bins
+ * to dp ranks, the gain being the tokens that need not move. It is solved exactly (shortest augmenting paths) where
+ * that is cheap, else greedily. Where ranks meet only at the end, ranks are relabelled as a whole, and bins of one
+ * micro-step change ranks only if no rank's total grows beyond the slowest's. Groups on ranks allow only the
+ * relabelling. */
 #include "plan/internal.h"
 
 #include "base/assert.h"

@@ -16,8 +16,8 @@
 
 #include "plan/internal.h"
 
-/* A bin of `bins` (a whole number of micro-steps) for every sample. Weights are slots where `by_slots`, else costs. *over:
- * how many bins are over the cap, to be repaired; INT32_MAX when max_samples left no place. */
+/* A bin of `bins` (a whole number of micro-steps) for every sample. Weights are slots where `by_slots`, else costs.
+ * *over: how many bins are over the cap, to be repaired; INT32_MAX when max_samples left no place. */
 ravel_status ravel__spread(const ravel__job *job, int32_t bins, int by_slots, int32_t *bin, int32_t *over);
 
 /* Trades slots between the *over overfull bins of the lists and roomy ones. *over: how many stay overfull. */

@@ -22,8 +22,7 @@ typedef struct ravel__basis {
 } ravel__basis;
 
 /* Makes the start, as lists of basis->bins bins in the job's arena, or reports that it is impossible. PACKED is always
- * possible.
- */
+ * possible. */
 ravel_status ravel__start_make(const ravel__basis *basis, ravel__start start, ravel__lists *lists, int *made);
 
 #endif

@@ -2,9 +2,9 @@
  *
  *     rank_bins[r]   the bins of rank r, largest cost first: its micro-steps
  *
- * Bins are dealt largest cost first to the rank with the least total that has a micro-step left; then the largest rank gives
- * to the cheapest: by swapping two bins, or by a trade of samples between two bins, whichever comes nearer to half the
- * difference. */
+ * Bins are dealt largest cost first to the rank with the least total that has a micro-step left; then the largest rank
+ * gives to the cheapest: by swapping two bins, or by a trade of samples between two bins, whichever comes nearer to
+ * half the difference. */
 #ifndef RAVEL_PLAN_BALANCE_TOTALS_H
 #define RAVEL_PLAN_BALANCE_TOTALS_H
 

@@ -170,8 +170,8 @@ static void one_for_none(search *s) {
     }
 }
 
-/* Both lists are largest cost first, so the window of y's samples that would move about `want` slides down with x's. `give`
- * and `take`: what goes along (a second sample, or nothing). */
+/* Both lists are largest cost first, so the window of y's samples that would move about `want` slides down with x's.
+ * `give` and `take`: what goes along (a second sample, or nothing). */
 static void one_for_one(search *s, int32_t x_from, int32_t y_from, int64_t more, int64_t more_slots, int32_t x_with,
                         int32_t y_with) {
     int32_t low = y_from;

@@ -158,7 +158,8 @@ static int64_t to_time(const ravel__tasks *t, ravel__u128 work) {
     return (int64_t)((work + per - 1) / per);
 }
 
-/* Tasks whose width of least work is fast enough for `low` keep it; only the first `open`, of larger cost, may change. */
+/* Tasks whose width of least work is fast enough for `low` keep it; only the first `open`, of larger cost, may
+ * change. */
 static int64_t canonical(const ravel__tasks *t, int64_t low) {
     ravel__u128 rest = 0;
     int64_t limit[RAVEL__MOST_WIDTHS], high = low ? low : 1;

@@ -5,7 +5,8 @@
 
 #include <string.h>
 
-/* ---- an update ---------------------------------------------------------------------------------------------------- */
+/* ---- an update
+ * ---------------------------------------------------------------------------------------------------- */
 
 /* Widens the narrowest groups of a micro-step until no rank is left over, where that can be. */
 static void use_all_ranks(const ravel__tasks *t, ravel__layout *l, int32_t from, int32_t to) {
@@ -84,7 +85,8 @@ ravel_status ravel__hybrid_update(const ravel__rules *rules, const ravel_plan_in
     return write_update(&tasks, &layout, first_step, draft);
 }
 
-/* ---- the plan ------------------------------------------------------------------------------------------------------ */
+/* ---- the plan
+ * ------------------------------------------------------------------------------------------------------ */
 
 void ravel__hybrid_emit(const ravel__rules *rules, const ravel__draft *draft, ravel__plan *plan) {
     const ravel__widths *widths = &rules->widths;
@@ -151,7 +153,8 @@ void ravel__hybrid_measure(const ravel__rules *rules, const ravel_plan_input *in
     for (int64_t b = 0; b < plan->bins; b++) s->cost += bin_costs[b];
 }
 
-/* ---- check --------------------------------------------------------------------------------------------------------- */
+/* ---- check
+ * --------------------------------------------------------------------------------------------------------- */
 
 #define BROKEN(...) ravel_error_set(err, RAVEL_E_DATA, __VA_ARGS__)
 

@@ -96,8 +96,8 @@ static void absorb(kk *s, int32_t p, int32_t q) {
     s->parts[p].tail = s->parts[q].tail;
 }
 
-/* Joins tuple b into a. As many of the cheapest parts of each as there are too many are added up crosswise, the cheapest
- * of a to the largest of b's; the others stay parts. */
+/* Joins tuple b into a. As many of the cheapest parts of each as there are too many are added up crosswise, the
+ * cheapest of a to the largest of b's; the others stay parts. */
 static void join_tuples(kk *s, int32_t a, int32_t b) {
     int32_t many = s->size[a] + s->size[b] - s->k;
     RAVEL_ASSERT(a != b && many <= s->size[a] && many <= s->size[b]);

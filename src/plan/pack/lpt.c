@@ -1,5 +1,6 @@
-/* LPT, longest processing time first: samples go largest cost first to the cheapest of the given number of bins that has room. The number
- * of bins is the least that the lower bound and parity allow; what will not fit opens further ones. */
+/* LPT, longest processing time first: samples go largest cost first to the cheapest of the given number of bins that
+ * has room. The number of bins is the least that the lower bound and parity allow; what will not fit opens further
+ * ones. */
 #include "plan/internal.h"
 
 #include "base/assert.h"
@@ -17,8 +18,8 @@ int32_t ravel__wanted_bins(const ravel__job *job) {
     return bins < job->pool->count ? (int32_t)bins : job->pool->count;
 }
 
-/* TRIES: cheapest bins that are looked at before a new one is opened. EMPTY: the key of an empty bin, above all others, so
- * that bins full of samples that cost nothing hide none of them. */
+/* TRIES: cheapest bins that are looked at before a new one is opened. EMPTY: the key of an empty bin, above all others,
+ * so that bins full of samples that cost nothing hide none of them. */
 enum { TRIES = 64, EMPTY = 1 };
 
 typedef struct lpt {

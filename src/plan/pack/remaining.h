@@ -1,5 +1,5 @@
-/* The samples of a pool that have no bin yet, longest first: "the longest remaining one that fits a given room" by a table
- * over rooms (where they are few; else a binary search) and a table of skips (union-find). */
+/* The samples of a pool that have no bin yet, longest first: "the longest remaining one that fits a given room" by a
+ * table over rooms (where they are few; else a binary search) and a table of skips (union-find). */
 #ifndef RAVEL_PLAN_PACK_REMAINING_H
 #define RAVEL_PLAN_PACK_REMAINING_H
 
