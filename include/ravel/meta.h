@@ -44,20 +44,20 @@ extern "C" {
 #define RAVEL_META_HYBRID  4 /* each micro-step has a context-parallel group of its own width */
 
 /* X(type, name, sentence): the counts of an update, the same on every rank of the mesh. */
-#define RAVEL_UPDATE_COUNTS_LIST(X)                                              \
-    X(int64_t, micro_steps, "micro-steps, the same on every data-parallel rank") \
-    X(int64_t, samples, "samples on all data-parallel ranks")                    \
-    X(int64_t, tokens, "sum of their lengths")                                   \
-    X(uint64_t, squares_low, "sum of their squared lengths, the low 64 bits")    \
-    X(int64_t, squares_high, "and the high 64 bits")                             \
-    X(int64_t, loss_tokens, "tokens that are to be learnt")                      \
-    X(int64_t, loss_samples, "samples with at least one of them")                \
-    X(int64_t, padded_tokens, "sum of slots, a filler's own included")           \
-    X(int64_t, capacity_tokens, "bins and fillers times cp times budget")        \
-    X(int64_t, bins, "bins with samples")                                        \
-    X(int64_t, fillers, "bins without")                                          \
-    X(int64_t, shortest, "the shortest sample; 0 where there is none")           \
-    X(int64_t, longest, "the longest sample")                                    \
+#define RAVEL_UPDATE_COUNTS_LIST(X)                                                               \
+    X(int64_t, micro_steps, "micro-steps, the same on every data-parallel rank")                  \
+    X(int64_t, samples, "samples on all data-parallel ranks")                                     \
+    X(int64_t, tokens, "sum of their lengths")                                                    \
+    X(uint64_t, squares_low, "sum of their squared lengths, the low 64 bits")                     \
+    X(int64_t, squares_high, "and the high 64 bits")                                              \
+    X(int64_t, loss_tokens, "tokens that are to be learnt")                                       \
+    X(int64_t, loss_samples, "samples with at least one of them")                                 \
+    X(int64_t, padded_tokens, "sum of slots, a filler's own included")                            \
+    X(int64_t, capacity_tokens, "bins and fillers times cp times budget")                         \
+    X(int64_t, bins, "bins with samples")                                                         \
+    X(int64_t, fillers, "bins without")                                                           \
+    X(int64_t, shortest, "the shortest sample; 0 where there is none")                            \
+    X(int64_t, longest, "the longest sample")                                                     \
     X(int64_t, shared_tokens, "tokens of samples that another sample computes (shared prefixes)") \
     X(int64_t, skipped, "samples of the batch that fit no bin and were left out; 0 but in its first update")
 

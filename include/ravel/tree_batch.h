@@ -43,7 +43,7 @@ extern "C" {
 
 typedef struct ravel_tree_bin {
     const int32_t *cu_seqlens; /* [count + 1] from 0: running sum of lengths, each at least 1 */
-    const int32_t *shared;     /* [count] 0 .. the shorter of the sample and the one before it; shared[0] is 0. NULL: 0 */
+    const int32_t *shared; /* [count] 0 .. the shorter of the sample and the one before it; shared[0] is 0. NULL: 0 */
     int64_t count;
 } ravel_tree_bin;
 
@@ -62,21 +62,21 @@ typedef struct ravel_tree_batch {
     /* from ravel_tree_pack */
     int64_t nodes, levels;
     /* arrays; those that are NULL are left out, except that each needs the ones named in brackets */
-    int32_t *starts;        /* [samples + 1] place of each sample's first own token */
-    int32_t *positions;     /* [tokens] 0 in the padding */
-    int32_t *path;          /* [path_tokens] */
-    int32_t *limits;        /* [tokens] (path); a padding token sees itself */
-    int32_t *parents;       /* [tokens] (path); -1 in the padding */
-    int32_t *cu_seqlens_q;  /* [runs + 1] running sum of own tokens */
-    int32_t *cu_seqlens_k;  /* [runs + 1] running sum of lengths */
-    int32_t *gather;        /* [keys] (path) places of the keys of all runs */
-    int32_t *node_of;       /* [tokens] (limits, parents) number of the node, in the order of places; -1 in the padding */
-    int32_t *node_first;    /* [nodes_most] (node_of) own places of a node are first .. last - 1, */
-    int32_t *node_last;     /* [nodes_most] */
-    int32_t *node_end;      /* [nodes_most] those of its subtree first .. end - 1 */
-    int32_t *node_parent;   /* [nodes_most] -1: none */
-    int32_t *node_level;    /* [nodes_most] */
-    int32_t *level_nodes;   /* [nodes_most] (node_level) the nodes of level 0, then those of level 1, ... */
+    int32_t *starts;       /* [samples + 1] place of each sample's first own token */
+    int32_t *positions;    /* [tokens] 0 in the padding */
+    int32_t *path;         /* [path_tokens] */
+    int32_t *limits;       /* [tokens] (path); a padding token sees itself */
+    int32_t *parents;      /* [tokens] (path); -1 in the padding */
+    int32_t *cu_seqlens_q; /* [runs + 1] running sum of own tokens */
+    int32_t *cu_seqlens_k; /* [runs + 1] running sum of lengths */
+    int32_t *gather;       /* [keys] (path) places of the keys of all runs */
+    int32_t *node_of;     /* [tokens] (limits, parents) number of the node, in the order of places; -1 in the padding */
+    int32_t *node_first;  /* [nodes_most] (node_of) own places of a node are first .. last - 1, */
+    int32_t *node_last;   /* [nodes_most] */
+    int32_t *node_end;    /* [nodes_most] those of its subtree first .. end - 1 */
+    int32_t *node_parent; /* [nodes_most] -1: none */
+    int32_t *node_level;  /* [nodes_most] */
+    int32_t *level_nodes; /* [nodes_most] (node_level) the nodes of level 0, then those of level 1, ... */
     int32_t *level_offsets; /* [nodes_most + 1] where each level begins in it; [levels + 1] are set */
 } ravel_tree_batch;
 

@@ -19,7 +19,8 @@ OUT = ROOT / "docs" / "python-api.md"
 sys.path.insert(0, str(ROOT / "python"))
 MODULES = ["ravel", "ravel.comm", "ravel.mesh", "ravel.metrics", "ravel.policy", "ravel.adapters.verl", "ravel.adapters.nemo_rl",
            "ravel.adapters.nemo_rl_dynamic", "ravel.adapters.megatron", "ravel.adapters.megatron_rl", "ravel.adapters.slime",
-           "ravel.adapters.trl", "ravel.adapters.trl_rollouts", "ravel.adapters.huggingface", "ravel.adapters.areal"]
+           "ravel.adapters.trl", "ravel.adapters.trl_rollouts", "ravel.adapters.huggingface", "ravel.adapters.transformers_tree",
+           "ravel.adapters.areal"]
 
 
 def text(thing: Any) -> str:

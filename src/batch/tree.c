@@ -66,22 +66,22 @@ ravel_status ravel_tree_measure(const ravel_tree_bin *bin, int64_t align, ravel_
 }
 
 /* X(array, count): the one order of arrays in a block. */
-#define ARRAYS(X)                  \
-    X(starts, samples + 1)         \
-    X(positions, tokens)           \
-    X(path, path_tokens)           \
-    X(limits, tokens)              \
-    X(parents, tokens)             \
-    X(cu_seqlens_q, runs + 1)      \
-    X(cu_seqlens_k, runs + 1)      \
-    X(gather, keys)                \
-    X(node_of, tokens)             \
-    X(node_first, nodes_most)      \
-    X(node_last, nodes_most)       \
-    X(node_end, nodes_most)        \
-    X(node_parent, nodes_most)     \
-    X(node_level, nodes_most)      \
-    X(level_nodes, nodes_most)     \
+#define ARRAYS(X)              \
+    X(starts, samples + 1)     \
+    X(positions, tokens)       \
+    X(path, path_tokens)       \
+    X(limits, tokens)          \
+    X(parents, tokens)         \
+    X(cu_seqlens_q, runs + 1)  \
+    X(cu_seqlens_k, runs + 1)  \
+    X(gather, keys)            \
+    X(node_of, tokens)         \
+    X(node_first, nodes_most)  \
+    X(node_last, nodes_most)   \
+    X(node_end, nodes_most)    \
+    X(node_parent, nodes_most) \
+    X(node_level, nodes_most)  \
+    X(level_nodes, nodes_most) \
     X(level_offsets, nodes_most + 1)
 
 static size_t cut(void *block, ravel_tree_batch *b) {
@@ -111,7 +111,7 @@ static void iota(int32_t *to, int64_t count, int32_t first) {
 static void walk_path(const ravel_tree_bin *bin, ravel_tree_batch *b, int64_t i, int32_t start) {
     int32_t *path = b->path + bin->cu_seqlens[i], shared = shared_of(bin, i), own = length_of(bin, i) - shared;
     const int32_t *before = i ? b->path + bin->cu_seqlens[i - 1] : NULL;
-    if (shared) memcpy(path, before, (size_t)shared * sizeof *path);
+    if (before) memcpy(path, before, (size_t)shared * sizeof *path);
     iota(path + shared, own, start);
     for (int32_t k = shared; b->limits && i && k < length_of(bin, i - 1); k++) b->limits[before[k]] = start;
     if (!b->parents || own == 0) return;

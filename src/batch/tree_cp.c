@@ -101,11 +101,12 @@ ravel_status ravel_tree_deal(const ravel_tree_batch *batch, int32_t ranks, int32
 /* ---- one rank's share ----------------------------------------------------------------------------------- */
 
 /* The part of sample i's own places within first .. end - 1 is lo .. hi - 1: one run of the piece. */
-static void add_run(const ravel_tree_bin *bin, const ravel_tree_batch *b, int64_t i, int32_t lo, int32_t hi, int64_t row,
-                    ravel_tree_piece *p) {
+static void add_run(const ravel_tree_bin *bin, const ravel_tree_batch *b, int64_t i, int32_t lo, int32_t hi,
+                    int64_t row, ravel_tree_piece *p) {
     int32_t own = b->starts[i + 1] - b->starts[i], shared = bin->cu_seqlens[i + 1] - bin->cu_seqlens[i] - own;
     int64_t keys = shared + hi - b->starts[i];
-    if (p->gather) memcpy(p->gather + p->keys, b->path + bin->cu_seqlens[i], (size_t)keys * sizeof *p->gather);
+    if (p->gather && b->path)
+        memcpy(p->gather + p->keys, b->path + bin->cu_seqlens[i], (size_t)keys * sizeof *p->gather);
     if (p->query_starts) p->query_starts[p->runs] = (int32_t)row;
     p->runs++;
     p->keys += keys;
@@ -126,7 +127,8 @@ static void walk(const ravel_tree_bin *bin, const ravel_tree_batch *b, const int
         while (sample > 0 && b->starts[sample] > first) sample--;
         while (sample + 1 < bin->count && b->starts[sample + 1] <= first) sample++;
         for (int64_t i = sample; i < bin->count && b->starts[i] < end; i++) {
-            int64_t lo = b->starts[i] > first ? b->starts[i] : first, hi = b->starts[i + 1] < end ? b->starts[i + 1] : end;
+            int64_t lo = b->starts[i] > first ? b->starts[i] : first,
+                    hi = b->starts[i + 1] < end ? b->starts[i + 1] : end;
             if (lo < hi) add_run(bin, b, i, (int32_t)lo, (int32_t)hi, p->tokens + lo - first, p);
         }
         for (int64_t k = 0; p->places && k < width; k++) p->places[p->tokens + k] = (int32_t)(first + k);
@@ -164,8 +166,7 @@ ravel_status ravel_tree_piece_pack(const ravel_tree_bin *bin, const ravel_tree_b
                                    int32_t ranks, int32_t rank, const ravel_tree_piece *piece, ravel_error *err) {
     ravel_tree_piece own = *piece;
     ravel_status status = check_piece(bin, batch, owners, ranks, rank, piece, err);
-    if (!status && !batch->path)
-        status = ravel_error_set(err, RAVEL_E_ARGUMENT, "a piece of a tree needs its path");
+    if (!status && !batch->path) status = ravel_error_set(err, RAVEL_E_ARGUMENT, "a piece of a tree needs its path");
     if (status) return status;
     walk(bin, batch, owners, ranks, rank, &own);
     RAVEL_ASSERT(own.tokens == piece->tokens && own.runs == piece->runs && own.keys == piece->keys);

@@ -41,9 +41,9 @@ void ravel_feed_free(ravel_feed *feed) {
     ravel_plan_free(feed->work.plan_made);
     ravel_exchange_free(feed->work.exchange);
     ravel__columns_free(&feed->work.columns, a);
-    ravel__buffer *buffers[] = {
-        &feed->work.rows,    &feed->work.planning.input, &feed->work.planning.expanded, &feed->work.result,
-        &feed->work.scratch, &feed->work.staging, &feed->work.hashes,       &feed->work.weight_values,     NULL};
+    ravel__buffer *buffers[] = {&feed->work.rows,   &feed->work.planning.input, &feed->work.planning.expanded,
+                                &feed->work.result, &feed->work.scratch,        &feed->work.staging,
+                                &feed->work.hashes, &feed->work.weight_values,  NULL};
     for (ravel__buffer **buffer = buffers; *buffer; buffer++) ravel__buffer_free(*buffer, a);
     for (int32_t i = 0; i < RAVEL__SLOTS; i++) free_slot(feed, &feed->slots[i]);
     ravel_stream_free(feed->uploads);
@@ -66,9 +66,9 @@ static void count_mine(const ravel_feed *feed, const ravel__prepared *slot, int6
         if (m->group_first && m->group_first[s] != feed->place.at.dp) continue; /* the group's first rank counts it */
         mine->bins += m->bin_samples[s] > 0;
         mine->fillers += m->bin_samples[s] == 0;
-        mine->padded_tokens +=
-            m->shared ? ravel__tree_tokens(feed, m, slot->micros[s].first, m->bin_samples[s])
-                      : ravel__bin_tokens(feed, m->lengths + slot->micros[s].first, m->bin_samples[s], slot->micros[s].cp);
+        mine->padded_tokens += m->shared ? ravel__tree_tokens(feed, m, slot->micros[s].first, m->bin_samples[s])
+                                         : ravel__bin_tokens(feed, m->lengths + slot->micros[s].first,
+                                                             m->bin_samples[s], slot->micros[s].cp);
         for (int64_t i = slot->micros[s].first; i < slot->micros[s].first + m->bin_samples[s]; i++) {
             int64_t length = m->lengths[i];
             mine->samples++;

@@ -74,11 +74,11 @@ enum { COLUMN_LENGTH, COLUMN_ID, COLUMN_PART, COLUMN_LOSS, COLUMN_WEIGHT, COLUMN
 #define RAVEL__NO_ID INT64_MIN /* takes the sample's number over all ranks */
 
 typedef struct ravel__columns {
-    int64_t count;        /* samples on all ranks */
-    int64_t *at[COLUMNS]; /* [count] each; NULL: not there */
-    int64_t column_count; /* that are there, one after the other in `columns` */
-    int64_t *counts;      /* [dp] samples of each rank */
-    int has_parts;        /* some row has several samples */
+    int64_t count;         /* samples on all ranks */
+    int64_t *at[COLUMNS];  /* [count] each; NULL: not there */
+    int64_t column_count;  /* that are there, one after the other in `columns` */
+    int64_t *counts;       /* [dp] samples of each rank */
+    int has_parts;         /* some row has several samples */
     const int64_t *shared; /* [count] per place of the tree order, as the planner takes it; NULL: not looked for */
     const int32_t *order;  /* [count] */
     ravel__buffer tree;

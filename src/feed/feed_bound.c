@@ -33,7 +33,8 @@ static worst worst_of(const ravel_feed *feed, int64_t steps, int64_t samples, in
     worst w = {.feed = feed, .steps = steps, .samples = samples, .tokens = tokens, .own_samples = samples};
     w.own_tokens = least(tokens, steps * widest * feed->plan.budget);
     w.positions = steps * most_positions(feed);
-    if (feed->options.share_prefix != RAVEL_SHARE_OFF) { /* bins hold whole samples, and the budget does not count them */
+    if (feed->options.share_prefix !=
+        RAVEL_SHARE_OFF) { /* bins hold whole samples, and the budget does not count them */
         w.own_tokens = tokens;
         w.positions = tokens + samples * thd->align + steps * (thd->align + thd->total_multiple);
     }

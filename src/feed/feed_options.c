@@ -144,8 +144,8 @@ static ravel_status resolve_share(ravel_feed *feed, ravel_error *err) {
                                                             : NULL;
     if (!why || feed->options.share_prefix == RAVEL_SHARE_OFF) return RAVEL_OK;
     if (feed->options.share_prefix == RAVEL_SHARE_ON)
-        return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "share-prefix on is not possible with %s; set it to auto or off",
-                               why);
+        return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
+                               "share-prefix on is not possible with %s; set it to auto or off", why);
     ravel__log(feed->logger, RAVEL_LOG_INFO, "share-prefix auto: nothing is shared with %s", why);
     feed->options.share_prefix = RAVEL_SHARE_OFF;
     return RAVEL_OK;

@@ -324,7 +324,9 @@ static int64_t list_samples(const ravel__columns *c, const ravel_plan *plan, int
 static ravel_status encode(ravel_feed *feed, const parts *p, int64_t samples, ravel_words *words, ravel_error *err) {
     const ravel_plan *plan = &feed->work.routed;
     ravel_meta meta = {.size = sizeof meta,
-                       .flags = plan->hybrid ? RAVEL_META_HYBRID : plan->shared ? RAVEL_META_SHARED : 0,
+                       .flags = plan->hybrid   ? RAVEL_META_HYBRID
+                                : plan->shared ? RAVEL_META_SHARED
+                                               : 0,
                        .updates = plan->updates,
                        .micro_steps = plan->micro_steps,
                        .samples = samples,

@@ -14,8 +14,6 @@
 #include "base/assert.h"
 #include "base/hash.h"
 
-
-
 #include <inttypes.h>
 #include <string.h>
 
@@ -44,7 +42,8 @@ static uint64_t *hash_sample(const ravel_feed *feed, const ravel_ragged *r, int6
             const ravel_field *field = &feed->fields.list[f];
             size_t each = (size_t)ravel__field_each(field);
             if (field->kind == RAVEL_FIELD_TOKEN)
-                ravel__hash_bytes(&h, (const char *)r->fields[f].data + (size_t)(begin + t) * each, (size_t)block * each);
+                ravel__hash_bytes(&h, (const char *)r->fields[f].data + (size_t)(begin + t) * each,
+                                  (size_t)block * each);
         }
         *out++ = ravel__hash_end(h);
     }
@@ -59,8 +58,9 @@ void ravel__tree_hash(const ravel_feed *feed, const ravel_samples *samples, int6
 ravel_status ravel__tree_find(const ravel_feed *feed, ravel__columns *c, const uint64_t *hashes, int64_t block,
                               ravel_error *err) {
     int64_t words = words_of(c, block);
-    ravel_status status = ravel__buffer_reserve(&c->tree, feed->allocator, 2 * c->count + 1 + (c->count + words + 1) / 2,
-                                                sizeof(int64_t), "trees of samples", err);
+    ravel_status status =
+        ravel__buffer_reserve(&c->tree, feed->allocator, 2 * c->count + 1 + (c->count + words + 1) / 2, sizeof(int64_t),
+                              "trees of samples", err);
     if (status) return status;
     int64_t *shared = c->tree.at, *offsets = shared + c->count;
     int32_t *order = (int32_t *)(void *)(offsets + c->count + 1), *ids = order + c->count;
@@ -95,8 +95,8 @@ ravel_status ravel__feed_tree(ravel_feed *feed, ravel_error *err) {
     int64_t block = ravel__tree_block(c);
     int together = feed->options.owners != RAVEL_OWNERS_ROOT_ONLY && dp > 1;
     int64_t words = words_of(c, block);
-    ravel_status status = ravel__buffer_reserve(&feed->work.hashes, feed->allocator, dp + 2 * words + 1, sizeof(int64_t),
-                                   "hashes of samples", err);
+    ravel_status status = ravel__buffer_reserve(&feed->work.hashes, feed->allocator, dp + 2 * words + 1,
+                                                sizeof(int64_t), "hashes of samples", err);
     if (status) { /* the others are on their way into the gather */
         if (together) ravel_comm_abort(feed->place.world, err);
         return status;

@@ -62,8 +62,9 @@ static ravel_status read_all(again *a, ravel_reader *reader) {
 
 static ravel_status find_tree_again(again *a) {
     int64_t block = ravel__tree_block(&a->columns);
-    ravel_status status = ravel__buffer_reserve(&a->hashes, a->feed->allocator, a->all->ragged.offsets[a->columns.count] + 1,
-                                                sizeof(uint64_t), "hashes of samples", a->err);
+    ravel_status status =
+        ravel__buffer_reserve(&a->hashes, a->feed->allocator, a->all->ragged.offsets[a->columns.count] + 1,
+                              sizeof(uint64_t), "hashes of samples", a->err);
     if (status) return status;
     ravel__tree_hash(a->feed, a->all, block, a->hashes.at);
     return ravel__tree_find(a->feed, &a->columns, a->hashes.at, block, a->err);
@@ -276,8 +277,8 @@ ravel_status ravel_feed_verify(const ravel_feed *feed, const ravel_source *sourc
     ravel_reader_free(reader);
     ravel_plan_free(a.made);
     ravel__columns_free(&a.columns, feed->allocator);
-    ravel__buffer *buffers[] = {&a.scratch.input, &a.scratch.expanded, &a.rows, &a.block,
-                                &a.weights, &a.hashes,       &a.sample_weights,   NULL};
+    ravel__buffer *buffers[] = {&a.scratch.input, &a.scratch.expanded, &a.rows,           &a.block,
+                                &a.weights,       &a.hashes,           &a.sample_weights, NULL};
     for (ravel__buffer **buffer = buffers; *buffer; buffer++) ravel__buffer_free(*buffer, feed->allocator);
     return status;
 }

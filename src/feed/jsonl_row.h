@@ -20,8 +20,8 @@ typedef struct ravel__row_rules {
     int32_t bos, eos;
     const ravel_tokenizer *tokenizer; /* NULL: bytes are tokens */
     const ravel_chat_format *format;  /* NULL: conversations are refused, with the sentence `no_format` */
-    const char *variables; /* of the chat template, a JSON object; NULL: none */
-    int64_t now;           /* for its strftime_now, the same for all readers */
+    const char *variables;            /* of the chat template, a JSON object; NULL: none */
+    int64_t now;                      /* for its strftime_now, the same for all readers */
     int32_t train_on;
     int32_t no_pairs; /* a row of chosen and rejected is bad */
     const char *no_format;

@@ -26,7 +26,8 @@ static int64_t total_words(int64_t flags, int64_t updates, int64_t steps, int64_
     if (updates < 0 || steps < 0 || samples < 0) return -1;
     if (updates > MOST_WORDS || steps > MOST_WORDS || samples > MOST_WORDS) return -1;
     int64_t per_step = flags & RAVEL_META_HYBRID ? 3 : 1; /* samples, and its group's first rank and width */
-    return RAVEL_META_HEAD + updates * EACH + per_step * steps + (COLUMNS + ((flags & RAVEL_META_SHARED) != 0)) * samples + 1;
+    return RAVEL_META_HEAD + updates * EACH + per_step * steps +
+           (COLUMNS + ((flags & RAVEL_META_SHARED) != 0)) * samples + 1;
 }
 
 int64_t ravel_meta_words(const ravel_meta *meta) {

@@ -20,7 +20,8 @@ typedef struct run {
  * every fifth prompt, of which nothing can be shared. */
 static ravel_status read_row(void *user, int64_t row, ravel_collector *collector, ravel_error *err) {
     int32_t tokens[128], routes[128], prompt = (int32_t)(row / 4), count = 0, *groups = user;
-    ravel__rng shared = ravel__rng_seed((uint64_t)prompt), own = ravel__rng_seed(1000 + (uint64_t)(row % 4 == 3 ? row - 3 : row));
+    ravel__rng shared = ravel__rng_seed((uint64_t)prompt),
+               own = ravel__rng_seed(1000 + (uint64_t)(row % 4 == 3 ? row - 3 : row));
     uint8_t mask[128];
     int32_t length = 8 + (int32_t)ravel__rng_below(&shared, 60), answer = 1 + (int32_t)ravel__rng_below(&own, 30);
     while (count < length) tokens[count++] = (int32_t)ravel__rng_below(&shared, 500);

@@ -327,8 +327,8 @@ static void write_shared(uint64_t *seed, int pairs, char *path) {
             ends[part + 1] = ends[part] + length;
         }
         if (pairs)
-            (void)fprintf(f, "], \"cu_seqlens\": [0, %d, %d], \"prompt_length\": [%d, %d]}\n", ends[1], ends[2],
-                          prompt, prompt);
+            (void)fprintf(f, "], \"cu_seqlens\": [0, %d, %d], \"prompt_length\": [%d, %d]}\n", ends[1], ends[2], prompt,
+                          prompt);
         else
             (void)fprintf(f, "], \"prompt_length\": %d}\n", row % 5 ? prompt : 1);
     }

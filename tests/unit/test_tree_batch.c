@@ -107,7 +107,8 @@ static bool check_runs(const forest *f, const ravel_tree_piece *p) {
     const ravel_tree_batch *b = &f->batch;
     bool ok = p->cu_seqlens_k[p->runs] == p->keys;
     for (int64_t r = 0; r < p->runs; r++) {
-        int32_t queries = p->cu_seqlens_q[r + 1] - p->cu_seqlens_q[r], keys = p->cu_seqlens_k[r + 1] - p->cu_seqlens_k[r];
+        int32_t queries = p->cu_seqlens_q[r + 1] - p->cu_seqlens_q[r],
+                keys = p->cu_seqlens_k[r + 1] - p->cu_seqlens_k[r];
         const int32_t *gather = p->gather + p->cu_seqlens_k[r];
         for (int32_t i = 0; i < queries; i++) {
             int32_t q = p->places[p->query_starts[r] + i], last = keys - queries + i;

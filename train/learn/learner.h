@@ -38,10 +38,10 @@ typedef struct train_learn_options {
     int32_t shard;    /* train_shard */
     int64_t warmup;
     double weight_decay, beta1, beta2, eps, clip_grad;
-    int32_t aggregation; /* ravel_loss_mode: how token losses become one loss */
-    int32_t moments;     /* train_moments */
-    int64_t norm;        /* divisor of seq-mean-token-sum-norm; 0: a length that the run has */
-    int64_t share_limit; /* the most tokens of a micro-batch's samples where prefixes are shared, in budgets */
+    int32_t aggregation;  /* ravel_loss_mode: how token losses become one loss */
+    int32_t moments;      /* train_moments */
+    int64_t norm;         /* divisor of seq-mean-token-sum-norm; 0: a length that the run has */
+    int64_t share_limit;  /* the most tokens of a micro-batch's samples where prefixes are shared, in budgets */
     int32_t share_prefix; /* ravel_share_prefix: what samples share is computed once */
     int32_t reserved;     /* 0 */
 } train_learn_options;

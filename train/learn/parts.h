@@ -29,11 +29,11 @@ typedef struct train_parts_options {
     const train_model_choice *model; /* must outlive the parts */
     int64_t budget;                  /* tokens per micro-batch and context-parallel rank */
     const ravel_plan_options
-        *plan;         /* of the feed, for the widths of groups (cp_pool); NULL: every sample has cp ranks */
-    int32_t inference; /* no gradients: only train_parts_score */
-    int32_t pairs;     /* samples may be two sequences (train_batch.splits) */
+        *plan;           /* of the feed, for the widths of groups (cp_pool); NULL: every sample has cp ranks */
+    int32_t inference;   /* no gradients: only train_parts_score */
+    int32_t pairs;       /* samples may be two sequences (train_batch.splits) */
     int64_t flat_tokens; /* samples may share prefixes (train_model_options.flat_tokens); 0: they don't */
-    int32_t shard;     /* weights and gradients are sharded over dp x cp ranks (train_model_options.shard) */
+    int32_t shard;       /* weights and gradients are sharded over dp x cp ranks (train_model_options.shard) */
     const ravel_allocator *allocator;
 } train_parts_options;
 

@@ -182,7 +182,7 @@ static int blocks_of(train_model *m, block *list) {
 /* clang-format off */
 #define BLOCK(place, bytes, kind, field) \
     list[count++] = (block){(void **)&(place), bytes, kind, offsetof(train_memory, field)}
-/* clang-format on */
+    /* clang-format on */
     BLOCK(m->weights, elements * (size_t)ravel_dtype_bytes(types->weight), DEVICE, weights);
     if (!m->options.inference) BLOCK(m->grads, elements * (size_t)ravel_dtype_bytes(types->grad), DEVICE, grads);
     for (int i = 0; i < TRAIN__UNIT_BUFFERS; i++) {
@@ -209,7 +209,8 @@ static int64_t host_bytes(const train_model *m) {
     int64_t graphs = m->graphs.kernels ? TRAIN__GRAPH_PLACES * (int64_t)sizeof *m->graphs.places : 0;
     int64_t views =
         train__model_by_chunk(m) ? (int64_t)m->options.in_flight * 2 * m->cp_most * (int64_t)sizeof(train__view) : 0;
-    return graphs + views + train__tree_bytes(m) + m->sizes.tokens * 4 + m->sizes.flat * 4 * (2 + m->options.in_flight) +
+    return graphs + views + train__tree_bytes(m) + m->sizes.tokens * 4 +
+           m->sizes.flat * 4 * (2 + m->options.in_flight) +
            train__max(m->net.hidden, m->net.shape.head_dim) * (int64_t)sizeof(train_real);
 }
 

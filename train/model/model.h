@@ -184,7 +184,7 @@ typedef struct train_batch {
     const int32_t *positions; /* [padded tokens] place of a token in its whole sample; NULL: 0, 1, 2, ... */
     const int32_t *targets;   /* [padded tokens] the token after it; anything where the weight is 0 */
     const int32_t
-        *splits;    /* [samples] or NULL, context parallel only (option pairs): the place in the whole sample at which
+        *splits; /* [samples] or NULL, context parallel only (option pairs): the place in the whole sample at which
                               a second sequence begins, which does not see the first; positions are of its own */
     /* Samples that share prefixes, in tree order: shared[i] is the number of leading tokens that sample i has in common with
      * sample i - 1 (ravel/tree_batch.h). Each is computed once, and counts once towards the budget; losses, weights and

@@ -56,7 +56,8 @@ typedef struct train__staged {
     const float *weights;              /* [losses] */
     const float *coef;                 /* [scored] from the caller (train_loss.couple) or -weights */
     const float *old, *generator, *reference, *advantages; /* [losses] of a policy loss */
-    const int32_t *sources, *source_first, *source_list; /* shared prefixes: rows that predict, and the scored rows of each */
+    const int32_t *sources, *source_first,
+        *source_list;                     /* shared prefixes: rows that predict, and the scored rows of each */
     const int32_t *first, *list, *row_of; /* shared prefixes: losses of each scored row (train_loss_rows) */
     train__halves halves;
     int32_t block; /* of the staging */
@@ -108,7 +109,7 @@ typedef struct train__levels {
 
 typedef struct train__sizes {
     int64_t tokens, positions, logits_rows;
-    int64_t flat; /* tokens of samples, shared ones counted for each; else `tokens` */
+    int64_t flat;            /* tokens of samples, shared ones counted for each; else `tokens` */
     size_t x, rest, gate_up; /* strides between layers, 0 where layers share */
     size_t light;            /* the same for arrays that are cheap to recompute, 0 where they are not kept */
     size_t o, lse, x_mid;    /* within a layer's rest; qkv is first */
@@ -123,10 +124,11 @@ typedef struct train__flight {
     train_batch batch;
     train_ragged ragged;
     train__levels levels;
-    int32_t *places;    /* [flat] on the host: place of each loss in the batch */
-    int32_t *rows_of;   /* [flat] on the host, shared prefixes: scored row of each loss; else NULL, as they are the same */
-    int64_t losses;     /* scored tokens of all samples */
-    int64_t sources;    /* shared prefixes: rows that predict a scored token, or several where samples part */
+    int32_t *places; /* [flat] on the host: place of each loss in the batch */
+    int32_t
+        *rows_of;    /* [flat] on the host, shared prefixes: scored row of each loss; else NULL, as they are the same */
+    int64_t losses;  /* scored tokens of all samples */
+    int64_t sources; /* shared prefixes: rows that predict a scored token, or several where samples part */
     train__view *views; /* [2 * cp_most] two per rank of the ring: chunk by chunk only */
     int64_t scored, ordered;
     train_real logit_scale;

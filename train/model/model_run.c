@@ -46,8 +46,7 @@ static void download(train_model *m, float *by_place, const train_real *numbers)
     TRAIN_ASSERT(m->now.scored <= m->sizes.tokens && numbers && places <= m->sizes.flat);
     for (int64_t t = 0; t < places; t++) by_place[t] = 0;
     m->net.kernels->download(m->net.device, m->numbers, numbers, (size_t)m->now.scored * sizeof *numbers);
-    for (int64_t i = 0; i < m->now.losses; i++)
-        by_place[m->now.places[i]] = m->numbers[train__model_row_of(m, i)];
+    for (int64_t i = 0; i < m->now.losses; i++) by_place[m->now.places[i]] = m->numbers[train__model_row_of(m, i)];
 }
 
 static ravel_status report(train_model *m, train_result *r, ravel_error *err) {

@@ -27,7 +27,8 @@ static ravel_tree_bin bin_of(const train_batch *b) {
 /* The largest tree of the model's options. */
 static ravel_tree_batch largest(const train_model *m) {
     int64_t t = m->sizes.tokens, flat = m->sizes.flat;
-    return (ravel_tree_batch){.samples = flat, .tokens = t, .path_tokens = flat, .runs = t, .keys = flat, .nodes_most = t};
+    return (ravel_tree_batch){
+        .samples = flat, .tokens = t, .path_tokens = flat, .runs = t, .keys = flat, .nodes_most = t};
 }
 
 int64_t train__tree_bytes(const train_model *m) {
@@ -119,10 +120,11 @@ static ravel_status edge_of(const train_model *m, const train_batch *b, int32_t 
     int32_t t = at - start_of(b, i) + (b->targets != NULL), length = b->cu_seqlens[i + 1] - b->cu_seqlens[i];
     const int32_t *path = m->tree.batch.path + b->cu_seqlens[i];
     if (t >= length)
-        return ravel_error_set(err, RAVEL_E_DATA,
-                               "the last token of sample %d has a target; where prefixes are shared, targets are tokens "
-                               "of the sample",
-                               i);
+        return ravel_error_set(
+            err, RAVEL_E_DATA,
+            "the last token of sample %d has a target; where prefixes are shared, targets are tokens "
+            "of the sample",
+            i);
     *from = path[t - 1];
     *to = path[t];
     return RAVEL_OK;
