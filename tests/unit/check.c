@@ -143,20 +143,25 @@ static int parse_again(const char *text, uint64_t *seed, int *count) {
 static const check_test *running;
 static pid_t runner;
 
-/* How to repeat the running test; nothing if it is not random. */
-static void say_seed(char *text, size_t size) {
-    *text = 0;
-    if (asked_seed)
-        (void)snprintf(text, size, " (RAVEL_SEED=%llu make test SUITES=unit)", (unsigned long long)seed_now());
+/* How to repeat the running test, prepared before it begins: a signal handler may not format text. */
+static char repeat[80];
+
+static void prepare_repeat(void) {
+    (void)snprintf(repeat, sizeof repeat, " (RAVEL_SEED=%llu make test SUITES=unit)", (unsigned long long)seed_now());
+}
+
+static void put(const char *text) {
+    if (write(STDOUT_FILENO, text, strlen(text)) < 0) _exit(1);
 }
 
 /* A test that crashes is named, with its seed, before the process ends. Not for processes that a test made. */
 static void crashed(int number) {
-    char seed[80], line[256];
     if (getpid() == runner && running) {
-        say_seed(seed, sizeof seed);
-        int length = snprintf(line, sizeof line, "  FAIL  %s: signal %d%s\n", running->name, number, seed);
-        if (write(STDOUT_FILENO, line, (size_t)length) < 0) _exit(1);
+        put("  FAIL  ");
+        put(running->name);
+        put(": crashed");
+        put(asked_seed ? repeat : "");
+        put("\n");
     }
     (void)signal(number, SIG_DFL);
     (void)raise(number);
@@ -174,17 +179,17 @@ enum { PASSED, FAILED, SKIPPED, RESULTS };
 /* Runs one test; a second pass prints a line only for what failed. */
 static int run_test(const check_test *t, bool times) {
     static const char *const words[] = {"ok", "FAIL", "skip"};
-    char seed[80] = "";
     failures_here = 0;
     skip_reason = NULL;
     asked_seed = false;
     running = t;
+    prepare_repeat();
     double began = wall_seconds(), spent = processor_seconds();
     t->run();
     int result = failures_here ? FAILED : skip_reason ? SKIPPED : PASSED;
     if (forced && result != FAILED && !times) return result;
     if (times) printf("%8.2f s %8.2f s wall", processor_seconds() - spent, wall_seconds() - began);
-    if (result == FAILED || forced) say_seed(seed, sizeof seed);
+    const char *seed = asked_seed && (result == FAILED || forced) ? repeat : "";
     printf("  %-4s  %s%s%s%s\n", words[result], t->name, skip_reason ? ": " : "", skip_reason ? skip_reason : "", seed);
     return result;
 }
