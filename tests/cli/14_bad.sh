@@ -82,7 +82,7 @@ row 1 "model.safetensors" model.safetensors 'xx' refit --from @ --ranks 2
 row 1 "x has 7 dimensions; at most 6 can be refitted" model.safetensors '\101\000\000\000\000\000\000\000{"x":{"dtype":"U8","shape":[1,1,1,1,1,1,1],"data_offsets":[0,1]}}\001' refit --from @ --ranks 2
 # ---- options of plan ----
 p() { code=$1 words=$2; shift 2; wrong "$code" "$words" plan --mock '{}' --budget 16k "$@"; }
-p 2 "budget is 0; it must be from 1" --budget 0
+p 2 "budget is missing or 0" --budget 0
 p 2 "budget is -5" --budget -5
 p 2 '"1e3" is not a whole number' --budget 1e3
 p 2 '"" is not a whole number' --budget=
@@ -123,7 +123,7 @@ wrong 1 "it has no rows" plan --budget 1k --lengths /dev/null
 
 # ---- options of feed ----
 f() { code=$1 words=$2; shift 2; wrong "$code" "$words" feed --mock '{"max_seq_len":64}' --budget 1k "$@"; }
-f 2 "budget is 0" --budget 0
+f 2 "budget is missing or 0" --budget 0
 f 2 "which does not divide 3 ranks" --ranks 3 --tp 2
 f 2 "samples is 0" --samples 0
 f 2 "samples is -3" --samples -3

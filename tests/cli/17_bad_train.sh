@@ -62,7 +62,7 @@ if "$RAVEL" tokenize tests/golden/text/qwen --text x >/dev/null 2>&1; then
     t 2 '"-5" is no token id' --decode --text -5
     t 2 '"99999999999" is no token id' --decode --text 99999999999
     t 2 "give --rows or --field" --rows --field x README.md
-    t 2 "--chat-format is for --rows" --chat-format chatml README.md
+    t 2 "--chat-format and --chat-args are for --rows" --chat-format chatml README.md
     t 2 "limit is -1" --limit -1
     t 1 "README.md:1: JSON" --rows README.md
     t 1 "cannot write it" --out /none/x --text x
