@@ -298,8 +298,9 @@ static ravel_status check_flags(const job *j, ravel_error *err) {
                                "where samples come from is %s: give either --data FILE.jsonl or --mock JSON",
                                j->source_options.data ? "said twice" : "missing");
     if (!j->plan.budget)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               "--budget is missing or 0: how many tokens fit one micro-batch, for example --budget 16k");
+        return ravel_error_set(
+            err, RAVEL_E_ARGUMENT,
+            "--budget is missing or 0: how many tokens fit one micro-batch, for example --budget 16k");
     if (j->flags.mtp_stage >= j->mesh.pp)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "--mtp-stage is %d; with --pp %d it must be from 0 to %d",
                                j->flags.mtp_stage, j->mesh.pp, j->mesh.pp - 1);

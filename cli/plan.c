@@ -183,8 +183,9 @@ static ravel_status check_flags(const plan_flags *f, const ravel_plan_options *o
     if (standard_outputs(f) > 1)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "only one output can be standard output");
     if (!f->sweep && !options->budget && options->method != RAVEL_METHOD_FIXED_COUNT)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               "--budget is missing or 0: how many tokens fit one micro-batch, for example --budget 16k");
+        return ravel_error_set(
+            err, RAVEL_E_ARGUMENT,
+            "--budget is missing or 0: how many tokens fit one micro-batch, for example --budget 16k");
     if (f->tree && (f->tokenizer || f->costs))
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "--%s is for --lengths; --tree has the tokens of its samples%s",
                                f->costs ? "costs" : "tokenizer", f->costs ? ", and --cost is their cost model" : "");
