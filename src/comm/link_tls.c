@@ -68,6 +68,7 @@ ravel_status ravel__hub_open_tls(ravel__hub *hub, ravel_error *err) {
     ravel_status status = find_files(&files, err);
     if (!status) status = find_table(&hub->tls, err);
     if (status) return status;
+    RAVEL_ASSERT(hub->tls);
     hub->tls_context = hub->tls->open(&files, why);
     return hub->tls_context ? RAVEL_OK : ravel_error_set(err, RAVEL_E_ARGUMENT, "%s", why);
 }

@@ -323,7 +323,9 @@ static void write_shared(uint64_t *seed, int pairs, char *path) {
             int length = prompt + 1 + (int)draw(seed, 8);
             for (int i = 0; i < length; i++)
                 (void)fprintf(f, "%s%d", part + i ? ", " : "",
-                              i < prompt ? 7 * (row % 4) + i : (int)draw(seed, i == prompt ? 2 : 60));
+                              i < prompt             ? 7 * (row % 4) + i
+                              : i == prompt && pairs ? part
+                                                     : (int)draw(seed, i == prompt ? 2 : 60));
             ends[part + 1] = ends[part] + length;
         }
         if (pairs)

@@ -303,7 +303,7 @@ static ravel_status check_data(sft *s, const ravel_shape *shape, const ravel_mes
     ravel_plan_options plan = c->plan;
     ravel_source_options source = row_options(s, shape);
     train_data_rules rules = {.source = &source, .pairs = s->run.kind == TRAIN_DPO, .plan = &plan};
-    train_data_found found;
+    train_data_found found = {0};
     plan.cp = train_layout_cp(layout);
     if (plan.budget == 0) plan.budget = INT32_MAX;
     rules.widest = train_parts_widest(&plan, layout);

@@ -45,7 +45,8 @@ class TokenBudgetBatcher(_Base):
         if lookahead < 1:
             raise ValueError(f"lookahead is {lookahead}; it must be 1 or more")
         if row is None:
-            from trl.experimental.async_grpo.packing import TreeRow as row
+            from trl.experimental.async_grpo.packing import TreeRow
+            row = TreeRow
         self.dataset, self.num_processes, self.token_budget = dataset, num_processes, token_budget
         self.metrics, self.lookahead, self.row = metrics, lookahead, row
 

@@ -186,7 +186,7 @@ void ravel__store_release(ravel__store *s, ravel__kept *kept) {
 }
 
 ravel_status ravel__store_bring(ravel__store *s, ravel__kept *kept, ravel_error *err) {
-    RAVEL_ASSERT(kept->users > 0);
+    RAVEL_ASSERT(kept >= s->kept && kept < s->kept + s->keep);
     if (!s->on_device) return RAVEL_OK;
     return ravel__device_store_bring(s->on_device, (int32_t)(kept - s->kept), &kept->bytes, err);
 }
