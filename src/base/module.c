@@ -48,7 +48,7 @@ static int try_beside(search *s, const char *file, const char *folder, const cha
     return try_file(s, path);
 }
 
-static int look_around(search *s, const char *name) {
+static int look_beside(search *s, const char *name) {
     static const char here = 0;
     char program[PATH_BYTES];
     Dl_info info;
@@ -78,7 +78,7 @@ ravel_status ravel_module_load(const ravel_module *m, void **handle, ravel_error
         *handle = s.handle;
         return RAVEL_OK;
     }
-    for (int i = 0; i < 2 && m->names[i] && !s.handle; i++) (void)look_around(&s, m->names[i]);
+    for (int i = 0; i < 2 && m->names[i] && !s.handle; i++) (void)look_beside(&s, m->names[i]);
     if (!s.handle)
         return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
                                "no %s module (%s%s%s) was found beside libravel, beside the program or in %s; %s, or "

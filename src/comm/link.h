@@ -118,7 +118,7 @@ int ravel__hub_sleep(const ravel__hub *hub, int64_t ns);
  *     lend    1: the link's socket belongs to the caller now, and polls leave it alone. 0: use ravel__hub_sleep. A hub
  *             lends one link at a time, and none that has bytes to write or is inside a body
  *     await   reads what comes, within RAVEL__AWAIT_NS; the thread that lent, also while another polls
- * The next poll or glance takes the link back, with what was read. */
+ * The next poll takes the link back, with what was read. */
 int ravel__link_lend(ravel__link *link);
 void ravel__hub_await(ravel__hub *hub);
 enum { RAVEL__AWAIT_NS = 2000000 };

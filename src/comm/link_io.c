@@ -95,7 +95,7 @@ static int add_piece(struct iovec *list, int count, const void *at, int64_t byte
 
 /* Stops writing; the next read ends the link with the reason. */
 static void spoil(ravel__link *link, const char *why) {
-    link->spoilt = why;
+    link->fault = why;
     link->mute = 1;
     (void)shutdown(link->fd, SHUT_RDWR);
 }
@@ -500,7 +500,7 @@ static void lose_by_errno(ravel__link *link, ssize_t got) {
     if (got < 0 && errno == EBADMSG && link->tls)
         (void)snprintf(why, sizeof why,
                        "%s sent a TLS record that was changed on the way, or was made by somebody else", link->peer);
-    if (link->spoilt) (void)snprintf(why, sizeof why, "the link to %s was given up: %s", link->peer, link->spoilt);
+    if (link->fault) (void)snprintf(why, sizeof why, "the link to %s was given up: %s", link->peer, link->fault);
     if (link->connects && link->state == LINK_GREETS && !link->tls) /* perhaps it is only just starting */
         ravel__link_again(link, ravel__clock_ns(), why);
     else

@@ -106,7 +106,7 @@ struct ravel__link {
     int64_t last_in_ns, last_out_ns, stuck_ns;
     link_ring rings[2]; /* RING_OUT, RING_IN */
     int given[2];       /* descriptors that came and were not looked at yet; -1: none */
-    const char *spoilt; /* why this side gave the link up while it wrote; NULL: it has not */
+    const char *fault;  /* why this side gave the link up while it wrote; NULL: it has not */
 };
 
 typedef struct link_listener {
