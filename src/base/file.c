@@ -101,8 +101,9 @@ static ravel_status map_fd(int fd, const char *path, ravel__map *map, ravel_erro
     return RAVEL_OK;
 }
 
+/* Without O_NONBLOCK the open of a pipe that nobody writes would wait for ever, before it can be refused. */
 ravel_status ravel__map_open(const char *path, ravel__map *map, ravel_error *err) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return ravel__file_error(err, path, "cannot open it", errno);
     ravel_status status = map_fd(fd, path, map, err);
     (void)close(fd);

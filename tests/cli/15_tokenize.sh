@@ -45,6 +45,8 @@ refuses "a folder without a tokenizer" 1 "tokenizer.json" "$RAVEL" tokenize docs
 refuses "a folder as a text" 1 "docs: cannot read it" "$RAVEL" tokenize $G docs
 refuses "a wrong line" 1 "field.jsonl:1: there is no text \"zz\"" "$RAVEL" tokenize $G "$T/field.jsonl" --field zz
 refuses "a row that fits nothing" 1 "this one has \"a\"" "$RAVEL" tokenize $G "$T/field.jsonl" --rows
+mkfifo "$T/pipe.jinja"
+refuses "a template that is a pipe, at once" 1 "is not a regular file" timeout 60 "$RAVEL" tokenize $G "$T/chat.jsonl" --rows --chat-format "$T/pipe.jinja"
 refuses "an unknown chat format" 2 "no chat format \"zz\"" "$RAVEL" tokenize $G "$T/chat.jsonl" --rows --chat-format zz
 refuses "text and a file" 2 "instead of files" "$RAVEL" tokenize $G "$T/text" --text x
 refuses "no ids" 2 "no token id" "$RAVEL" tokenize $G --decode --text "1 x"
