@@ -28,7 +28,7 @@
  *   - A function may be called from any thread; one object belongs to one thread at a time unless its header
  *     says more.
  *
- * What is not in include/ravel is not API.
+ * What is not in include/ravel is not API. ravel/ravel.h says which headers are stable and which experimental.
  */
 #ifndef RAVEL_BASE_H
 #define RAVEL_BASE_H

@@ -1,7 +1,9 @@
 /* ravel/batch.h: ragged samples in, the arrays of a training step out, and back.
  *
  * Nouns
- *   ragged   samples as parallel arrays: offsets, and one flat array per field. All of it is the caller's.
+ *   ragged   samples as parallel arrays: offsets, and one flat array per field. All of it is the caller's. Without
+ *            offsets samples have a fixed shape and no tokens (images, latents, clips): a sample is one position, and its
+ *            fields are RAVEL_FIELD_SAMPLE with a width.
  *   field    a name, a dtype, what its elements belong to (a token, a prediction, a sample) and a pad value.
  *   bin      the samples of one micro-batch in their order: a list of indices, as a plan gives them.
  *   slot     the place of a sample in a bin: its length rounded up to `align`.
@@ -81,7 +83,7 @@ typedef enum ravel_field_kind {
                            the pad value. Labels, loss masks, loss weights, anything given per predicted token */
     RAVEL_FIELD_STEP,   /* data has L - 1 elements per sample, back to back: one per prediction, at position t; the
                            last position holds the pad value. Next-token log-probs as generators return them */
-    RAVEL_FIELD_SAMPLE, /* data has 1 element per sample; packed, it is [sequences] */
+    RAVEL_FIELD_SAMPLE, /* data has 1 element per sample, of any width (the product of a shape); packed: [sequences] */
     RAVEL_FIELD_SPREAD  /* data has 1 element per sample; it stands at every position but the padding */
 } ravel_field_kind;
 
@@ -98,7 +100,9 @@ typedef struct ravel_field {
 typedef struct ravel_ragged {
     size_t size; /* sizeof(ravel_ragged) */
     int64_t count;
-    const int64_t *offsets;    /* [count + 1] from 0; sample i has offsets[i + 1] - offsets[i] >= 1 tokens */
+    /* [count + 1] from 0; sample i has offsets[i + 1] - offsets[i] >= 1 tokens. NULL: samples of a fixed shape, of
+     * one position each */
+    const int64_t *offsets;
     const int64_t *prompts;    /* [count] tokens of the prompt, 0 .. L; NULL: unknown. For loss_mask and padded-2d */
     const ravel_field *fields; /* [field_count] */
     int64_t field_count;
@@ -140,12 +144,6 @@ typedef struct ravel_cp {
 /* The slots below are [slots + 1] boundaries from 0: cu_seqlens_padded, or {0, total} to treat a bin as one.
  * `samples` may be NULL; it is only there to name the sample in an error. */
 
-/* Whether every slot can be divided evenly; E_ARGUMENT names the first that cannot, and a suitable align. */
-RAVEL_API ravel_status ravel_cp_check(const ravel_cp *cp, const int32_t *cu_slots, int64_t slots,
-                                      const int32_t *samples, ravel_error *err);
-/* The bin's position of each of a rank's tokens: index[cu_slots[slots] / ranks]. With it a device can gather. */
-RAVEL_API ravel_status ravel_cp_index(const ravel_cp *cp, int32_t rank, const int32_t *cu_slots, int64_t slots,
-                                      int32_t *index, ravel_error *err);
 /* whole -> shard without an index: `each` is the bytes of one position. `place` says where both arrays are; NULL: host
  * memory. cu_slots is always host memory. */
 RAVEL_API ravel_status ravel_cp_gather(const ravel_cp *cp, int32_t rank, const int32_t *cu_slots, int64_t slots,
@@ -156,9 +154,6 @@ RAVEL_API ravel_status ravel_cp_gather(const ravel_cp *cp, int32_t rank, const i
 RAVEL_API ravel_status ravel_cp_scatter(const ravel_cp *cp, int32_t rank, const int32_t *cu_slots, int64_t slots,
                                         const void *shard, size_t each, void *whole, const ravel_place *place,
                                         ravel_error *err);
-/* Pairs of (query, key) that causal attention inside the slots makes a rank compute. */
-RAVEL_API ravel_status ravel_cp_work(const ravel_cp *cp, int32_t rank, const int32_t *cu_slots, int64_t slots,
-                                     int64_t *pairs, ravel_error *err);
 
 /* ---- THD ------------------------------------------------------------------------------------------------ */
 
@@ -173,7 +168,7 @@ typedef enum ravel_thd_arrays {
 
 typedef struct ravel_thd_options {
     size_t size;    /* sizeof(ravel_thd_options) */
-    int32_t align;  /* a slot is a multiple of this: 2*cp, times tp where sequence parallel, 16 or 128 for fp8 */
+    int32_t align;  /* a slot is a multiple of this: 2*cp, times tp with sequence parallelism, 16 or 128 for fp8 */
     int32_t arrays; /* RAVEL_THD_* bits, for ravel_thd_place */
     int64_t total_multiple; /* the bin is padded to a multiple of this; itself a multiple of align */
     int64_t fixed_tokens;   /* fixed shape: the bin is padded to exactly this (cp * budget); 0: no fixed shape */
@@ -206,11 +201,11 @@ typedef struct ravel_thd {
     int32_t *positions;         /* [local_tokens] 0, 1, 2, ... in each sample; 0 in padding */
     int32_t *segments;          /* [local_tokens] 1 for the first sample's tokens, 2, 3, ...; 0 in padding */
     uint8_t *padding;           /* [local_tokens] 1 in padding */
-    float *loss_mask;           /* [local_tokens] 1 where the predicted token belongs to a response (ragged.prompts; to
-                                   anything, where those are NULL), else 0 */
+    float *loss_mask;           /* [local_tokens] 1 if the predicted token belongs to a response (ragged.prompts; to
+                                   anything, if those are NULL), else 0 */
     void **fields;              /* [field_count] one array per field of the store, each may be NULL:
                                    [local_tokens * width], or [sequences * width] for RAVEL_FIELD_SAMPLE. The table
-                                   itself is host memory, also where the arrays are on a device */
+                                   itself is host memory, also if the arrays are on a device */
     ravel_place place;          /* where the arrays are; all zero: host memory */
     int32_t *host_samples; /* [sequences] and [sequences + 1]: samples and cu_seqlens_padded in host memory. Written */
     int32_t *host_slots;   /* by pack where they are not NULL; a device's arrays need them for unpack and index */
@@ -224,7 +219,7 @@ RAVEL_API ravel_status ravel_thd_measure(const ravel_ragged *ragged, const ravel
 /* Bytes of one field's packed array. */
 RAVEL_API size_t ravel_thd_field_bytes(const ravel_thd *thd, const ravel_field *field);
 /* Bytes of one block for everything, each array aligned to 256 bytes, and one more alignment for a block that is not.
- * SIZE_MAX where that overflows. */
+ * SIZE_MAX if that overflows. */
 RAVEL_API size_t ravel_thd_bytes(const ravel_ragged *ragged, const ravel_thd_options *options, const ravel_thd *thd);
 /* Points every array (those of options->arrays, and every field) into the block. A record and a block may be used again
  * for the next bin. Where thd->fields is NULL, or the table of an earlier call, the table of pointers is in the block
@@ -242,13 +237,6 @@ RAVEL_API ravel_status ravel_thd_pack(const ravel_ragged *ragged, const ravel_bi
 RAVEL_API ravel_status ravel_thd_unpack(const ravel_ragged *ragged, const ravel_thd_options *options,
                                         const ravel_thd *thd, const ravel_field *field, const void *packed, void *out,
                                         ravel_error *err);
-
-/* The same as a list, for gathers and scatters where the data is (on a device): which element of the field's data
- * stands at each packed position, -1 for the pad value. index[local_tokens], or [sequences] for RAVEL_FIELD_SAMPLE.
- * Needs what ravel_thd_unpack needs. */
-RAVEL_API ravel_status ravel_thd_index(const ravel_ragged *ragged, const ravel_thd_options *options,
-                                       const ravel_thd *thd, const ravel_field *field, int64_t *index,
-                                       ravel_error *err);
 
 /* ---- padded layouts ------------------------------------------------------------------------------------- */
 

@@ -1,4 +1,4 @@
-/* ravel/chat.h: conversations and other rows of text to tokens and a loss mask.
+/* ravel/chat.h (experimental): conversations and other rows of text to tokens and a loss mask.
  *
  * Nouns
  *   format     how a model family writes a conversation: a chat template in Jinja, compiled. A model folder's own
@@ -15,8 +15,7 @@
  *     options.format = format;
  *     ravel_rows_create(&options, &rows, &err);
  *     while (more) {
- *         ravel_json_parse(line, bytes, NULL, &doc, &err);
- *         if (ravel_rows_encode(rows, doc, ravel_json_root(doc), &row, &err)) ...
+ *         if (ravel_rows_encode(rows, line, bytes, &row, &err)) ...
  *         use(row->parts[0].tokens, row->parts[0].loss_mask, row->parts[0].count);
  *     }
  *     ravel_rows_free(rows);
@@ -44,7 +43,6 @@
 #ifndef RAVEL_CHAT_H
 #define RAVEL_CHAT_H
 
-#include <ravel/json.h>
 #include <ravel/tokenizer.h>
 
 #ifdef __cplusplus
@@ -99,32 +97,33 @@ typedef struct ravel_row_part {
 
 /* Read-only; belongs to the rows and is valid until the next call. */
 typedef struct ravel_row {
-    int32_t pair; /* 1: parts[0] is the chosen answer, parts[1] the rejected one */
-    int32_t reserved;
-    ravel_row_part parts[2]; /* one, or two of a pair */
+    int32_t pair;              /* 1: parts[0] is the chosen answer, parts[1] the rejected one */
+    int32_t inserted;          /* answers that begin with text of the template's own, which is learnt, */
+    ravel_row_part parts[2];   /* one, or two of a pair */
+    const char *inserted_text; /* the first such text, as "<think>\n\n</think>\n\n"; cut at 63 bytes */
 } ravel_row;
 
 /* Tokenizer and format must outlive it. */
 RAVEL_API ravel_status ravel_rows_create(const ravel_rows_options *options, ravel_rows **rows, ravel_error *err);
 RAVEL_API void ravel_rows_free(ravel_rows *rows);
 
-/* One JSON object to tokens. "input_ids" are taken as they are: whether a model has them is for the caller to check.
- * E_DATA says what is wrong with the row, or why the template refuses it; E_UNSUPPORTED if there is no format for a
- * conversation. */
-RAVEL_API ravel_status ravel_rows_encode(ravel_rows *rows, const ravel_json *doc, const ravel_json_node *object,
-                                         const ravel_row **row, ravel_error *err);
+/* The text of one JSON object to tokens. "input_ids" are taken as they are: whether a model has them is for the caller
+ * to check. E_DATA says what is wrong with the row, or why the template refuses it; E_UNSUPPORTED if there is no format
+ * for a conversation. */
+RAVEL_API ravel_status ravel_rows_encode(ravel_rows *rows, const char *json, size_t bytes, const ravel_row **row,
+                                         ravel_error *err);
 
 /* The tokens that a model is to continue: of "messages" (or "conversations", or "prompt" as a list) the conversation
  * without the answers at its end, then the beginning of an answer; of "prompt" as a text that text, as a user turn
- * where there is a format. No token is learnt. */
-RAVEL_API ravel_status ravel_rows_prompt(ravel_rows *rows, const ravel_json *doc, const ravel_json_node *object,
-                                         const ravel_row **row, ravel_error *err);
+ * if there is a format. No token is learnt. */
+RAVEL_API ravel_status ravel_rows_prompt(ravel_rows *rows, const char *json, size_t bytes, const ravel_row **row,
+                                         ravel_error *err);
 
-/* Writes a conversation as text, as apply_chat_template does: `row` is a list of messages, or an object with "messages"
- * and optionally "tools", "documents" and "chat_template_kwargs"; `answer` 1 adds the beginning of an answer.
- * *text[*bytes] belongs to the rows until the next call. */
-RAVEL_API ravel_status ravel_rows_render(ravel_rows *rows, const ravel_json *doc, const ravel_json_node *row,
-                                         int32_t answer, const char **text, size_t *bytes, ravel_error *err);
+/* Writes a conversation as text, as apply_chat_template does: `json` is a list of messages, or an object with
+ * "messages" and optionally "tools", "documents" and "chat_template_kwargs"; `answer` 1 adds the beginning of an
+ * answer. *text[*text_bytes] belongs to the rows until the next call. */
+RAVEL_API ravel_status ravel_rows_render(ravel_rows *rows, const char *json, size_t bytes, int32_t answer,
+                                         const char **text, size_t *text_bytes, ravel_error *err);
 
 #ifdef __cplusplus
 }

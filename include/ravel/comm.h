@@ -130,8 +130,6 @@ RAVEL_API ravel_status ravel_comm_tcp(const ravel_comm_options *options, ravel_c
 /* What "auto" means here: options.comm where it is not "auto"; "tcp" where a rendezvous or a number of ranks is given;
  * "mpi" under mpirun or srun --mpi; "tcp" under srun or torchrun; else "self". options may be NULL. */
 RAVEL_API const char *ravel_comm_auto_kind(const ravel_comm_options *options);
-/* ravel_comm_auto_kind(NULL). */
-RAVEL_API const char *ravel_comm_world_kind(void);
 
 /* "self", "mpi", "tcp", or "auto" for whichever ravel_comm_auto_kind says. */
 RAVEL_API ravel_status ravel_comm_open(const char *kind, const ravel_comm_options *options, ravel_comm **comm,
@@ -157,8 +155,6 @@ RAVEL_API int32_t ravel_comm_rank(const ravel_comm *comm);
 RAVEL_API int32_t ravel_comm_size(const ravel_comm *comm);
 /* "self", "threads", "mpi", "tcp", "callbacks" or "nccl"; static. */
 RAVEL_API const char *ravel_comm_kind(const ravel_comm *comm);
-/* The number that `rank` of this communicator has in the one that all splitting began with. */
-RAVEL_API int32_t ravel_comm_world_rank(const ravel_comm *comm, int32_t rank);
 /* A short name for error sentences ("tp"); copied and cut at 15 characters. "world" by default, a child has "sub". */
 RAVEL_API void ravel_comm_set_name(ravel_comm *comm, const char *name);
 RAVEL_API const char *ravel_comm_name(const ravel_comm *comm);
@@ -189,11 +185,11 @@ RAVEL_API int32_t ravel_comm_lost_rank(const ravel_comm *comm);
  * meanwhile, and calls ravel_comm_abort where it has waited too long: then the stream goes on. */
 RAVEL_API ravel_status ravel_comm_nccl(ravel_comm *host, ravel_stream *stream, const ravel_comm_options *options,
                                        ravel_comm **comm, ravel_error *err);
-/* RAVEL_OK where NCCL's module can be loaded here; else E_UNSUPPORTED says what was looked for. */
+/* RAVEL_OK if NCCL's module can be loaded here; else E_UNSUPPORTED says what was looked for. */
 RAVEL_API ravel_status ravel_comm_nccl_find(ravel_error *err);
 /* The communicator for arrays in host memory: comm itself, or the host communicator below NCCL. It belongs to comm. */
 RAVEL_API ravel_comm *ravel_comm_host(ravel_comm *comm);
-/* RAVEL_OK where arrays in that place can be given to comm, else E_UNSUPPORTED with what could. */
+/* RAVEL_OK if arrays in that place can be given to comm, else E_UNSUPPORTED with what could. */
 RAVEL_API ravel_status ravel_comm_place_check(const ravel_comm *comm, const ravel_place *place, ravel_error *err);
 
 /* ---- collectives ---------------------------------------------------------------------------------------- */
@@ -284,7 +280,7 @@ RAVEL_API ravel_status ravel_request_wait_all(ravel_request **requests, int64_t 
  * two words when all is well. Afterwards the communicator can be used further. */
 RAVEL_API ravel_status ravel_agree(ravel_comm *comm, ravel_status mine, ravel_error *err);
 
-/* Collective. E_MISMATCH on every rank where the digests are not all the same; the sentence names the ranks that differ
+/* Collective. E_MISMATCH on every rank if the digests are not all the same; the sentence names the ranks that differ
  * from most. One all-reduce of two words when they are. */
 RAVEL_API ravel_status ravel_compare(ravel_comm *comm, uint64_t digest, ravel_error *err);
 

@@ -7,11 +7,10 @@
  *   stream   a queue of operations on a device. Those of one stream run in order; those of two run at once.
  *   event    a mark in a stream: other streams, or the host, can wait until the stream has come that far.
  *   place    a kind and a stream: how public structs say where an array is and when it is ready.
- *   shared   memory that another process can map: a file descriptor travels over a Unix socket.
  *
  *     ravel_device *device = NULL;
  *     ravel_stream *stream = NULL;
- *     if (ravel_device_open("cuda:0", &device, &err)) ...           or "host", or "auto": cuda:0 where there is one
+ *     if (ravel_device_open("cuda:0", &device, &err)) ...           or "host", or "auto": cuda:0 if there is one
  *     ravel_stream_create(device, &stream, &err);
  *     ravel_device_alloc(device, RAVEL_DEVICE, bytes, stream, &array, &err);
  *     ravel_device_copy(device, array, source, bytes, stream, &err);           returns at once
@@ -46,7 +45,6 @@ extern "C" {
 typedef struct ravel_device ravel_device;
 typedef struct ravel_stream ravel_stream;
 typedef struct ravel_event ravel_event;
-typedef struct ravel_shared ravel_shared;
 
 typedef enum ravel_memory { RAVEL_HOST, RAVEL_PINNED, RAVEL_DEVICE } ravel_memory;
 #define RAVEL_MEMORY_CHOICES "host|pinned|device"
@@ -64,13 +62,11 @@ typedef struct ravel_place {
 
 /* ---- devices -------------------------------------------------------------------------------------------- */
 
-/* "host", "cuda" (the same as "cuda:0"), "cuda:N", or "auto": cuda:0 where it can be opened, else host. */
+/* "host", "cuda" (the same as "cuda:0"), "cuda:N", or "auto": cuda:0 if it can be opened, else host. */
 RAVEL_API ravel_status ravel_device_open(const char *name, ravel_device **device, ravel_error *err);
 /* Frees the cache and the handle. Its streams, events and shared memory must have been freed before; arrays that were
  * not released are freed too. */
 RAVEL_API void ravel_device_free(ravel_device *device);
-/* RAVEL_OK, or E_DEAD with the failure that made it so. */
-RAVEL_API ravel_status ravel_device_alive(ravel_device *device, ravel_error *err);
 
 typedef struct ravel_device_info {
     size_t size;           /* sizeof(ravel_device_info) */
@@ -85,7 +81,7 @@ typedef struct ravel_device_info {
     int64_t driver_allocs; /* allocations that went to the driver so far: constant once a loop has warmed up */
     uint8_t uuid[16];      /* the same in every process that sees this device */
 } ravel_device_info;
-RAVEL_API ravel_status ravel_device_info_get(ravel_device *device, ravel_device_info *info, ravel_error *err);
+RAVEL_API ravel_status ravel_device_get_info(ravel_device *device, ravel_device_info *info, ravel_error *err);
 
 /* ---- memory --------------------------------------------------------------------------------------------- */
 
@@ -97,8 +93,6 @@ RAVEL_API ravel_status ravel_device_alloc(ravel_device *device, int32_t kind, si
 /* Back to the cache. `stream`: the one that used it last; operations that are queued there may still use it. NULL
  * array: nothing. */
 RAVEL_API void ravel_device_release(ravel_device *device, void *array, ravel_stream *stream);
-/* Gives what is cached and idle back to the driver. */
-RAVEL_API void ravel_device_trim(ravel_device *device);
 
 /* Any kind to any kind; the arrays must not overlap. Ordered in `stream`. From plain host memory the source has been
  * read when the call returns. */
@@ -116,7 +110,6 @@ RAVEL_API ravel_status ravel_stream_create(ravel_device *device, ravel_stream **
 RAVEL_API ravel_status ravel_stream_adopt(ravel_device *device, void *native, ravel_stream **stream, ravel_error *err);
 RAVEL_API void ravel_stream_free(ravel_stream *stream);
 RAVEL_API ravel_device *ravel_stream_device(const ravel_stream *stream);
-RAVEL_API void *ravel_stream_native(const ravel_stream *stream);
 /* Until everything in the stream is done, or `seconds` have passed (E_TIMEOUT; the stream goes on). */
 RAVEL_API ravel_status ravel_stream_wait(ravel_stream *stream, double seconds, ravel_error *err);
 /* Later operations of `stream` wait for all operations that are now in `other`. */
@@ -132,36 +125,6 @@ RAVEL_API ravel_status ravel_event_test(ravel_event *event, int32_t *done, ravel
 RAVEL_API ravel_status ravel_event_wait(ravel_event *event, double seconds, ravel_error *err);
 /* Seconds between two events that are done. */
 RAVEL_API ravel_status ravel_event_elapsed(ravel_event *from, ravel_event *to, double *seconds, ravel_error *err);
-
-/* ---- memory between processes --------------------------------------------------------------------------- */
-
-/* Memory of the device that other processes can map: rounded up to the device's page (2 MiB on CUDA). It lives until
- * the last process that mapped it has freed it: the maker may end before. Not from the cache. */
-RAVEL_API ravel_status ravel_shared_create(ravel_device *device, size_t bytes, ravel_shared **shared, ravel_error *err);
-/* Maps what another process made. `fd` is its descriptor and stays the caller's to close. A mapping that is not
- * writable refuses writes. */
-RAVEL_API ravel_status ravel_shared_import(ravel_device *device, int fd, size_t bytes, int32_t writable,
-                                           ravel_shared **shared, ravel_error *err);
-RAVEL_API void ravel_shared_free(ravel_shared *shared);
-RAVEL_API void *ravel_shared_data(const ravel_shared *shared);
-RAVEL_API size_t ravel_shared_bytes(const ravel_shared *shared);
-/* The descriptor to send, open until the memory is freed here; -1 for an import. */
-RAVEL_API int ravel_shared_fd(const ravel_shared *shared);
-
-/* A descriptor, and up to 255 bytes beside it, over a connected Unix socket; `seconds` to wait. The receiver owns the
- * descriptor; *bytes: room for the note, then its size. */
-RAVEL_API ravel_status ravel_fd_send(int socket, int fd, const void *note, size_t bytes, double seconds,
-                                     ravel_error *err);
-RAVEL_API ravel_status ravel_fd_recv(int socket, int *fd, void *note, size_t *bytes, double seconds, ravel_error *err);
-
-/* Arrays that another library allocated (PyTorch): 72 bytes that another process of this machine can open. The exporter
- * must keep the array until the importer has closed it. Not for memory of ravel_shared_create, which has descriptors;
- * E_UNSUPPORTED on the host. */
-#define RAVEL_LOAN_BYTES 72
-/* loan: [RAVEL_LOAN_BYTES] */
-RAVEL_API ravel_status ravel_loan_export(ravel_device *device, const void *array, uint8_t *loan, ravel_error *err);
-RAVEL_API ravel_status ravel_loan_open(ravel_device *device, const uint8_t *loan, void **array, ravel_error *err);
-RAVEL_API void ravel_loan_close(ravel_device *device, void *array);
 
 #ifdef __cplusplus
 }

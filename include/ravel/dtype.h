@@ -53,7 +53,6 @@ typedef enum ravel_dtype {
 RAVEL_API int32_t ravel_dtype_bytes(int32_t dtype);
 /* "bf16"; "BF16", as safetensors headers write it; NULL when `dtype` is none of the list. Static strings. */
 RAVEL_API const char *ravel_dtype_name(int32_t dtype);
-RAVEL_API const char *ravel_dtype_tag(int32_t dtype);
 /* 'f', 'i', 'u', 'b' or '-' (see the list); 0 when `dtype` is none of the list. */
 RAVEL_API char ravel_dtype_kind(int32_t dtype);
 

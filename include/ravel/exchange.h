@@ -20,6 +20,9 @@
  *     ... sizes.result_bytes, sizes.scratch_bytes: the caller allocates ...
  *     ravel_exchange_run(x, dp, &mine, result, scratch, &arrived, &err);          arrived: my bins' samples, in order
  *
+ * Packing and cutting for cp are ravel_thd_pack (ravel/batch.h); ravel_share_bytes takes what was packed to the other
+ * ranks. examples/09_steps.c runs every step one by one, and gets the feed's bytes.
+ *
  * Errors of a communicator (ravel/comm.h) come back as they are.
  */
 #ifndef RAVEL_EXCHANGE_H
@@ -50,7 +53,9 @@ typedef struct ravel_exchange ravel_exchange;
 
 /* counts[plan->dp]: samples that each rank holds, numbered through in rank order as in the plan's input.
  * lengths[plan->count]. The plan may be freed afterwards. Of a hybrid plan every member of a group gets the group's
- * samples. */
+ * samples. Of a plan with shared prefixes only own tokens travel: what a sample shares with the one before it in its
+ * bin is copied there from that one (fields of kind TOKEN; what arrives is whole). Sums of what was left out are
+ * compared: E_DATA on a receiver whose copies are not what the sender has. */
 RAVEL_API ravel_status ravel_exchange_create(const ravel_plan *plan, const int64_t *counts, const int64_t *lengths,
                                              int32_t rank, const ravel_allocator *allocator, ravel_exchange **exchange,
                                              ravel_error *err);
@@ -103,6 +108,18 @@ typedef struct ravel_words {
 } ravel_words;
 RAVEL_API ravel_status ravel_words_resize(ravel_words *words, int64_t count, ravel_error *err);
 RAVEL_API void ravel_words_free(ravel_words *words);
+
+/* ---- share ---------------------------------------------------------------------------------------------- */
+
+/* Collective. The words of `root` on every rank; their number goes first. A rank without memory for them aborts comm,
+ * since the others wait for it. Metadata (ravel/meta.h): from the stage that planned over pp, then over tp. */
+RAVEL_API ravel_status ravel_share_words(ravel_comm *comm, ravel_words *words, int32_t root, ravel_error *err);
+
+/* Collective over the ranks that take part. data[bytes] of `root`: to all ranks (wants NULL), or to those whose
+ * wants[rank] is not 0 (others return at once); every rank gives the same `wants`, `bytes` and `root`. Arrays that one
+ * rank packed: to stages that want them over pp, then over tp. Cut for cp first, so that less is sent. */
+RAVEL_API ravel_status ravel_share_bytes(ravel_comm *comm, void *data, int64_t bytes, const int32_t *wants,
+                                         int32_t root, ravel_error *err);
 
 #ifdef __cplusplus
 }

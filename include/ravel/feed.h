@@ -11,9 +11,9 @@
  *      |        |        |        |          |          |                      |                |
  *      owners   dp       pure     pp, tp     all        dp: cp's shards        pure             shards only
  *
- * Each step is a public call by itself (ravel/source.h, order.h, exchange.h, plan.h, meta.h, weights.h, batch.h); the
- * feed is their composition, on a communicator of its own and, with prefetch, in a thread of its own: while an update
- * is used, the next ones are prepared.
+ * Each step is a public call by itself (ravel/source.h, order.h, exchange.h, plan.h, meta.h, weights.h, batch.h;
+ * examples/09_steps.c runs them one by one); the feed is their composition, on a communicator of its own and, with
+ * prefetch, in a thread of its own: while an update is used, the next ones are prepared.
  *
  *     ravel_feed_options options;
  *     ravel_feed_options_default(&options);
@@ -38,9 +38,9 @@
  *
  * Shared prefixes (options.share_prefix). Ranks gather hashes of their samples' tokens, block by block, find the trees,
  * and plan with them: a bin's budget then counts a token that samples share once, and micro.shared says what each
- * sample has in common with the one before it in the bin. The rank that packs compares the tokens. Arrays of a
- * micro-batch hold whole samples, since labels, weights and log-probs differ; ravel/tree_batch.h makes the layout in
- * which every token is there once.
+ * sample has in common with the one before it in the bin. Shared tokens travel once and are compared. Arrays of a
+ * micro-batch hold whole samples, with cp too, since labels, weights and log-probs differ; ravel/tree_batch.h makes the
+ * layout in which every token is there once.
  *
  * Hybrid context parallelism. With plan.cp_pool = dp * cp the mesh's dp and cp ranks are one pool (see ravel/plan.h):
  * each rank of it reads its own share of a batch, for any cp of the mesh, and in every micro-step belongs to a group
@@ -104,9 +104,10 @@ typedef struct ravel_feed_options {
     const char *first_fields; /* what the first part of the model gets, separated by commas; "*": everything */
     const char *last_fields;  /* what the last part gets; "*": everything but tokens */
     uint64_t ask;             /* bit c: this rank's chunk c wants everything; the same on all ranks of a stage */
-    /* required; copied. dp and cp are the mesh's (cp_pool, where it is set, is dp * cp); align is raised to what cp
-     * needs; multiple to pp where there is vpp. layout: packed, or padded (cp 1), which is how bins are planned; see
-     * ravel_micro_ragged */
+    /* required; copied. dp and cp are the mesh's (cp_pool, if it is set, is dp * cp); align is raised to what cp
+     * needs; multiple to pp where there is vpp. layout: packed, or padded or padded-2d (cp 1), which is how bins are
+     * planned: slots have no padding then, so that a micro-batch is a store for ravel_padded_pack. padded-2d takes
+     * prompts from the samples, else what stands before the first token that is learnt */
     const ravel_plan_options *plan;
     /* NULL: token-mean, everything summed; copied. dp, cp and micro_steps are set */
     const ravel_weights_options *weights;
@@ -114,13 +115,11 @@ typedef struct ravel_feed_options {
     int64_t field_count;
     const ravel_logger *logger;       /* NULL: nowhere */
     const ravel_allocator *allocator; /* NULL: malloc; called from two threads with prefetch */
-    /* All zero: arrays are in host memory. DEVICE, with the stream that the consumer's kernels run in: they are packed
-     * into page-locked memory, and one copy per batch takes them to the device: see ravel_feed_device. */
-    ravel_place place;
     int32_t share_prefix; /* ravel_share_prefix. auto: for each batch, if its plan is then at least 2 % faster. Budgets
-                           * then cap tokens that are computed. Not with cp, cp_pool, padded layouts, fixed shapes,
-                           * method as-is */
-    int32_t reserved2;    /* 0 */
+                           * then cap tokens that are computed, and with cp and cp_pool samples are whole, as below. Not
+                           * with padded layouts, fixed shapes, method as-is, oversize alone */
+    int32_t keep_rows;    /* samples of a row stay in one bin, side by side in their order: pairs of answers. They are
+                           * planned as one sample, which max_samples counts once. Not with padded layouts, fixed shapes */
     int64_t share_limit;  /* the most tokens of a bin's samples, shared ones counted for each: arrays per sample have
                            * this many. auto: else nothing is shared; on: else it is an error. 0: no limit */
 } ravel_feed_options;
@@ -132,7 +131,7 @@ RAVEL_API ravel_option_table ravel_feed_option_table(void);
 
 /* Collective over the mesh, which must outlive the feed and whose communicators it leaves alone: it makes its own.
  * `source` is needed on owners, and may be NULL elsewhere, or everywhere with options.fields and ravel_feed_submit.
- * E_MISMATCH on every rank where options or sources differ. */
+ * E_MISMATCH on every rank if options or sources differ. */
 RAVEL_API ravel_status ravel_feed_create(ravel_mesh *mesh, const ravel_source *source,
                                          const ravel_feed_options *options, ravel_feed **feed, ravel_error *err);
 /* Not collective, but it waits for batches that were begun: for the peers to prepare them too, to leave, or for the
@@ -189,7 +188,7 @@ RAVEL_API ravel_status ravel_feed_next(ravel_feed *feed, const ravel_feed_update
 
 /* Without a source: this rank's samples of the next batch, borrowed until the first ravel_feed_next of that batch has
  * returned; the preparation begins. Owners of one dp rank submit the same; other ranks submit NULL. Ids are
- * samples->rows, or running numbers over all ranks. Call it on every rank before ravel_feed_next; E_STATE where a batch
+ * samples->rows, or running numbers over all ranks. Call it on every rank before ravel_feed_next; E_STATE if a batch
  * was submitted already. A batch may be submitted while the one before it is still used. */
 RAVEL_API ravel_status ravel_feed_submit(ravel_feed *feed, const ravel_samples *samples, ravel_error *err);
 
@@ -207,32 +206,26 @@ typedef struct ravel_micro_batch {
     const ravel_field *fields;
     int64_t field_count;
     const int32_t *tokens;  /* [thd->local_tokens] of thd->fields, or NULL */
-    const int32_t *labels;  /* the next token, -100 where there is none */
+    const int32_t *labels;  /* the next token, -100 if there is none */
     const float *weights;   /* loss weights: loss = sum of weights * token losses */
     const int64_t *offsets; /* [thd->samples_count + 1] of the samples as a store of their own, for ravel_thd_unpack */
     const int64_t *lengths; /* [thd->samples_count] */
     const int32_t *shared;  /* [thd->samples_count] tokens that each sample has in common with the one before it, as
                                ravel/tree_batch.h takes them; NULL: nothing is shared. Samples are whole all the same */
+    const int64_t *prompts; /* [thd->samples_count] tokens of the prompts, with layout padded-2d; else NULL */
     const int64_t *ids;     /* [thd->samples_count] row numbers */
     const int64_t *parts;   /* [thd->samples_count] places in their rows */
     const int64_t *loss_tokens; /* [thd->samples_count] */
     int32_t cp;                 /* ranks that the samples are cut for: the mesh's cp, or the width of the group */
-    int32_t cp_rank;            /* this rank among them; 0 where cp is 1 */
+    int32_t cp_rank;            /* this rank among them; 0 if cp is 1 */
     int32_t cp_first;           /* hybrid: the group is ranks cp_first .. cp_first + cp - 1 of the pool; else -1 */
-    int32_t reserved;
-    /* with options.place: a stream that reads the device's arrays waits for it (ravel_event_order) */
-    ravel_event *ready;
+    int32_t reserved;           /* 0 */
 } ravel_micro_batch;
 
 /* Any micro-batch of the current update, in any order, as often as wanted (PPO epochs: ravel_plan_replay's order is
  * made of these steps). E_ARGUMENT outside of it. */
 RAVEL_API ravel_status ravel_feed_micro(const ravel_feed *feed, int32_t chunk, int64_t step, ravel_micro_batch *micro,
                                         ravel_error *err);
-
-/* Where an array of the current batch's micro-batches (tokens, labels, weights, thd's arrays and fields) is on the
- * device; NULL: without options.place, or not one of them. It stays until ravel_feed_next goes on to another batch;
- * what the stream of options.place holds by then may still read it. */
-RAVEL_API const void *ravel_feed_device(const ravel_feed *feed, const void *array);
 
 /* The same, one after the other: one iterator for each chunk, independent of the others. */
 typedef struct ravel_feed_iter {
@@ -244,24 +237,6 @@ typedef struct ravel_feed_iter {
 RAVEL_API ravel_feed_iter ravel_feed_iterate(const ravel_feed *feed, int32_t chunk);
 /* 1 and the next micro-batch, or 0 after the last. */
 RAVEL_API int ravel_feed_iter_next(ravel_feed_iter *iter, ravel_micro_batch *micro);
-
-/* The samples of a micro-batch as a store that the padded layouts of ravel/batch.h are made from: rows instead of one
- * token axis, for frameworks without ragged attention. Plan with layout = padded, so that the rectangle of a bin, rows
- * x longest slot, is what the budget caps. fields[micro->field_count] is the caller's; all borrow from the micro-batch.
- * Fields are in the store as they stand in the micro-batch: labels are next tokens already. Those that this chunk does
- * not get are left out.
- *
- *     ravel_padded_options options;
- *     ravel_padded_options_default(&options);                           then side, and align = the plan's
- *     ravel_bin bin = {micro.thd->samples, micro.thd->samples_count};   a filler: one row of one token
- *     ravel_micro_ragged(&micro, fields, &ragged, &err);
- *     ravel_padded_measure(&ragged, &bin, &options, &padded, &err);
- *     ... a block of ravel_padded_bytes(), ravel_padded_place() ...
- *     ravel_padded_pack(&ragged, &bin, &options, &padded, &err);
- *
- * E_ARGUMENT where samples are cut for cp or have padding between them (layout = packed with align > 1). */
-RAVEL_API ravel_status ravel_micro_ragged(const ravel_micro_batch *micro, ravel_field *fields, ravel_ragged *ragged,
-                                          ravel_error *err);
 
 /* The index of a field by name in micro.fields, or -1. */
 RAVEL_API int64_t ravel_feed_find(const ravel_feed *feed, const char *name);

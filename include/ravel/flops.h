@@ -13,13 +13,10 @@
  *                   T * D * hidden                the output projection
  *                   2 * D * (S + T) / 2           scores and values: a sample of length L has L (L + 1) / 2 causal
  *                                                 pairs of positions; samples never see one another
- *     dense layer   T * m * hidden * ffn          m = 3 matrices where gated (SwiGLU), else 2
+ *     dense layer   T * m * hidden * ffn          m = 3 matrices if gated (SwiGLU), else 2
  *     MoE layer     T * hidden * experts          the router
  *                   T * m * hidden * (experts_active * expert_ffn + shared_ffn)
  *     once          H * hidden * vocab            the LM head; tied or not makes no difference, a lookup is free
- *
- * or T * (ravel_shape_matmul_weights - hidden * vocab) + (S + T) / 2 * ravel_shape_attention_width + H * hidden *
- * vocab, which also holds for latent attention.
  *
  * forward = 2 * multiply-adds, backward = 2 * forward. Recomputation adds what is run again: everything but the LM
  * head (full), or the scores-and-values line (attention).
@@ -78,10 +75,15 @@ typedef struct ravel_flops {
 RAVEL_API ravel_status ravel_flops_count(const ravel_shape *shape, const ravel_lengths_sum *sum, int64_t head_tokens,
                                          ravel_recompute recompute, ravel_flops *flops, ravel_error *err);
 
+/* The same where the model is frozen and an adapter of `adapter` weights beside its matrices (LoRA) is trained; 0: the
+ * model is. A product with a frozen weight is made once in backward, not twice, and the first layer's q, k and v have no
+ * backward at all; the adapter's own are made three times. */
+RAVEL_API ravel_status ravel_flops_adapted(const ravel_shape *shape, const ravel_lengths_sum *sum, int64_t head_tokens,
+                                           int64_t adapter, ravel_recompute recompute, ravel_flops *flops,
+                                           ravel_error *err);
+
 /* The nearest double. */
 RAVEL_API double ravel_flops_real(ravel_u128 count);
-/* The exact decimal digits, NUL-terminated: 40 bytes are always enough. Returns the length, like snprintf. */
-RAVEL_API size_t ravel_flops_format(ravel_u128 count, char *text, size_t bytes);
 
 /* The dense bf16 peak of one GPU in FLOP/s (no sparsity), by the name that its driver gives ("NVIDIA H100 80GB HBM3",
  * "NVIDIA A100-SXM4-80GB", "AMD Instinct MI300X") or a short one ("h100", "H100 PCIe"). 0 for a name that is not

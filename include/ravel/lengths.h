@@ -1,4 +1,4 @@
-/* ravel/lengths.h: lengths (and other columns of integers) from files.
+/* ravel/lengths.h (experimental): lengths (and other columns of integers) from files.
  *
  * Three formats, told by the file's name or by `format`:
  *
@@ -40,19 +40,18 @@ typedef enum ravel_format { RAVEL_FORMAT_AUTO, RAVEL_FORMAT_CSV, RAVEL_FORMAT_JS
 
 typedef struct ravel_read_options {
     size_t size;       /* sizeof(ravel_read_options), set by ravel_read_options_default */
-    int32_t format;    /* ravel_format; auto: by extension, and by content where there is none */
+    int32_t format;    /* ravel_format; auto: by extension, and by content if there is none */
     int32_t reserved;  /* 0 */
     const char *field; /* see above; NULL: by well-known names */
     int64_t limit;     /* rows to read at most; 0: all */
-    /* Called now and then; `total` is 0 where it is not known. May be NULL. */
+    /* Called now and then; `total` is 0 if it is not known. May be NULL. */
     void (*progress)(void *user, int64_t bytes_done, int64_t bytes_total);
     void *user;
     const ravel_allocator *allocator; /* NULL: malloc; it must outlive what is read */
 } ravel_read_options;
 
 RAVEL_API void ravel_read_options_default(ravel_read_options *options);
-/* format, field and limit, for command lines and configs. */
-RAVEL_API ravel_option_table ravel_read_option_table(void);
+RAVEL_API ravel_option_table ravel_read_option_table(void); /* format, field and limit */
 
 /* Read-only; owned by the library until ravel_lengths_free. Either `lengths`, or `prompts` and `responses`. */
 typedef struct ravel_lengths {
@@ -67,26 +66,11 @@ typedef struct ravel_lengths {
     const int64_t *lines;
 } ravel_lengths;
 
-/* `options` may be NULL. E_IO where the file cannot be read, E_DATA with file:line where a row is wrong; a file without
+/* `options` may be NULL. E_IO if the file cannot be read, E_DATA with file:line where a row is wrong; a file without
  * rows is E_DATA too. */
 RAVEL_API ravel_status ravel_lengths_read(const char *path, const ravel_read_options *options, ravel_lengths **lengths,
                                           ravel_error *err);
-/* The same from memory; `name` stands in the sentences (NULL: "lengths"). */
-RAVEL_API ravel_status ravel_lengths_parse(const char *name, const void *data, size_t bytes,
-                                           const ravel_read_options *options, ravel_lengths **lengths,
-                                           ravel_error *err);
 RAVEL_API void ravel_lengths_free(ravel_lengths *lengths);
-
-/* One column of any integers: home ranks, group ids, update ids. `name` is the column or member that is looked for
- * ("home" also finds "home_rank"), and stands in the sentences; a file with one column needs no name. */
-typedef struct ravel_column {
-    int64_t count;
-    const int64_t *values; /* [count], min .. max as asked for */
-} ravel_column;
-
-RAVEL_API ravel_status ravel_column_read(const char *path, const char *name, int64_t min, int64_t max,
-                                         const ravel_read_options *options, ravel_column **column, ravel_error *err);
-RAVEL_API void ravel_column_free(ravel_column *column);
 
 #ifdef __cplusplus
 }

@@ -69,7 +69,6 @@ RAVEL_API int32_t ravel_mesh_rank_at(const ravel_mesh_layout *layout, ravel_mesh
 
 /* Ranks in one group of these axes, and how many such groups there are; 0 for bits that are no axes. */
 RAVEL_API int32_t ravel_mesh_group_size(const ravel_mesh_layout *layout, int32_t axes);
-RAVEL_API int32_t ravel_mesh_group_count(const ravel_mesh_layout *layout, int32_t axes);
 /* The group of `rank`, and its place in it: groups are numbered, and members ordered, by their coordinates in the
  * mesh's order, fastest axis first (as Megatron does). */
 RAVEL_API int32_t ravel_mesh_group_of(const ravel_mesh_layout *layout, int32_t axes, int32_t rank);
@@ -84,7 +83,7 @@ RAVEL_API ravel_status ravel_mesh_axes_parse(const char *text, int32_t *axes, ra
 
 typedef struct ravel_mesh ravel_mesh;
 
-/* Collective. Makes the communicators tp, cp, dp, pp, dp-cp and tp-cp; fails on every rank where the ranks' options
+/* Collective. Makes the communicators tp, cp, dp, pp, dp-cp and tp-cp; fails on every rank if the ranks' options
  * differ (E_MISMATCH names them). comm stays the caller's and must outlive the mesh. */
 RAVEL_API ravel_status ravel_mesh_create(ravel_comm *comm, const ravel_mesh_options *options, ravel_mesh **mesh,
                                          ravel_error *err);
@@ -94,7 +93,7 @@ RAVEL_API const ravel_mesh_layout *ravel_mesh_get_layout(const ravel_mesh *mesh)
 RAVEL_API ravel_mesh_coord ravel_mesh_coords(const ravel_mesh *mesh);
 /* The communicator that the mesh was made of. */
 RAVEL_API ravel_comm *ravel_mesh_world(const ravel_mesh *mesh);
-/* This rank's group of these axes, owned by the mesh; NULL where it was not made. All four axes: the world. */
+/* This rank's group of these axes, owned by the mesh; NULL if it was not made. All four axes: the world. */
 RAVEL_API ravel_comm *ravel_mesh_comm(const ravel_mesh *mesh, int32_t axes);
 /* Collective. Makes a further one, e.g. tp-pp (the model); nothing to do where it is there already. */
 RAVEL_API ravel_status ravel_mesh_add(ravel_mesh *mesh, int32_t axes, ravel_error *err);

@@ -5,9 +5,10 @@
  * data-parallel rank; cu_seqlens, positions, array sizes and everything else follow from it by pure functions.
  *
  *   word   0        magic, "RavelFd" and a zero byte, read as a little-endian number
- *          1        version, 2
+ *          1        version, RAVEL_META_VERSION
  *          2        words in the whole message, the checksum included
- *          3        flags: 1 the stream is over, 2 the sender failed; no samples follow. 4 hybrid widths
+ *          3        flags: 1 the stream is over, 2 the sender failed; no samples follow. 4 hybrid widths,
+ *                   8 shared prefixes, 16 prompts
  *          4        updates, U
  *          5        micro-steps of all updates, S
  *          6        samples of this data-parallel rank, N
@@ -20,7 +21,8 @@
  *         ...       S: samples in the bin of each micro-step; they add up to N
  *         ...       with hybrid widths: S first ranks, then S widths (Megatron's local_cp_size), of the context-parallel
  *                   group that this rank is in in each micro-step: ranks first .. first + width - 1 of the dp-cp order
- *         ...       N lengths, N ids, N parts, N loss tokens, in bin order; the same on all members of a group
+ *         ...       N lengths, N ids, N parts, N loss tokens, in bin order; the same on all members of a group; then N
+ *                   shared tokens and N prompts, where the flags say so
  *         last      checksum of all words before it
  *
  * Every word is an int64_t. There are no floats, no zero-terminated lists and nothing that has to be guessed. The
@@ -36,12 +38,13 @@ extern "C" {
 #endif
 
 #define RAVEL_META_MAGIC   INT64_C(0x0064466c65766152)
-#define RAVEL_META_VERSION 3
+#define RAVEL_META_VERSION 4
 #define RAVEL_META_HEAD    12
-#define RAVEL_META_END     1 /* flags: the stream is over */
-#define RAVEL_META_FAILED  2 /* the sender failed; the following agreement carries its error */
-#define RAVEL_META_SHARED  8 /* samples share prefixes */
-#define RAVEL_META_HYBRID  4 /* each micro-step has a context-parallel group of its own width */
+#define RAVEL_META_END     1  /* flags: the stream is over */
+#define RAVEL_META_FAILED  2  /* the sender failed; the following agreement carries its error */
+#define RAVEL_META_SHARED  8  /* samples share prefixes */
+#define RAVEL_META_PROMPTS 16 /* of padded-2d */
+#define RAVEL_META_HYBRID  4  /* each micro-step has a context-parallel group of its own width */
 
 /* X(type, name, sentence): the counts of an update, the same on every rank of the mesh. */
 #define RAVEL_UPDATE_COUNTS_LIST(X)                                                               \
@@ -86,6 +89,7 @@ typedef struct ravel_meta {
     const int64_t *loss_tokens;        /* [samples] 0 .. length */
     const int64_t *shared;             /* [samples] with RAVEL_META_SHARED, else NULL: tokens in common with the sample
                                           before it in the bin */
+    const int64_t *prompts;            /* [samples] with RAVEL_META_PROMPTS, else NULL: 0 .. length */
 } ravel_meta;
 
 /* Words that the message takes; -1 where a count is negative or the sum overflows. */

@@ -189,13 +189,21 @@ typedef enum ravel_phase {
     X(TIME_OTHER, "time/other_sec", TIMER, "s", DERIVED, ALL,                                                          \
       "time/wall_sec that no phase covers, mean over ranks; waiting for the slowest rank is part of it")               \
     RAVEL_PHASE_LIST(RAVEL_METRIC_PHASE_ROWS, X)                                                                       \
+    X(TIME_FORWARD_MICRO, "time/forward_micro_step_sec", TIMER, "s", DERIVED, ALL,                                     \
+      "time/forward_mean_sec, which is the update's total, over its micro-steps")                                      \
+    X(TIME_BACKWARD_MICRO, "time/backward_micro_step_sec", TIMER, "s", DERIVED, ALL,                                   \
+      "time/backward_mean_sec, likewise a total, over the micro-steps")                                                \
     X(MEMORY_RSS, "memory/rss_bytes", COUNTER, "bytes", MAX, ALL,                                                      \
       "resident memory of the largest rank's process, now")                                                            \
     X(MEMORY_RSS_PEAK, "memory/rss_peak_bytes", COUNTER, "bytes", MAX, ALL, "its high-water mark")                     \
+    X(MEMORY_RSS_UPDATE_PEAK, "memory/rss_update_peak_bytes", COUNTER, "bytes", MAX, ALL,                              \
+      "its high-water mark since the row before; only with options.update_peaks")                                      \
     X(MEMORY_DEVICE, "memory/device_bytes", COUNTER, "bytes", MAX, ALL,                                                \
       "device memory in use on the fullest device; given by the caller, who knows the allocator")                      \
     X(MEMORY_DEVICE_PEAK, "memory/device_peak_bytes", COUNTER, "bytes", MAX, ALL,                                      \
       "its high-water mark, given likewise")                                                                           \
+    X(MEMORY_DEVICE_UPDATE_PEAK, "memory/device_update_peak_bytes", COUNTER, "bytes", MAX, ALL,                        \
+      "its high-water mark since the row before, given likewise")                                                      \
     X(TRAIN_LOSS, "train/loss", GAUGE, "", SUM, ALL,                                                                   \
       "the update's loss: sum over ranks and tokens of weight * token loss")                                           \
     X(TRAIN_TOKEN_NLL, "train/token_nll", GAUGE, "nats", MEAN, ALL, "mean negative log-likelihood over loss tokens")   \
@@ -225,6 +233,16 @@ typedef enum ravel_phase {
     X(REFIT_GENERATORS, "refit/generators", COUNTER, "generators", MAX, ALL, "connected generators that reported")     \
     X(REFIT_GENERATOR_TOKENS, "refit/generator_tokens_per_sec", GAUGE, "tokens/s", MAX, ALL,                           \
       "tokens per second of all connected generators together, as they reported")                                      \
+    X(REFIT_SENT, "refit/sent_bytes", COUNTER, "bytes", SUM, ALL,                                                      \
+      "bytes of weights that were sent since the row before; of refits that compare, and of publications")             \
+    X(REFIT_CHANGED, "refit/changed_share", GAUGE, "share", MEAN, ALL,                                                 \
+      "elements that changed / elements of blocks that were compared with what the generator holds")                   \
+    X(REFIT_COMPARED, "refit/compared_share", GAUGE, "share", MEAN, ALL,                                               \
+      "elements of these blocks / elements that generators asked for; the others were sent whole")                     \
+    X(REFIT_BLOCKS_WHOLE, "refit/blocks_whole", COUNTER, "blocks", SUM, ALL, "blocks that were sent whole")            \
+    X(REFIT_BLOCKS_SPARSE, "refit/blocks_sparse", COUNTER, "blocks", SUM, ALL,                                         \
+      "blocks of which only the changed elements were sent")                                                           \
+    X(REFIT_BLOCKS_KEPT, "refit/blocks_kept", COUNTER, "blocks", SUM, ALL, "blocks that did not change")               \
     X(REWARD_MEAN, "reward/mean", GAUGE, "", MEAN, RL, "over samples of all ranks")                                    \
     X(REWARD_STD, "reward/std", GAUGE, "", STD, RL, "over samples of all ranks (population)")                          \
     X(REWARD_MIN, "reward/min", GAUGE, "", MIN, RL, "over samples of all ranks")                                       \
@@ -279,8 +297,6 @@ typedef struct ravel_metric {
 
 /* The built-in row with this id; NULL outside 0 .. RAVEL_METRICS-1. */
 RAVEL_API const ravel_metric *ravel_metric_row(int32_t id);
-/* The id of a built-in name, or -1. */
-RAVEL_API int32_t ravel_metric_find(const char *name);
 RAVEL_API const char *ravel_phase_name(int32_t phase);
 
 /* ---- the object ----------------------------------------------------------------------------------------- */
@@ -309,7 +325,9 @@ typedef struct ravel_metrics_options {
     int32_t compute;    /* ravel_metrics_compute: tokens that a bin computes, its slots or its capacity */
     int32_t recompute;  /* ravel_recompute */
     int32_t per_rank;   /* JSONL and the report show figures per rank for up to this number of ranks */
-    int32_t reserved;
+    /* 1: memory/rss_update_peak_bytes. The kernel's mark of this process (VmHWM, ru_maxrss) is then reset with every
+     * row; ranks that are threads reset it for each other: take the maximum */
+    int32_t update_peaks;
     const ravel_shape *shape;             /* NULL: no FLOPs. Copied. */
     const ravel_metrics_reducer *reducer; /* NULL: this is the only rank. Copied. */
     /* rows of the caller's own; ids from RAVEL_METRICS. Copied, strings too. A name that another row has, in other
@@ -318,6 +336,7 @@ typedef struct ravel_metrics_options {
     int64_t extra_count;
     const ravel_logger *logger;       /* where a failing sink is reported, once; it must outlive the object */
     const ravel_allocator *allocator; /* NULL: malloc; it must outlive the object */
+    int64_t adapter; /* weights of an adapter that is trained beside the frozen model (ravel_flops_adapted); 0: none */
 } ravel_metrics_options;
 
 RAVEL_API void ravel_metrics_options_default(ravel_metrics_options *options);
@@ -382,12 +401,12 @@ typedef struct ravel_metrics_tokens {
     const float *trainer;   /* the trainer's for the generator's weights; NULL: `old`, or else `logprobs` */
     const float *reference; /* of the reference policy */
     const float *entropy;
-    const float *advantages;    /* with it a token counts as clipped only where the clip takes effect */
+    const float *advantages;    /* with it a token counts as clipped only if the clip takes effect */
     double clip_low, clip_high; /* ratio outside [1 - low, 1 + high]; both 0: no clip share */
 } ravel_metrics_tokens;
 RAVEL_API void ravel_metrics_add_tokens(ravel_metrics *metrics, const ravel_metrics_tokens *tokens);
 
-/* Any other row that is not DERIVED: a value with a weight (1 where the rule takes none), or an integer. Returns 0,
+/* Any other row that is not DERIVED: a value with a weight (1 if the rule takes none), or an integer. Returns 0,
  * and does nothing, for an id that does not exist, is derived or is switched off. */
 RAVEL_API int ravel_metrics_add(ravel_metrics *metrics, int32_t id, double value, double weight);
 RAVEL_API int ravel_metrics_count(ravel_metrics *metrics, int32_t id, int64_t value);
@@ -402,7 +421,7 @@ RAVEL_API void ravel_metrics_phase_add(ravel_metrics *metrics, ravel_phase phase
 /* ---- the update ----------------------------------------------------------------------------------------- */
 
 /* Ends update number `step`: reduces, derives, publishes, writes to the sinks, and resets the counts. Collective:
- * every rank calls it with the same step (E_MISMATCH names the range otherwise). Fails only where the reducer does; a
+ * every rank calls it with the same step (E_MISMATCH names the range otherwise). Fails only if the reducer does; a
  * failing sink is reported to the logger once and tried again at the next update. */
 RAVEL_API ravel_status ravel_metrics_update(ravel_metrics *metrics, int64_t step, ravel_error *err);
 
@@ -435,12 +454,13 @@ RAVEL_API size_t ravel_metrics_line(ravel_metrics *metrics, char *text, size_t b
 
 typedef struct ravel_metrics_totals {
     int64_t updates, samples, bins, tokens, loss_tokens;
+    int64_t capacity, computed; /* of all bins; tokens less those that samples of a bin shared */
     double seconds;
     double phases[16]; /* by ravel_phase: sum over updates of the mean over ranks */
 } ravel_metrics_totals;
-RAVEL_API void ravel_metrics_totals_get(ravel_metrics *metrics, ravel_metrics_totals *totals);
+RAVEL_API void ravel_metrics_get_totals(ravel_metrics *metrics, ravel_metrics_totals *totals);
 /* A resumed run goes on from here; the same on every rank, before the first update. */
-RAVEL_API void ravel_metrics_totals_set(ravel_metrics *metrics, const ravel_metrics_totals *totals);
+RAVEL_API void ravel_metrics_set_totals(ravel_metrics *metrics, const ravel_metrics_totals *totals);
 
 /* ---- sinks ---------------------------------------------------------------------------------------------- */
 
@@ -464,7 +484,7 @@ typedef enum ravel_sink_kind {
 
 /* Adds a sink, "kind:target" ("jsonl:runs/a/metrics.jsonl", "http:9464", "log"). The same call on every rank: kinds
  * that show reduced values open on rank 0 only, `trace` on every rank. A file of an earlier run is continued: after
- * its last whole line. E_ARGUMENT for an unknown kind, E_IO where the target cannot be opened now; later failures go
+ * its last whole line. E_ARGUMENT for an unknown kind, E_IO if the target cannot be opened now; later failures go
  * to the logger. Up to 16 sinks. */
 RAVEL_API ravel_status ravel_metrics_sink(ravel_metrics *metrics, const char *spec, ravel_error *err);
 /* As above, with "every": only updates whose step is a multiple of it are written. */

@@ -1,4 +1,4 @@
-/* ravel/mock.h: mock data sets, the same on every machine.
+/* ravel/mock.h (experimental): mock data sets, the same on every machine.
  *
  * A mock is described by the JSON that Megatron's mock SFT data set takes:
  *
@@ -21,7 +21,7 @@
  * count only adds samples. Only additions, multiplications, divisions and square roots of IEEE doubles are used.
  *
  *     ravel_mock *mock = NULL;
- *     if (ravel_mock_parse(text, strlen(text), NULL, &mock, &err)) ...
+ *     if (ravel_mock_open(text, NULL, &mock, &err)) ...
  *     for (int64_t i = 0; i < n; i++) lengths[i] = ravel_mock_length(mock, i);
  *     ravel_mock_free(mock);
  */
@@ -48,7 +48,7 @@ typedef enum ravel_mock_type {
 
 /* The members of the JSON; 0 (NULL) means: the default, see above. */
 typedef struct ravel_mock_options {
-    size_t size; /* sizeof(ravel_mock_options), set by ravel_mock_options_default */
+    size_t size; /* sizeof(ravel_mock_options) */
     int32_t mode;
     int32_t type;
     int64_t min_seq_len;
@@ -66,17 +66,9 @@ typedef struct ravel_mock_options {
     const ravel_allocator *allocator; /* NULL: malloc; it must outlive the mock */
 } ravel_mock_options;
 
-RAVEL_API void ravel_mock_options_default(ravel_mock_options *options);
-RAVEL_API ravel_option_table ravel_mock_option_table(void);
-
 /* Read-only and usable from several threads at once; owned by the library until ravel_mock_free. */
 typedef struct ravel_mock ravel_mock;
 
-/* `options` and its strings are copied. The file of mode file is read here. */
-RAVEL_API ravel_status ravel_mock_create(const ravel_mock_options *options, ravel_mock **mock, ravel_error *err);
-/* From JSON text; a member that is not known is an error with a suggestion. */
-RAVEL_API ravel_status ravel_mock_parse(const char *json_text, size_t bytes, const ravel_allocator *allocator,
-                                        ravel_mock **mock, ravel_error *err);
 /* As command lines give it: JSON text, or "@path" of a file that holds it. */
 RAVEL_API ravel_status ravel_mock_open(const char *text, const ravel_allocator *allocator, ravel_mock **mock,
                                        ravel_error *err);
@@ -84,10 +76,6 @@ RAVEL_API void ravel_mock_free(ravel_mock *mock);
 
 /* Its options, defaults filled in; valid as long as the mock. */
 RAVEL_API const ravel_mock_options *ravel_mock_described(const ravel_mock *mock);
-
-/* The same distribution with another seed or count; 0 leaves the count as it is. */
-RAVEL_API void ravel_mock_reseed(ravel_mock *mock, uint64_t seed);
-RAVEL_API void ravel_mock_recount(ravel_mock *mock, int64_t count);
 
 /* Sample `index` (any number from 0; the count is not a limit): its length, and how much of it is prompt (0 without
  * prompt_share). */

@@ -14,7 +14,7 @@
 #ifndef RAVEL_OPTIONS_H
 #define RAVEL_OPTIONS_H
 
-#include <ravel/json.h>
+#include <ravel/base.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -50,33 +50,12 @@ RAVEL_API void ravel_options_default(ravel_option_table table, void *options);
 RAVEL_API ravel_status ravel_option_set(ravel_option_table table, void *options, const char *name, const char *value,
                                         ravel_error *err);
 
-/* Sets fields from the members of a JSON object, e.g. {"budget": 16384, "sync": "update"}; a value may be a JSON
- * number, a boolean or the string that ravel_option_set takes. STRING fields point into `doc`, which must outlive
- * them. An unknown member is an error with a suggestion. */
-RAVEL_API ravel_status ravel_options_from_json(ravel_option_table table, void *options, const ravel_json *doc,
-                                               const ravel_json_node *object, ravel_error *err);
-
-/* Checks every number against its row's min and max, every enum against its choices. */
-RAVEL_API ravel_status ravel_options_check(ravel_option_table table, const void *options, ravel_error *err);
-
 /* The row called `name`, or NULL. */
 RAVEL_API const ravel_option *ravel_option_find(ravel_option_table table, const char *name);
 
 /* Writes the field's value as text that ravel_option_set would take ("16384", "micro-step"). Returns the length
  * that it needs, like snprintf. */
 RAVEL_API size_t ravel_option_format(const ravel_option *row, const void *options, char *text, size_t bytes);
-
-/* The i-th word of "a|b|c" into `word`; returns 0 when there is none. */
-RAVEL_API int ravel_choice_word(const char *choices, int32_t index, char *word, size_t bytes);
-
-/* The index of `word` in "a|b|c", or -1. */
-RAVEL_API int32_t ravel_choice_index(const char *choices, const char *word);
-
-/* "16k" to 16384. The whole text must be a number; E_ARGUMENT quotes it, E_OVERFLOW where it does not fit. */
-RAVEL_API ravel_status ravel_parse_size(const char *text, int64_t *value, ravel_error *err);
-
-/* The nearest of `count` names to a mistyped one, or NULL when none is near. */
-RAVEL_API const char *ravel_suggest(const char *typed, const char *const *names, size_t count);
 
 #ifdef __cplusplus
 }

@@ -40,9 +40,6 @@ typedef struct ravel_cursor {
     int64_t position; /* rows of this epoch that were taken: 0 .. count-1 */
 } ravel_cursor;
 
-/* E_ARGUMENT where a number is negative or epochs * count does not fit 63 bits. */
-RAVEL_API ravel_status ravel_order_check(const ravel_order *order, ravel_error *err);
-
 /* The row at `position` (0 .. count-1) of an epoch. For one seed and epoch it is a permutation of 0 .. count-1. */
 RAVEL_API int64_t ravel_order_row(const ravel_order *order, int64_t epoch, int64_t position);
 
@@ -63,7 +60,7 @@ RAVEL_API int64_t ravel_share(int64_t total, int64_t parts, int64_t part);
  * Returns the length that it needs, like snprintf. */
 RAVEL_API size_t ravel_cursor_format(const ravel_order *order, ravel_cursor cursor, char *text, size_t bytes);
 
-/* The reverse. E_DATA where it is no such object or the place is not in the stream; E_MISMATCH where it was made with
+/* The reverse. E_DATA if it is no such object or the place is not in the stream; E_MISMATCH if it was made with
  * another count, seed or shuffle, since the stream would not be the same. */
 RAVEL_API ravel_status ravel_cursor_parse(const ravel_order *order, const char *text, size_t bytes,
                                           ravel_cursor *cursor, ravel_error *err);

@@ -1,7 +1,7 @@
 /* ravel/plan.h: lengths in, plan out.
  *
  * Nouns
- *   sample      one sequence: its length and, where given, its cost, group, update and home rank.
+ *   sample      one sequence: its length and, if given, its cost, group, update and home rank.
  *   slot        the place of a sample in a bin: its length rounded up to `align`.
  *   bin         a micro-batch: what one data-parallel rank runs forward and backward in one go. At most cp * budget
  *               slot tokens and max_samples samples, always.
@@ -130,9 +130,11 @@ typedef enum ravel_cp_empty {
 /* A sample that fits no bin. */
 typedef enum ravel_oversize {
     RAVEL_OVERSIZE_ERROR, /* E_OVERSIZE names it */
-    RAVEL_OVERSIZE_SKIP   /* it is left out and listed in plan->skipped */
+    RAVEL_OVERSIZE_SKIP,  /* it is left out and listed in plan->skipped */
+    RAVEL_OVERSIZE_ALONE  /* it has a bin of its own, over the budget: stats.over_budget counts these. Not with shared
+                             prefixes and hybrid plans */
 } ravel_oversize;
-#define RAVEL_OVERSIZE_CHOICES "error|skip"
+#define RAVEL_OVERSIZE_CHOICES "error|skip|alone"
 
 /* The cost of a sample: linear * length + quadratic * length^2, of a bin: `overhead` + its samples' costs. In the
  * padded layouts every row is computed as wide as the rectangle, so a bin costs overhead + rows * the cost of its width
@@ -186,17 +188,19 @@ RAVEL_API void ravel_plan_options_default(ravel_plan_options *options);
 RAVEL_API ravel_option_table ravel_plan_option_table(void);
 
 /* The multiple that slots have: the least common multiple of `align` and what cp_split needs (2 * cp or cp where
- * cp > 1). Packing with this align fits every bin of the plan. 0 where it is above 2^30, which planning refuses. */
+ * cp > 1). Packing with this align fits every bin of the plan. 0 if it is above 2^30, which planning refuses. */
 RAVEL_API int32_t ravel_plan_align(const ravel_plan_options *options);
 
 /* The slot of a sample on a group of `width` ranks of a hybrid plan: its length rounded up to what cp_split, cp_tp and
- * align ask for. Width 0: on a bin of a plan that is not hybrid. 0 where ravel_plan_align is 0. */
+ * align ask for. Width 0: on a bin of a plan that is not hybrid. 0 if ravel_plan_align is 0. */
 RAVEL_API int64_t ravel_plan_slot(const ravel_plan_options *options, int64_t length, int32_t width);
 
 /* The widths that groups of a hybrid plan may have, rising, at most RAVEL_FIT_WIDTHS of them; returns their number. A
  * trainer makes its rings from it before the first plan: for each width k one communicator of ranks k * i .. k * i + k
- * - 1 of the pool. 0 where cp_pool is 0, or where planning refuses the options. */
+ * - 1 of the pool. 0 if cp_pool is 0, or if planning refuses the options. */
 RAVEL_API int32_t ravel_plan_widths(const ravel_plan_options *options, int32_t *widths);
+/* Extra time per mille of `width` context-parallel ranks, by cp_price or the default. -1: cp_price has none for it. */
+RAVEL_API int64_t ravel_plan_cp_price(const ravel_plan_options *options, int32_t width);
 
 /* "24576:1", "24576:1:OVERHEAD", or "tokens" (1:0). Model files go through ravel_shape_read and ravel_cost_from_shape.
  */
@@ -250,13 +254,10 @@ typedef struct ravel_cost_fit {
 } ravel_cost_fit;
 
 /* Least squares of relative errors, weighted so that outliers have little influence; no coefficient below 0. The
- * narrowest width gives linear, quadratic and overhead; the others their price. E_DATA where there are too few samples,
+ * narrowest width gives linear, quadratic and overhead; the others their price. E_DATA if there are too few samples,
  * or all alike. */
 RAVEL_API ravel_status ravel_cost_fit_make(const ravel_cost_sample *samples, int64_t count, ravel_cost_fit *fit,
                                            ravel_error *err);
-/* The predicted seconds of a sample, whose own seconds are ignored; a width that was not measured has the widest one's
- * price. */
-RAVEL_API double ravel_cost_fit_seconds(const ravel_cost_fit *fit, const ravel_cost_sample *sample);
 
 /* ---- input ---------------------------------------------------------------------------------------------- */
 
@@ -267,8 +268,8 @@ RAVEL_API double ravel_cost_fit_seconds(const ravel_cost_fit *fit, const ravel_c
  * The tokens of a bin are then its different tokens: each sample's length minus what it shares with the one before it
  * in the bin, and the whole bin is one slot, rounded up to `align` once. Its cost is the sum of cost(length) -
  * cost(shared). Bins list their samples in tree order. Samples stay whole: a prefix that two bins need is computed in
- * both. All shared 0: the plan is the one without `shared`, bit for bit. Needs layout packed and the cost model (no
- * `costs`). */
+ * both. All shared 0: the plan is the one without `shared`, bit for bit. Needs layout packed. With `costs` a sample
+ * costs what they say, and what it shares by the model, which may not be more. */
 typedef struct ravel_plan_input {
     size_t size; /* sizeof(ravel_plan_input) */
     int64_t count;
@@ -303,7 +304,7 @@ typedef struct ravel_plan_input {
     X(int64_t, padded_tokens, "sum of slots, or of rectangles in the padded layouts")                              \
     X(int64_t, actual_tokens, "sum of lengths; of tokens that are computed, where prefixes are shared")            \
     X(int64_t, longest, "longest sample")                                                                          \
-    X(int64_t, over_budget, "bins over their budget; always 0")                                                    \
+    X(int64_t, over_budget, "bins over their budget: samples of oversize alone, else 0")                           \
     X(int64_t, cost, "sum of costs, overheads included")                                                           \
     X(int64_t, cost_shift, "costs were divided by 2^this to fit 64 bits; 0 in any ordinary case")                  \
     X(int64_t, time, "predicted time in cost units, for the sync kind that was asked for")                         \
@@ -380,7 +381,7 @@ typedef struct ravel_plan {
     ravel_plan_stats stats;
     const ravel_hybrid *hybrid; /* NULL unless cp_pool was set */
     const int64_t *shared; /* [bin_offsets[bins]] tokens that samples[i] shares with the one before it in its bin; */
-                           /* 0 for the first. NULL where nothing is shared */
+                           /* 0 for the first. NULL if nothing is shared */
 } ravel_plan;
 
 RAVEL_API ravel_status ravel_plan_create(const ravel_plan_input *input, const ravel_plan_options *options,
@@ -396,25 +397,16 @@ RAVEL_API size_t ravel_plan_workspace(int64_t count, const ravel_plan_options *o
 typedef struct ravel_group {
     const int32_t *samples; /* [count] row indices in the order of the bin, the same on all members */
     int64_t count;          /* 0: a filler */
-    int32_t first, width; /* members are ranks first .. first + width - 1; `rank` and 1 where the plan is not hybrid */
+    int32_t first, width;   /* members are ranks first .. first + width - 1; `rank` and 1 if the plan is not hybrid */
 } ravel_group;
 
 /* micro_step: 0 .. plan->micro_steps-1, rank: 0 .. plan->dp-1. Outside: no samples, width 0. */
 RAVEL_API ravel_group ravel_plan_group(const ravel_plan *plan, int64_t micro_step, int32_t rank);
 
 /* Recounts everything from the lengths and checks promises 1 to 3 (partition, hard cap, parity) and the plan's own
- * figures: E_DATA and a sentence if one is broken. For tests, and for plans that came over a wire. */
+ * figures: E_DATA and a sentence if one is broken. */
 RAVEL_API ravel_status ravel_plan_check(const ravel_plan_input *input, const ravel_plan_options *options,
                                         const ravel_plan *plan, ravel_error *err);
-
-/* A plan as bytes: for a file, or for ranks that did not plan for themselves. `bytes` is aligned to 8 and `size` is
- * ravel_plan_packed_bytes(plan) exactly. Unpacking checks sizes, indices and a hash (E_DATA), so that no index leads
- * outside an array; whether it is a good plan for an input is ravel_plan_check's to say. Machines of another byte order
- * refuse each other's bytes. Ids of a planner's plan travel with it. Free what was unpacked with ravel_plan_free. */
-RAVEL_API size_t ravel_plan_packed_bytes(const ravel_plan *plan);
-RAVEL_API ravel_status ravel_plan_pack(const ravel_plan *plan, void *bytes, size_t size, ravel_error *err);
-RAVEL_API ravel_status ravel_plan_unpack(const void *bytes, size_t size, const ravel_allocator *allocator,
-                                         ravel_plan **plan, ravel_error *err);
 
 /* Another epoch over the same plan: the global micro-step indices in the order to run them. Micro-steps stay inside
  * their update; epoch 0 is the plan's own order, later epochs are shuffled by (seed, epoch). `order` holds
@@ -441,7 +433,7 @@ typedef struct ravel_bubble {
     double share; /* that it waits: 1 - busy / time; (pp - 1) / (vpp * n + pp - 1) for n micro-steps of one cost */
 } ravel_bubble;
 
-/* One update of one data-parallel rank: costs[count], each from 0, in the order of its micro-steps. E_ARGUMENT where
+/* One update of one data-parallel rank: costs[count], each from 0, in the order of its micro-steps. E_ARGUMENT if
  * vpp is above 1 and pp is 1, or count is no multiple of pp (`multiple` = pp makes it one). */
 RAVEL_API ravel_status ravel_pipeline_bubble(const int64_t *costs, int64_t count, int32_t pp, int32_t vpp,
                                              ravel_bubble *bubble, ravel_error *err);
@@ -458,7 +450,7 @@ RAVEL_API ravel_status ravel_plan_bubble(const ravel_plan *plan, int32_t pp, int
  * what is taken. Samples are named by the caller's ids.
  *
  *     ravel_planner *p;
- *     ravel_planner_create(&options, 0.95, &p, &err);
+ *     ravel_planner_create(&options, NULL, &p, &err);
  *     while (rollouts_arrive(&ids, &input)) {
  *         ravel_planner_push(p, &input, ids, &err);
  *         while (ravel_planner_take(p, 0, &plan, &err) == RAVEL_OK) { run(plan); ravel_plan_free(plan); }
@@ -482,11 +474,8 @@ typedef struct ravel_planner_options {
 
 RAVEL_API void ravel_planner_options_default(ravel_planner_options *options);
 /* `how` NULL: defaults. */
-RAVEL_API ravel_status ravel_planner_open(const ravel_plan_options *options, const ravel_planner_options *how,
-                                          ravel_planner **planner, ravel_error *err);
-/* The same with this fill and defaults. */
-RAVEL_API ravel_status ravel_planner_create(const ravel_plan_options *options, double fill, ravel_planner **planner,
-                                            ravel_error *err);
+RAVEL_API ravel_status ravel_planner_create(const ravel_plan_options *options, const ravel_planner_options *how,
+                                            ravel_planner **planner, ravel_error *err);
 RAVEL_API void ravel_planner_free(ravel_planner *planner);
 
 /* All or nothing: on an error none of the samples is taken in. `ids` may be NULL: running numbers from 0. A sample's

@@ -34,33 +34,36 @@
  *     ravel_puller_free(puller);
  *
  * States:  IDLE -> (a newer version is published) NEWER -> stage -> STAGING -> READY -> commit -> IDLE
- * A stage that fails is reported by poll, once, on every rank; the live version was not touched, and the state is IDLE or NEWER
- * again: stage again.
+ * A stage that fails is reported by poll, once, on every rank; the live version was not touched, and the state is IDLE
+ * or NEWER again: stage again.
  *   E_IO         the link to a trainer was lost or silent, also because the version is no longer kept
  *   E_STATE      the trainers do not keep the version any more, or were restarted
  *   E_CHECKSUM, E_DATA, E_MISMATCH, E_MEMORY, E_CALLBACK     as everywhere
  *   E_PEER_LOST, E_TIMEOUT, E_DEAD     the generator's own communicator is dead: free the puller, make a new one
  *
  * Costs: publish costs the trainer one pass over its pieces (copy and hash, on options.threads threads), never a
- * wait for a generator. Staging costs the generator memory bandwidth in the background. The pause is the commit alone: an
- * agreement of the generator's ranks and, by kind of stage, a swap of two pointers or a copy. Both are in the report.
+ * wait for a generator. Staging costs the generator memory bandwidth in the background. The pause is the commit alone:
+ * an agreement of the generator's ranks and, by kind of stage, a swap of two pointers or a copy. Both are in the
+ * report.
  *
- * All or nothing: until every rank of the generator has verified every byte, nothing is committed; a generator holds one
- * version, whole. Equal identities are equal bytes.
+ * All or nothing: until every rank of the generator has verified every byte, nothing is committed; a generator holds
+ * one version, whole. Equal identities are equal bytes.
  *
- * Devices: tensors may be in device memory (ravel_refit_tensor.place). publish packs, casts and hashes there, after what is
- * in the tensors' streams; versions are kept on the device. A generator on the same device of the same machine (and user)
- * maps them and reads them where they lie, cast, scattered and verified by one kernel. For any other one they come through
- * page-locked memory, over the link. A source with iterate, and casts that no kernel makes, go through host memory.
+ * Devices: tensors may be in device memory (ravel_refit_tensor.place). publish packs, casts and hashes there, after
+ * what is in the tensors' streams; versions are kept on the device. A generator on the same device of the same machine
+ * (and user) maps them and reads them where they lie, cast, scattered and verified by one kernel. For any other one
+ * they come through page-locked memory, over the link. A source with iterate, and casts that no kernel makes, go
+ * through host memory.
  *
- * Token: both ends of every link prove that they know the same secret. Without one, a publisher at an address of this machine
- * serves processes of its own user only: over Unix sockets the system says who connects; on loopback both ends use a token that
- * the first of them writes to ravel/token in the user's cache folder (XDG_CACHE_HOME, ~/.cache). Other addresses need a token,
- * or options.open. The word "none" on both sides: every process that reaches the address may connect.
- * With `tls` on both sides, what goes over TCP is encrypted, too (docs/comm.md).
+ * Token: both ends of every link prove that they know the same secret. Without one, a publisher at an address of this
+ * machine serves processes of its own user only: over Unix sockets the system says who connects; on loopback both ends
+ * use a token that the first of them writes to ravel/token in the user's cache folder (XDG_CACHE_HOME, ~/.cache). Other
+ * addresses need a token, or options.open. The word "none" on both sides: every process that reaches the address may
+ * connect. With `tls` on both sides, what goes over TCP is encrypted, too (docs/comm.md).
  *
- * Threads: a publisher and a puller belong to one thread at a time. ravel_puller_pin, _unpin and _data may be called from
- * any thread. sink.load is called from threads of the puller, one call at a time.
+ * Threads: a publisher and a puller belong to one thread at a time. The set that ravel_puller_data names is not written
+ * until the stage after the next commit begins (stage spare), or the next commit (stage copy): readers on other threads
+ * are done with it by then. sink.load is called from threads of the puller, one call at a time.
  */
 #ifndef RAVEL_PUBLISH_H
 #define RAVEL_PUBLISH_H
@@ -89,6 +92,8 @@ typedef struct ravel_publish_options {
     int32_t max_links; /* connections per serving thread */
     int32_t tls;       /* 1: connections over TCP are encrypted; also if RAVEL_TLS is 1 */
     double timeout;    /* seconds for the trainers' agreements; 0: the communicator's */
+    /* 1: of blocks that a generator holds in a kept version, only changed elements are sent if that is less */
+    int32_t sparse;
     const ravel_allocator *allocator; /* NULL: malloc; it must outlive the publisher */
     const ravel_logger *logger;       /* NULL: silent */
 } ravel_publish_options;
@@ -97,15 +102,16 @@ RAVEL_API void ravel_publish_options_default(ravel_publish_options *options);
 RAVEL_API ravel_option_table ravel_publish_option_table(void);
 
 /* Collective over the trainers' communicator, which is duplicated. `address`: where this rank listens. Generators are
- * told rank 0's; other ranks may pass NULL: a free port, or a path beside rank 0's. The source must outlive the publisher,
- * its data only each publish. Memory: keep * ravel_publisher_version_bytes, and hashes of the last 64 versions. */
+ * told rank 0's; other ranks may pass NULL: a free port, or a path beside rank 0's. The source must outlive the
+ * publisher, its data only each publish. Memory: keep * ravel_publisher_version_bytes, and hashes of the last 64
+ * versions. */
 RAVEL_API ravel_status ravel_publisher_create(ravel_comm *comm, const char *address, const ravel_refit_source *source,
                                               const ravel_publish_options *options, ravel_publisher **publisher,
                                               ravel_error *err);
 
-/* Collective. The source's weights become `version`, which must be above the last one; when it returns, the source may be
- * changed. All trainer ranks have it then, or none shows it. Generators that pull the version which this one replaces
- * (the oldest kept) are cut off; publish waits for no generator. */
+/* Collective. The source's weights become `version`, which must be above the last one; when it returns, the source may
+ * be changed. All trainer ranks have it then, or none shows it. Generators that pull the version which this one
+ * replaces (the oldest kept) are cut off; publish waits for no generator. */
 RAVEL_API ravel_status ravel_publisher_publish(ravel_publisher *publisher, int64_t version, ravel_error *err);
 
 /* Not collective, as everything below. Ends all connections; generators keep what they have committed. */
@@ -132,14 +138,17 @@ typedef struct ravel_generator_report {
     double tokens_per_second; /* from ravel_puller_note; 0: not given */
     int64_t bytes;            /* pulled for its last commit */
     int64_t commits;
-    double age_seconds; /* since the report */
+    double age_seconds;   /* since the report */
+    int64_t bytes_needed; /* rank 0 of the generator: its pieces at its last commit */
+    double changed_share; /* rank 0 of the generator: changed / compared of its last commit */
 } ravel_generator_report;
 
 /* Generators that reported to this rank (they report to rank 0): at most `most` are written, the newest reports first.
  * Returns how many there are. */
 RAVEL_API int64_t ravel_publisher_generators(ravel_publisher *publisher, ravel_generator_report *reports, int64_t most);
 /* Counts the last publish and the connected generators in metrics: the rows refit/publish_sec, prepare_sec, pause_sec,
- * version_lag, generators and generator_tokens_per_sec. The lag is that just before the last publish, since no
+ * version_lag, generators and generator_tokens_per_sec; and what this rank has sent since the last call: sent_bytes,
+ * changed_share, compared_share, blocks_whole, blocks_sparse and blocks_kept. The lag is that just before the last publish, since no
  * generator can have pulled a version that was published just now. Not collective, but call it on every rank:
  * publish_sec is the slowest rank's. */
 RAVEL_API void ravel_publisher_count(ravel_publisher *publisher, ravel_metrics *metrics);
@@ -151,7 +160,7 @@ typedef struct ravel_pull_options {
     int32_t threads;   /* connections, each with a thread that receives, verifies and loads; 0: by cores, at most 8 */
     int32_t stage;     /* ravel_refit_stage */
     int32_t cast;      /* ravel_refit_cast */
-    int32_t delta;     /* blocks that did not change since the live version are not sent */
+    int32_t delta;     /* only what changed since the live version is sent: blocks, and elements of them */
     int32_t audit;     /* hash every tensor when it is complete, for ravel_puller_audit */
     int32_t tls;       /* as the trainers' */
     double timeout;    /* seconds without progress after which a stage fails; also for the first connection */
@@ -171,20 +180,29 @@ typedef enum ravel_pull_state {
 } ravel_pull_state;
 #define RAVEL_PULL_STATE_NAMES "idle|newer|staging|ready"
 
-/* Collective over the generator's communicator, which is duplicated. Connects, compares names, shapes and dtypes with the
- * trainers', and plans; nothing is pulled yet. The sink must outlive the puller. E_MISMATCH lists all differences. */
+/* What is published at `address`, for a generator that does not know yet what its sink must be: `each` is called with
+ * every tensor, whole (name, dtype, dims; no data); a status that it returns ends the call. Not collective; of options,
+ * those of the connection count. */
+RAVEL_API ravel_status ravel_publication_list(const char *address, const ravel_pull_options *options,
+                                              ravel_status (*each)(void *user, const ravel_refit_tensor *tensor,
+                                                                   ravel_error *err),
+                                              void *user, ravel_error *err);
+
+/* Collective over the generator's communicator, which is duplicated. Connects, compares names, shapes and dtypes with
+ * the trainers', and plans; nothing is pulled yet. The sink must outlive the puller. E_MISMATCH lists all
+ * differences. */
 RAVEL_API ravel_status ravel_puller_create(ravel_comm *comm, const char *address, const ravel_refit_sink *sink,
                                            const ravel_pull_options *options, ravel_puller **puller, ravel_error *err);
 
 /* Collective and cheap (an all-reduce of a few words; for one rank a few loads): the same state on every rank. A stage
- * that failed is returned once, as its status, on every rank; then the state goes on from IDLE or NEWER. Losing the trainers
- * is no failure: the state stays IDLE until they are back. */
+ * that failed is returned once, as its status, on every rank; then the state goes on from IDLE or NEWER. Losing the
+ * trainers is not an error: the state stays IDLE until they are back. */
 RAVEL_API ravel_status ravel_puller_poll(ravel_puller *puller, int32_t *state, ravel_error *err);
-/* Collective. Begins to pull `version`, or the newest if it is 0, in the background. E_STATE: something is being staged,
- * nothing newer is published, the version is not kept, or the set to be written is pinned. */
+/* Collective. Begins to pull `version`, or the newest if it is 0, in the background. E_STATE: something is being
+ * staged, nothing newer is published, or the version is not kept. */
 RAVEL_API ravel_status ravel_puller_stage(ravel_puller *puller, int64_t version, ravel_error *err);
-/* Collective. Polls until READY, or `seconds` have passed (E_TIMEOUT; staging goes on); INFINITY: until READY. Stages the
- * newest if nothing is staged. */
+/* Collective. Polls until READY, or `seconds` have passed (E_TIMEOUT; staging goes on); INFINITY: until READY. Stages
+ * the newest if nothing is staged. */
 RAVEL_API ravel_status ravel_puller_wait(ravel_puller *puller, double seconds, ravel_error *err);
 
 /* The report of a commit. */
@@ -194,22 +212,26 @@ typedef struct ravel_pull_report {
     int64_t bytes_needed;          /* this rank's pieces in the dtype that travels */
     int64_t bytes_pulled;          /* this rank: that arrived */
     int64_t bytes_kept;            /* this rank: that did not change and were not sent */
-    int32_t live;                  /* 0 where tensors[].data is live, 1 where spare is */
+    int32_t live;                  /* 0 if tensors[].data is live, 1 if spare is */
     int32_t senders;               /* trainer ranks that this rank pulled from */
     double prepare_seconds;        /* from stage to complete on this rank, in the background */
     double pause_seconds;          /* of the commit call */
     int64_t lag;                   /* newer versions that the trainers keep, as far as known */
     int32_t mapped;                /* of the senders, those on the same device, whose memory was read where it lies */
     int32_t reserved;              /* 0 */
+    int64_t bytes_sparse;          /* this rank: of bytes_needed, what came as changes of the version before */
+    int64_t bytes_changes;         /* this rank: of bytes_pulled, these changes */
+    int64_t elements, changed;     /* this rank: elements of its pieces; of the compared ones, those that changed */
+    int64_t compared;              /* this rank: elements of the blocks that came as changes, or not at all */
 } ravel_pull_report;
 
-/* Collective. Makes the staged version live on every rank, or on none. report may be NULL. E_STATE: it is not READY, or the
- * set to be written is pinned (kind `copy`): call it at a later step. */
+/* Collective. Makes the staged version live on every rank, or on none. report may be NULL. E_STATE: it is not
+ * READY. */
 RAVEL_API ravel_status ravel_puller_commit(ravel_puller *puller, ravel_pull_report *report, ravel_error *err);
 /* Collective. Drops the version that is staged or being staged. */
 RAVEL_API ravel_status ravel_puller_drop(ravel_puller *puller, ravel_error *err);
-/* Not collective, as everything below. The caller's data and spare stay the caller's; an allocated spare set that is live
- * is first copied to data. */
+/* Not collective, as everything below. The caller's data and spare stay the caller's; an allocated spare set that is
+ * live is first copied to data. */
 RAVEL_API void ravel_puller_free(ravel_puller *puller);
 
 /* The live version; version 0: none yet. */
@@ -218,11 +240,6 @@ RAVEL_API ravel_refit_identity ravel_puller_identity(const ravel_puller *puller)
 RAVEL_API ravel_refit_identity ravel_puller_newest(ravel_puller *puller);
 /* Where the live version of sink.tensors[index] is; NULL with callbacks or a wrong index. */
 RAVEL_API void *ravel_puller_data(const ravel_puller *puller, int64_t index);
-/* A reader on another thread pins the live set, asks ravel_puller_data for it, reads, and unpins: until then the set is
- * not written. With stage copy, pin waits while a commit copies. With stage undo, a version is pulled into the live set:
- * pin between commit and stage only. */
-RAVEL_API int32_t ravel_puller_pin(ravel_puller *puller);
-RAVEL_API void ravel_puller_unpin(ravel_puller *puller, int32_t pin);
 /* Reports this generator's tokens per second to the trainers, within a few seconds; rank 0 of the generator reports for
  * all its ranks. */
 RAVEL_API void ravel_puller_note(ravel_puller *puller, double tokens_per_second);

@@ -36,9 +36,9 @@
  * 3. Streaming: source.iterate makes each tensor when it is its turn (gather it, dequantise it, read it from a file),
  *    sink.load takes each verified piece (copy it to a device). See the two structs.
  *
- * All or nothing: receivers stage a version beside the live one (or in place with an undo log), verify every byte, vote,
- * and only then switch, together. When anything fails on any rank (a callback, a checksum, memory, a deadline, a lost
- * rank) every remaining rank still has the old version, whole, and ravel_refit_update returns the reason:
+ * All or nothing: receivers stage a version beside the live one (or in place with an undo log), verify every byte,
+ * vote, and only then switch, together. When anything fails on any rank (a callback, a checksum, memory, a deadline, a
+ * lost rank) every remaining rank still has the old version, whole, and ravel_refit_update returns the reason:
  *   other statuses                      the communicator is fine: call ravel_refit_update again.
  *   E_PEER_LOST, E_TIMEOUT, E_DEAD      the communicator is dead: make a new one and call ravel_refit_connect.
  * docs/refit.md describes the limits of this promise when a rank is lost during the vote itself.
@@ -46,9 +46,9 @@
  * Every call that takes a comm or a refit and an err is collective: all ranks of the communicator call it in the same
  * order. An argument that is wrong on one rank fails the call on all, with the same sentence.
  *
- * Threads: a refit belongs to one thread at a time. It runs one helper thread for iterate and pack and one for verify and
- * load, only inside ravel_refit_update; the callbacks are called from these, one call at a time. Each of the two has
- * options.threads - 1 further threads beside it for large updates.
+ * Threads: a refit belongs to one thread at a time. It runs one helper thread for iterate and pack and one for verify
+ * and load, only inside ravel_refit_update; the callbacks are called from these, one call at a time. Each of the two
+ * has options.threads - 1 further threads beside it for large updates.
  */
 #ifndef RAVEL_REFIT_H
 #define RAVEL_REFIT_H
@@ -71,8 +71,8 @@ typedef struct ravel_refit ravel_refit;
 typedef struct ravel_refit_identity {
     int64_t version; /* given by the trainers, above 0; 0: no weights yet */
     uint64_t nonce;  /* random, drawn once per publication */
-    uint64_t
-        digest; /* publications: hash of the hashes of all blocks of all trainer ranks (docs/refit-wire.md); else 0 */
+    /* publications: hash of the hashes of all blocks of all trainer ranks (docs/refit-wire.md); else 0 */
+    uint64_t digest;
 } ravel_refit_identity;
 
 /* ---- tensors, rules, sources, sinks --------------------------------------------------------------------- */
@@ -101,11 +101,11 @@ typedef struct ravel_refit_tensor {
     int64_t strides[RAVEL_REFIT_DIMS]; /* of the piece in memory, in elements; all 0: row-major without holes */
     void *data;                        /* the piece; a source is only read. NULL if a callback provides or takes it */
     void *spare;                       /* sinks: the second set, of the same strides; NULL: the session allocates it */
-    /* Where data and spare are, and what iterate returns; all zero: host memory. All tensors of a source, or of a sink, are
-     * in host memory or on one device. A device's stream orders: the tensors are read and written after what is in it
-     * when ravel_refit_update, ravel_publisher_publish, ravel_puller_stage or _commit is called, and everything is done
-     * when the version is sent or committed. Over an NCCL communicator (ravel_comm_nccl) weights go from device to device;
-     * all tensors are on its device then. */
+    /* Where data and spare are, and what iterate returns; all zero: host memory. All tensors of a source, or of a sink,
+     * are in host memory or on one device. A device's stream orders: the tensors are read and written after what is in
+     * it when ravel_refit_update, ravel_publisher_publish, ravel_puller_stage or _commit is called, and everything is
+     * done when the version is sent or committed. Over an NCCL communicator (ravel_comm_nccl) weights go from device to
+     * device; all tensors are on its device then. */
     ravel_place place;
 } ravel_refit_tensor;
 
@@ -138,33 +138,24 @@ typedef struct ravel_refit_rule {
                            position. It must outlive the call that takes the rules */
 } ravel_refit_rule;
 
-/* Rules of well-known frameworks for a model, to Hugging Face names: "vllm", "sglang", "megatron", "fsdp2", "hf" (the last two
- * keep Hugging Face's names and only drop wrappers' prefixes). fp8 block scales (weight_scale_inv) are fused like their
- * weights. With "+tied" after the name ("megatron+tied") an output layer is the embedding: if a rank lists both, a
- * source sends one of them, and a sink gets it once and loads it into both. Writes at most `most` rules and returns how
- * many there are; 0: no such set. `heads` and `kv_heads` of the model, `experts` 0 for dense ones. The strings are static. */
+/* Rules of well-known frameworks for a model, to Hugging Face names: "vllm", "sglang", "megatron", "fsdp2", "hf" (the
+ * last two keep Hugging Face's names and only drop wrappers' prefixes). fp8 block scales (weight_scale_inv) are fused
+ * like their weights. With "+tied" after the name ("megatron+tied") an output layer is the embedding: if a rank lists
+ * both, a source sends one of them, and a sink gets it once and loads it into both. Writes at most `most` rules and
+ * returns how many there are; 0: no such set. `heads` and `kv_heads` of the model, `experts` 0 for dense ones. The
+ * strings are static. */
 RAVEL_API int64_t ravel_refit_rules_named(const char *set, int64_t heads, int64_t kv_heads, int64_t experts,
                                           ravel_refit_rule *rules, int64_t most);
 
 #define RAVEL_REFIT_NAME_BYTES 96 /* of a name that ravel_refit_shape_tensors writes */
 
-/* The tensors of a model, by Hugging Face's names, as rank `index` of `tp` holds them where vLLM, SGLang and Megatron cut:
- * queries, keys, values, gate, up and vocabulary along the first dimension, attention output and down along the second,
- * norms and router not at all; with more ranks than kv_heads, keys and values are repeated. At most `most` are written,
- * with names into names[most][RAVEL_REFIT_NAME_BYTES], which the tensors point to; data is NULL. Returns how many there
- * are. For benches and tests, and where a framework has just these tensors. */
+/* The tensors of a model, by Hugging Face's names, as rank `index` of `tp` holds them where vLLM, SGLang and Megatron
+ * cut: queries, keys, values, gate, up and vocabulary along the first dimension, attention output and down along the
+ * second, norms and router not at all; with more ranks than kv_heads, keys and values are repeated. At most `most` are
+ * written, with names into names[most][RAVEL_REFIT_NAME_BYTES], which the tensors point to; data is NULL. Returns how
+ * many there are. For benches and tests, and where a framework has just these tensors. */
 RAVEL_API int64_t ravel_refit_shape_tensors(const ravel_shape *shape, int32_t dtype, int32_t tp, int32_t index,
                                             ravel_refit_tensor *tensors, char *names, int64_t most);
-/* Cuts `dim` as torch.chunk, FSDP2 and DTensor do: pieces of ceil(d / parts), the last ones shorter or empty. */
-RAVEL_API void ravel_refit_tensor_chunk(ravel_refit_tensor *tensor, int32_t dim, int32_t parts, int32_t index);
-/* dims[dim] counts padding, as padded vocabularies do: only `real` of them travel. The rank has part `index` of `parts` equal
- * parts of the padded dimension; its memory stays as it is, and what of it is padding is neither sent nor written. A second
- * set that the session allocates has no memory for the padding: give `spare`, or stage with copy or undo. */
-RAVEL_API void ravel_refit_tensor_padded(ravel_refit_tensor *tensor, int32_t dim, int64_t real, int32_t parts,
-                                         int32_t index);
-/* The piece lies with its first two dimensions exchanged in memory: [columns][rows]. After the cut. A tensor of
- * fewer than two dimensions stays as it is. */
-RAVEL_API void ravel_refit_tensor_transposed(ravel_refit_tensor *tensor);
 /* Elements of the piece that the rank has. */
 RAVEL_API int64_t ravel_refit_tensor_elements(const ravel_refit_tensor *tensor);
 
@@ -228,12 +219,12 @@ typedef struct ravel_refit_options {
     int32_t num_buffers;  /* N, 1 .. 16; 0: RAVEL_REFIT_NUM_BUFFERS, else 2 */
     int32_t cast;         /* ravel_refit_cast */
     int64_t buffer_bytes; /* B, from 4 KiB; 0: RAVEL_REFIT_BUFFER_BYTES, else from memory_ratio */
-    double
-        memory_ratio; /* share that the N buffers take together of the memory that they are in (this machine's, or the
-                             GPU's over NCCL); 0: RAVEL_REFIT_BUFFER_MEMORY_RATIO, else at most 0.02, and what is best
-                             for the transport: 1 to 4 MiB per buffer, over TCP 1 MiB, over NCCL up to 64 MiB */
-    int32_t stage;    /* ravel_refit_stage, of sinks without callbacks; each rank its own */
-    int32_t delta;    /* send only blocks that changed since the version before */
+    /* share that the N buffers take together of the memory that they are in (this machine's, or the GPU's over
+     * NCCL); 0: RAVEL_REFIT_BUFFER_MEMORY_RATIO, else at most 0.02, and what is best for the transport: 1 to 4 MiB
+     * per buffer, over TCP 1 MiB, over NCCL up to 64 MiB */
+    double memory_ratio;
+    int32_t stage;        /* ravel_refit_stage, of sinks without callbacks; each rank its own */
+    int32_t delta;        /* send only blocks that changed since the version before */
     int64_t delta_block;  /* bytes of a block; 0: 256 KiB, more for models beyond 8 GiB per stream */
     double timeout;       /* seconds without progress; 0: the communicator's */
     int32_t ignore_extra; /* tensors of senders that no receiver wants are left out instead of being a difference */
@@ -246,6 +237,9 @@ typedef struct ravel_refit_options {
     void *progress_user;
     const ravel_allocator *allocator; /* NULL: malloc; it must outlive the refit */
     const ravel_logger *logger;       /* NULL: silent; gets every difference, one per line */
+    /* with delta, of a sender: of blocks that changed, only changed elements are sent if that is less. The rank
+     * keeps what it sent last and what it sends, so it takes twice its streams of memory */
+    int32_t sparse;
 } ravel_refit_options;
 
 RAVEL_API void ravel_refit_options_default(ravel_refit_options *options);
@@ -258,8 +252,8 @@ typedef enum ravel_refit_phase {
     RAVEL_REFIT_ITERATE, /* source.iterate */
     RAVEL_REFIT_PACK,    /* gather, cast, checksum */
     RAVEL_REFIT_SEND,    /* at least one frame of this rank is being sent */
-    RAVEL_REFIT_RECEIVE, /* from a frame's notice to its last byte */
-    RAVEL_REFIT_VERIFY,  /* checksums, where they are not computed on the way into place */
+    RAVEL_REFIT_RECEIVE, /* from a frame's head to its last byte */
+    RAVEL_REFIT_VERIFY,  /* checksums, if they are not computed on the way into place */
     RAVEL_REFIT_LOAD,    /* cast, scatter (hashed on the way where the model is large), sink.load, undo log */
     RAVEL_REFIT_VOTE,    /* agreement at both ends, and the switch */
     RAVEL_REFIT_PHASES
@@ -277,11 +271,11 @@ typedef struct ravel_refit_report {
     int64_t my_bytes;     /* this rank: bytes sent or received */
     int64_t buffer_bytes; /* B */
     int32_t num_buffers;  /* N */
-    int32_t live;         /* this rank's sink: 0 where tensors[].data is live, 1 where spare is */
+    int32_t live;         /* this rank's sink: 0 if tensors[].data is live, 1 if spare is */
     int32_t senders;      /* ranks with a source */
     int32_t receivers;    /* ranks with a sink; those that had the version already are not served again */
     int32_t served;       /* receivers that got something */
-    int32_t delta;        /* 1: some blocks were compared; 2: comparing stopped on the way */
+    int32_t delta;        /* 1: blocks were compared with the version before */
     double seconds;       /* the whole call */
     double phase[RAVEL_REFIT_PHASES];      /* this rank */
     double phase_most[RAVEL_REFIT_PHASES]; /* the slowest rank */
@@ -290,6 +284,7 @@ typedef struct ravel_refit_report {
     int64_t peak_bytes;   /* this rank: the most memory that the session held, without spare sets and undo log */
     int64_t stage_bytes;  /* this rank: spare sets that the session allocated, and the undo log in memory */
     int64_t peak_most;    /* the largest peak_bytes of all ranks */
+    int64_t bytes_sparse; /* all ranks: of bytes_needed, what came as changed elements */
 } ravel_refit_report;
 
 /* ---- the calls ------------------------------------------------------------------------------------------ */

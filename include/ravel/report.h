@@ -1,4 +1,4 @@
-/* ravel/report.h: a plan as JSON, CSV, page and picture.
+/* ravel/report.h (experimental): a plan as JSON, CSV, page and picture.
  *
  *   ravel_plan_json   the stable contract: one object with version, options, digest, bins and stats (docs/formats.md)
  *   ravel_plan_csv    one row per bin
@@ -46,11 +46,6 @@ RAVEL_API ravel_status ravel_plan_svg(const ravel_plan_input *input, const ravel
  * shape's name, or a file that `ravel plan --fit --json` wrote. The width prices of such a file go to prices[room],
  * which is "" for the others; room may be 0. */
 RAVEL_API ravel_status ravel_cost_read(const char *text, ravel_cost *cost, char *prices, size_t room, ravel_error *err);
-
-/* The members of "options" and of "stats" of the JSON, as objects of their own: for reports on several plans. */
-RAVEL_API ravel_status ravel_plan_options_json(const ravel_plan_options *options, ravel_write write, void *user,
-                                               ravel_error *err);
-RAVEL_API ravel_status ravel_plan_stats_json(const ravel_plan *plan, ravel_write write, void *user, ravel_error *err);
 
 #ifdef __cplusplus
 }

@@ -1,4 +1,4 @@
-/* ravel/safetensors.h: named tensors in a file, the format of Hugging Face checkpoints.
+/* ravel/safetensors.h (experimental): named tensors in a file, the format of Hugging Face checkpoints.
  *
  *     8 bytes          n bytes                              the rest
  *     n, little-endian {"name": {"dtype", "shape",          tensors back to back, without holes
@@ -8,7 +8,6 @@
  *   file     an open reader: one file, or all shards of a checkpoint as if they were one. The bytes are mapped, not
  *            read, so opening takes the same time for any size. It owns everything it returns until it is freed.
  *   tensor   a name, a dtype, dims and a view of the bytes.
- *   writer   makes one file: declare every tensor, then send the bytes in pieces, in any order of tensors.
  *
  * Reading
  *
@@ -25,7 +24,7 @@
  * truncates the file while it is mapped, reading raises SIGBUS: writers must replace files, as the writer here does,
  * and not rewrite them in place.
  *
- * Threads: a file may be read by many threads at once; a writer belongs to one at a time.
+ * Threads: a file may be read by many threads at once.
  */
 #ifndef RAVEL_SAFETENSORS_H
 #define RAVEL_SAFETENSORS_H
@@ -57,12 +56,9 @@ typedef struct ravel_safetensor {
 typedef struct ravel_safetensors ravel_safetensors;
 
 /* Opens a file; or a "*.index.json" (every shard that it names, each once); or a folder that holds
- * "model.safetensors.index.json" or, failing that, one or more "*.safetensors". E_IO where the system refused, E_DATA
+ * "model.safetensors.index.json" or, failing that, one or more "*.safetensors". E_IO if the system refused, E_DATA
  * where the content is wrong; the sentence begins with the file's name. */
 RAVEL_API ravel_status ravel_safetensors_open(const char *path, const ravel_allocator *allocator,
-                                              ravel_safetensors **file, ravel_error *err);
-/* The same over bytes in memory, which must stay as they are until the file is freed. */
-RAVEL_API ravel_status ravel_safetensors_view(const void *bytes, size_t size, const ravel_allocator *allocator,
                                               ravel_safetensors **file, ravel_error *err);
 RAVEL_API void ravel_safetensors_free(ravel_safetensors *file);
 
@@ -90,8 +86,6 @@ RAVEL_API const char *ravel_safetensors_metadata(const ravel_safetensors *file, 
 
 /* ---- writing -------------------------------------------------------------------------------------------- */
 
-typedef struct ravel_safetensors_writer ravel_safetensors_writer;
-
 typedef enum ravel_durability {
     RAVEL_DURABLE, /* a temporary file beside it, fsync, rename, fsync of the folder: after a crash or a power cut
                       the path holds the old file or the new one, whole */
@@ -107,36 +101,6 @@ typedef struct ravel_safetensors_options {
 } ravel_safetensors_options;
 
 RAVEL_API void ravel_safetensors_options_default(ravel_safetensors_options *options);
-
-/* The calling loop:
- *
- *     ravel_safetensors_writer *w = NULL;
- *     ravel_safetensors_writer_create("model.safetensors", NULL, &w, &err);
- *     ravel_safetensors_writer_metadata(w, "format", "pt", &err);
- *     ravel_safetensors_writer_declare(w, name, RAVEL_F32, 2, dims, &index, &err);   once per tensor
- *     for (int64_t row = 0; row < dims[0]; row++)                       tensors in any order, pieces of any size
- *         ravel_safetensors_writer_write(w, index, data + row * dims[1], dims[1] * 4, &err);
- *     ravel_safetensors_writer_finish(w, &err);
- *     ravel_safetensors_writer_free(w);          without a finish, it removes what was written
- *
- * The bytes of a tensor come in their order; memory is a few hundred bytes per tensor of any size. In the file, larger
- * dtypes come first (declaration order within a size), so that every tensor is aligned. */
-RAVEL_API ravel_status ravel_safetensors_writer_create(const char *path, const ravel_safetensors_options *options,
-                                                       ravel_safetensors_writer **writer, ravel_error *err);
-/* Removes the temporary file where the writer was not finished. */
-RAVEL_API void ravel_safetensors_writer_free(ravel_safetensors_writer *writer);
-
-/* Both only before the first write. A repeated name is an error (of metadata: the later value counts). */
-RAVEL_API ravel_status ravel_safetensors_writer_metadata(ravel_safetensors_writer *writer, const char *key,
-                                                         const char *value, ravel_error *err);
-RAVEL_API ravel_status ravel_safetensors_writer_declare(ravel_safetensors_writer *writer, const char *name,
-                                                        int32_t dtype, int32_t rank, const int64_t *dims,
-                                                        int64_t *index, ravel_error *err);
-/* The next `bytes` of tensor `index`. */
-RAVEL_API ravel_status ravel_safetensors_writer_write(ravel_safetensors_writer *writer, int64_t index, const void *data,
-                                                      int64_t bytes, ravel_error *err);
-/* Every byte of every tensor must have come. After this the path holds the file. */
-RAVEL_API ravel_status ravel_safetensors_writer_finish(ravel_safetensors_writer *writer, ravel_error *err);
 
 /* All of it at once: `tensors` need name, dtype, rank, dims and data; `metadata` is key, value, key, value, ... */
 RAVEL_API ravel_status ravel_safetensors_write(const char *path, const ravel_safetensor *tensors, int64_t count,

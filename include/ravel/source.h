@@ -24,7 +24,7 @@
  * Kinds: mock data, JSON lines, the caller's own functions, samples that are already in memory. All that open by
  * options have the fields
  *     tokens      i32, RAVEL_FIELD_TOKEN
- *     loss_mask   u8, RAVEL_FIELD_NEXT: 1 where the token is to be learnt (as a target), 0 for prompts
+ *     loss_mask   u8, RAVEL_FIELD_NEXT: 1 if the token is to be learnt (as a target), 0 for prompts
  * and those that options.fields adds.
  */
 #ifndef RAVEL_SOURCE_H
@@ -43,9 +43,11 @@ typedef struct ravel_collector ravel_collector;
 
 /* Samples as ravel/batch.h takes them, and where each came from. Read-only. */
 typedef struct ravel_samples {
-    ravel_ragged ragged;  /* offsets and fields */
-    const int64_t *rows;  /* [count] the row that a sample is from; NULL: its own number */
-    const int32_t *parts; /* [count] its place among the samples of its row; NULL: 0 */
+    ravel_ragged ragged;       /* offsets and fields */
+    const int64_t *rows;       /* [count] the row that a sample is from; NULL: its own number */
+    const int32_t *parts;      /* [count] its place among the samples of its row; NULL: 0 */
+    int64_t inserted;          /* answers of conversations that begin with text of the chat template's own, */
+    const char *inserted_text; /* and the first such text; NULL: none (ravel/chat.h) */
 } ravel_samples;
 
 /* ---- sources that open by options ----------------------------------------------------------------------- */
@@ -64,7 +66,7 @@ typedef enum ravel_row_index { RAVEL_INDEX_AUTO, RAVEL_INDEX_ALWAYS, RAVEL_INDEX
 
 typedef struct ravel_source_options {
     size_t size;                /* sizeof(ravel_source_options), set by ravel_source_options_default */
-    const char *data;           /* a JSON-lines file; or else: */
+    const char *data;           /* a file of JSON lines, or of an array of rows; or else: */
     const char *mock;           /* mock data as ravel/mock.h describes it: JSON text, or "@path" */
     int64_t vocab;              /* mock tokens are below this (0: 32000); a larger one in a file is bad (0: any) */
     const char *fields;         /* more than the two: "advantages:f32:next,reward:f32:sample" */
@@ -76,7 +78,7 @@ typedef struct ravel_source_options {
     const ravel_allocator *allocator; /* NULL: malloc; it must outlive the source */
     const char *tokenizer;            /* a model folder: text becomes its tokens; NULL: bytes are the tokens */
     const char *chat_format; /* how conversations are written, a name or a file; NULL: as the folder's template says */
-    int32_t train_on;        /* ravel_train_on: what is learnt of a conversation */
+    int32_t train_on;        /* ravel_train_on: which tokens of a conversation get loss */
     int32_t index;           /* ravel_row_index: whether FILE.rows is kept beside a JSON-lines file */
     const char *chat_args;   /* variables of the chat template, a JSON object; NULL: none */
 } ravel_source_options;
@@ -86,9 +88,9 @@ RAVEL_API ravel_option_table ravel_source_option_table(void);
 
 /* Opens options.data or options.mock.
  *
- * JSON lines: the file is indexed (8 bytes per row, see ravel_row_index), and rows are read when they are asked for;
- * blank lines are passed over. It must not be changed while it is open: reading a row after that is E_IO. A row is an
- * object in one of these forms, whatever the others in the file are:
+ * JSON lines, or one array of rows: the file is indexed (8 bytes per row, see ravel_row_index), and rows are read when
+ * they are asked for; blank lines are passed over. It must not be changed while it is open: reading a row after that is
+ * E_IO. A row is an object in one of these forms, whatever the others in the file are:
  *     {"input_ids": [..], "labels": [..]}         labels: the token, or -100 where it is not to be learnt
  *     {"input_ids": [..], "loss_mask": [..]}      0 or 1 (false or true) per token
  *     {"input_ids": [..], "prompt_length": n}     the first n are not to be learnt
@@ -122,20 +124,26 @@ typedef struct ravel_source_hooks {
     ravel_status (*read)(void *user, int64_t row, ravel_collector *collector, ravel_error *err);
     void (*close)(void *user);        /* when the source is freed; may be NULL */
     const ravel_allocator *allocator; /* NULL: malloc */
+    /* Where a row is, for sentences, like ravel_source_where; NULL: "row 16". With it, sentences of `read` name the
+     * place themselves. A struct whose size ends before this field has none. */
+    size_t (*where)(void *user, int64_t row, char *text, size_t bytes);
 } ravel_source_hooks;
 
 RAVEL_API ravel_status ravel_source_callbacks(const ravel_source_hooks *hooks, ravel_source **source, ravel_error *err);
 
 /* One sample: data[f] is its array of field f, with as many elements as the field's kind says; copied. NULL for a
- * field: its pad value. E_DATA where length < 1. */
+ * field: its pad value. E_DATA if length < 1. */
 RAVEL_API ravel_status ravel_collector_add(ravel_collector *collector, int64_t length, const void *const *data,
                                            ravel_error *err);
 
 /* The samples of a packed row: per-token arrays are as long as the row, per-sample ones have `count` elements, and step
  * fields are not possible. Sample i has cu_seqlens[i+1] - cu_seqlens[i] tokens (none: it is passed over) and begins at
- * starts[i], or, where that is NULL, at cu_seqlens[i]. */
+ * starts[i], or, if that is NULL, at cu_seqlens[i]. */
 RAVEL_API ravel_status ravel_collector_add_packed(ravel_collector *collector, int64_t count, const int64_t *cu_seqlens,
                                                   const int64_t *starts, const void *const *data, ravel_error *err);
+
+/* As ravel_samples has it, of the samples that were added. */
+RAVEL_API void ravel_collector_inserted(ravel_collector *collector, int64_t answers, const char *text);
 
 /* Samples in memory (rollouts), one per row; borrowed, and must outlive the source. */
 RAVEL_API ravel_status ravel_source_samples(const ravel_samples *samples, const ravel_allocator *allocator,
@@ -169,7 +177,6 @@ typedef struct ravel_reader_stats {
     int64_t skipped;   /* rows that were bad and skipped */
     int64_t truncated; /* samples that were cut */
 } ravel_reader_stats;
-RAVEL_API void ravel_reader_read_stats(const ravel_reader *reader, ravel_reader_stats *stats);
 
 #ifdef __cplusplus
 }

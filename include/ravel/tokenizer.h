@@ -1,12 +1,10 @@
-/* ravel/tokenizer.h: text to token ids and back, by the tokenizer of a Hugging Face model folder.
+/* ravel/tokenizer.h (experimental): text to token ids and back, by the tokenizer of a Hugging Face model folder.
  *
  * Nouns
  *   tokenizer   the content of tokenizer.json and tokenizer_config.json. It is read-only once it is open; all threads
  *               of a process may use it at once.
  *   encoder     one thread's memory for turning text into ids: buffers and a cache of words. It allocates only while
  *               its buffers are still growing.
- *   decoder     one stream of ids turned back into text, character by character: an id may end in the middle of a
- *               character, whose bytes are then held back until the rest has come.
  *
  *     ravel_tokenizer *tokenizer = NULL;
  *     ravel_encoder *encoder = NULL;
@@ -20,11 +18,13 @@
  *     ravel_tokenizer_free(tokenizer);
  *
  * What is read: BPE of bytes (the families of GPT-2, Llama 3, Qwen 2 and 3, SmolLM, DeepSeek) and of characters with
- * U+2581 for spaces and byte fallback (Llama 2, Mistral, Gemma, Phi-3), with the pre-tokenizers Split, ByteLevel,
- * Metaspace, Digits and sequences of them, the normalizers NFC, Prepend and Replace of U+2581, added and special
- * tokens, and the post-processors ByteLevel and TemplateProcessing. The ids are those of the `tokenizers` package.
- * Everything else (Unigram, WordPiece, other normalizers, ...) is E_UNSUPPORTED with its name. Regular expressions need
- * libpcre2-8, which is loaded when the first tokenizer is opened.
+ * U+2581 for spaces and byte fallback (Llama 2, Mistral, Gemma, Phi-3), and Unigram (T5, XLM-R), with the
+ * pre-tokenizers Split, ByteLevel, Metaspace, WhitespaceSplit, Digits and sequences of them, the normalizers NFC,
+ * Precompiled, Replace, Prepend and Strip, added and special tokens, and the post-processors ByteLevel and
+ * TemplateProcessing. Folders without a tokenizer.json may have a tokenizer.model of sentencepiece, a tekken.json, or a
+ * file of ranks (*.tiktoken). The ids are those of the packages `tokenizers`, sentencepiece, mistral_common and
+ * tiktoken. Everything else (WordPiece, other normalizers, ...) is E_UNSUPPORTED with its name. Regular expressions
+ * need libpcre2-8, which is loaded when the first tokenizer is opened.
  */
 #ifndef RAVEL_TOKENIZER_H
 #define RAVEL_TOKENIZER_H
@@ -37,20 +37,19 @@ extern "C" {
 
 typedef struct ravel_tokenizer ravel_tokenizer;
 typedef struct ravel_encoder ravel_encoder;
-typedef struct ravel_decoder ravel_decoder;
 
 /* ---- the tokenizer -------------------------------------------------------------------------------------- */
 
-/* `path`: a model folder, or a tokenizer.json (the files beside it are read too where they are there:
- * tokenizer_config.json for the names of bos, eos and pad, add_bos_token and the chat template; chat_template.jinja).
- * E_IO where tokenizer.json cannot be read, E_DATA where it is wrong, E_UNSUPPORTED with the name of the part that is
+/* `path`: a model folder, of which the first of tokenizer.json, tekken.json, tokenizer.model and *.tiktoken is read; or
+ * such a file (ravel_tokenizer_file). The files beside it are read too if they are there: tokenizer_config.json for
+ * the names of bos, eos and pad, add_bos_token and the chat template; chat_template.jinja.
+ * E_IO if the file cannot be read, E_DATA if it is wrong, E_UNSUPPORTED with the name of the part that is
  * not supported. `allocator` must outlive the tokenizer. */
 RAVEL_API ravel_status ravel_tokenizer_open(const char *path, const ravel_allocator *allocator,
                                             ravel_tokenizer **tokenizer, ravel_error *err);
-/* The same from memory: the content of tokenizer.json, and of tokenizer_config.json or NULL. */
-RAVEL_API ravel_status ravel_tokenizer_parse(const char *json, size_t bytes, const char *config, size_t config_bytes,
-                                             const ravel_allocator *allocator, ravel_tokenizer **tokenizer,
-                                             ravel_error *err);
+/* Which file of a folder that is, into out[room] as snprintf does: the bytes of its path, or 0 and "": none is
+ * there. */
+RAVEL_API size_t ravel_tokenizer_file(const char *folder, char *out, size_t room);
 RAVEL_API void ravel_tokenizer_free(ravel_tokenizer *tokenizer);
 
 /* Ids are 0 .. size-1; some may stand for nothing. */
@@ -58,11 +57,9 @@ RAVEL_API int32_t ravel_tokenizer_size(const ravel_tokenizer *tokenizer);
 /* The id of a token by its text in tokenizer.json ("<|im_end|>"; a space is a character of the byte-level alphabet
  * there); -1: there is none. */
 RAVEL_API int32_t ravel_tokenizer_id(const ravel_tokenizer *tokenizer, const char *text, size_t bytes);
-/* What an id decodes to: bytes that may be part of a character. NULL where the id stands for nothing. Valid as long as
+/* What an id decodes to: bytes that may be part of a character. NULL if the id stands for nothing. Valid as long as
  * the tokenizer. */
 RAVEL_API const char *ravel_tokenizer_bytes(const ravel_tokenizer *tokenizer, int32_t id, size_t *bytes);
-/* 1 for special tokens (<|im_end|> and the like). */
-RAVEL_API int32_t ravel_tokenizer_is_special(const ravel_tokenizer *tokenizer, int32_t id);
 /* The ids that tokenizer_config.json names as bos_token, eos_token and pad_token; -1: none. */
 RAVEL_API int32_t ravel_tokenizer_bos(const ravel_tokenizer *tokenizer);
 RAVEL_API int32_t ravel_tokenizer_eos(const ravel_tokenizer *tokenizer);
@@ -104,17 +101,6 @@ typedef enum ravel_decode_flags {
  * without it. Bytes that are not UTF-8 become U+FFFD, ids that stand for nothing give nothing. */
 RAVEL_API size_t ravel_tokenizer_decode(const ravel_tokenizer *tokenizer, const int32_t *ids, int64_t count,
                                         int32_t flags, char *out, size_t room);
-
-/* The tokenizer must outlive the decoder. */
-RAVEL_API ravel_status ravel_decoder_create(const ravel_tokenizer *tokenizer, int32_t flags,
-                                            const ravel_allocator *allocator, ravel_decoder **decoder,
-                                            ravel_error *err);
-RAVEL_API void ravel_decoder_free(ravel_decoder *decoder);
-/* Takes one id; *text[*bytes] is what can be shown now, possibly nothing, valid until the next call. All of it
- * together, with the flush at the end, is what ravel_tokenizer_decode writes. */
-RAVEL_API void ravel_decoder_push(ravel_decoder *decoder, int32_t id, const char **text, size_t *bytes);
-/* Returns the bytes held back, as U+FFFD where they are no character, and resets the decoder. */
-RAVEL_API void ravel_decoder_flush(ravel_decoder *decoder, const char **text, size_t *bytes);
 
 #ifdef __cplusplus
 }

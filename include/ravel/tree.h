@@ -1,4 +1,5 @@
-/* ravel/tree.h: samples that begin alike: in which order they form trees, and how many tokens neighbours share.
+/* ravel/tree.h (experimental): samples that begin alike: in which order they form trees, and how many tokens
+ * neighbours share.
  *
  * Nouns
  *   tree order  an order of the samples in which every subtree of the prefix tree is one run: samples that begin alike
@@ -13,12 +14,12 @@
  *     3       4          [system ........]                        9     0   a prefix of the others: costs nothing
  *     4       1          [another ...]                            0     8
  *
- * Nothing else describes the trees. What the places i < j share is the least `shared` of i + 1 .. j, and a set of samples
- * in this order has sum(length - shared with the one before it in the set) different tokens. `ravel_plan_input` takes both
- * arrays (ravel/plan.h), and each bin of the plan then computes a shared token once.
+ * Nothing else describes the trees. What the places i < j share is the least `shared` of i + 1 .. j, and a set of
+ * samples in this order has sum(length - shared with the one before it in the set) different tokens. `ravel_plan_input`
+ * takes both arrays (ravel/plan.h), and each bin of the plan then computes a shared token once.
  *
- * Two samples share a token only where all that its hidden state depends on is equal: the ids up to it, and also images,
- * adapter or replayed routes. Give those as 64-bit keys; keys are compared along with the ids.
+ * Two samples share a token only if all that its hidden state depends on is equal: the ids up to it, and also
+ * images, adapter or replayed routes. Give those as 64-bit keys; keys are compared along with the ids.
  *
  *     ravel_tree_input trees = {.size = sizeof trees, .count = n, .offsets = offsets, .ids = ids};
  *     ravel_tree_order(&trees, order, shared, &err);
@@ -45,26 +46,21 @@ typedef struct ravel_tree_input {
     const ravel_allocator *allocator; /* for scratch, 200 bytes per sample; NULL: malloc */
 } ravel_tree_input;
 
-/* The tree order: order[count] are samples, shared[count] goes with its places, shared[0] is 0. Trees, and the branches of
- * each fork, are in the order of their first sample; a sample comes after the longer ones that it is a prefix of, equal
- * samples by index. A pure function of the input. Tokens are found equal by comparing them, never by a hash alone. Each
- * sample is compared with one other sample per shared token, so it takes about as long as reading the shared tokens
- * twice. E_DATA where the offsets fall. */
+/* The tree order: order[count] are samples, shared[count] goes with its places, shared[0] is 0. Trees, and the branches
+ * of each fork, are in the order of their first sample; a sample comes after the longer ones that it is a prefix of,
+ * equal samples by index. A pure function of the input. Tokens are found equal by comparing them, never by a hash
+ * alone. Each sample is compared with one other sample per shared token, so it takes about as long as reading the
+ * shared tokens twice. E_DATA if the offsets fall. */
 RAVEL_API ravel_status ravel_tree_order(const ravel_tree_input *input, int32_t *order, int64_t *shared,
                                         ravel_error *err);
 
 /* The same where it is known without reading tokens: the samples of a group have the same prompt and nothing else in
- * common. lengths[count] are whole samples, prompts[count] the tokens of their prompts. Groups are in the order of their
- * first sample. E_DATA where two samples of a group have prompts of different lengths, or a prompt is longer than its
- * sample. */
+ * common. lengths[count] are whole samples, prompts[count] the tokens of their prompts. Groups are in the order of
+ * their first sample. E_DATA if two samples of a group have prompts of different lengths, or a prompt is longer than
+ * its sample. */
 RAVEL_API ravel_status ravel_tree_from_groups(int64_t count, const int64_t *lengths, const int64_t *prompts,
                                               const int64_t *groups, const ravel_allocator *allocator, int32_t *order,
                                               int64_t *shared, ravel_error *err);
-
-/* Whether order and shared are those of some trees: order is a permutation (NULL: 0, 1, 2, ...), shared[0] is 0, and no
- * place shares more than its own sample or the one before has. E_DATA names the first fault. */
-RAVEL_API ravel_status ravel_tree_check(int64_t count, const int64_t *lengths, const int32_t *order,
-                                        const int64_t *shared, const ravel_allocator *allocator, ravel_error *err);
 
 #ifdef __cplusplus
 }

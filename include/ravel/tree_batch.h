@@ -1,4 +1,5 @@
-/* ravel/tree_batch.h: a bin whose samples share prefixes, laid out so that every shared token is there once.
+/* ravel/tree_batch.h (experimental): a bin whose samples share prefixes, laid out so that every shared token is
+ * there once.
  *
  * Nouns
  *   bin        lengths of samples (cu_seqlens), and shared[i]: the leading tokens that sample i has in common with sample
@@ -26,12 +27,14 @@
  *   levels     one call per level. Queries: first .. end - 1 of each node; keys: first .. last - 1; causal with the mask at
  *              the top left. Outputs are merged by log-sum-exp. No copies, and every key is in one call only.
  *
- * The loss. A token has one predecessor, so a prediction is named by the place of the token that it predicts: the head runs
- * for row parents[p] with label tokens[p], once, and prediction t of sample s (of its token t + 1) reads place path[s][t + 1].
- * Weights, old log-probs and the like stay per (sample, token), as ravel_thd_pack lays them out with align 1; the loss is
- * worked out per (sample, token), with that sample's advantage, and derivatives are added up per place.
+ * The loss. A token has one predecessor, so a prediction is named by the place of the token that it predicts: the head
+ * runs for row parents[p] with label tokens[p], once, and prediction t of sample s (of its token t + 1) reads place
+ * path[s][t + 1]. Weights, old log-probs and the like stay per (sample, token), as ravel_thd_pack lays them out with
+ * align 1; the loss is worked out per (sample, token), with that sample's advantage, and derivatives are added up per
+ * place.
  *
- * All arrays are the caller's and int32. Functions are pure over the memory that they are given, and allocate nothing. */
+ * All arrays are the caller's and int32. Functions are pure over the memory that they are given, and allocate
+ * nothing. */
 #ifndef RAVEL_TREE_BATCH_H
 #define RAVEL_TREE_BATCH_H
 
@@ -80,8 +83,8 @@ typedef struct ravel_tree_batch {
     int32_t *level_offsets; /* [nodes_most + 1] where each level begins in it; [levels + 1] are set */
 } ravel_tree_batch;
 
-/* Checks the bin and fills in the sizes. `align`: the bin's tokens are rounded up to a multiple of it, once. E_ARGUMENT names
- * the sample that is wrong; E_OVERFLOW from 2^31 tokens up. */
+/* Checks the bin and fills in the sizes. `align`: the bin's tokens are rounded up to a multiple of it, once. E_ARGUMENT
+ * names the sample that is wrong; E_OVERFLOW from 2^31 tokens up. */
 RAVEL_API ravel_status ravel_tree_measure(const ravel_tree_bin *bin, int64_t align, ravel_tree_batch *batch,
                                           ravel_error *err);
 /* Bytes of one block for all arrays; SIZE_MAX if that overflows. Then points every array into such a block. */
@@ -92,25 +95,30 @@ RAVEL_API ravel_status ravel_tree_pack(const ravel_tree_bin *bin, ravel_tree_bat
 
 /* ---- fields --------------------------------------------------------------------------------------------- */
 
-/* Per-token data of whole samples, [path_tokens] elements of `each` bytes in the order of cu_seqlens, to packed places: out
- * [tokens] holds each sample's own elements, and `pad` (`each` bytes; NULL: zeros) in the padding. Needs starts. For fields that
- * are equal wherever tokens are shared: token ids, positions, routes. */
+/* Per-token data of whole samples, [path_tokens] elements of `each` bytes in the order of cu_seqlens, to packed places:
+ * out [tokens] holds each sample's own elements, and `pad` (`each` bytes; NULL: zeros) in the padding. Needs starts.
+ * For fields that are equal wherever tokens are shared: token ids, positions, routes. */
 RAVEL_API ravel_status ravel_tree_pack_field(const ravel_tree_bin *bin, const ravel_tree_batch *batch, const void *data,
                                              size_t each, const void *pad, void *out, ravel_error *err);
-/* Back to samples: out[path_tokens] gets the element of each token's place (kind RAVEL_FIELD_TOKEN). RAVEL_FIELD_STEP: out
- * has length - 1 elements per sample, prediction t is the element at the place of token t + 1: for log-probs that are kept at
- * the place of the predicted token. Needs path. */
+/* The same for arrays on a device, by ravel_thd_pack: the bin's store with each sample in two, 2 i what it shares and 2 i + 1
+ * what it owns. offsets[2 * count + 1] of that store; samples[count] the numbers to pack, *own of them (samples without own
+ * tokens are left out). With align 1, and total_multiple for the bin's align, fields of kind TOKEN come out as above. */
+RAVEL_API ravel_status ravel_tree_own(const ravel_tree_bin *bin, int64_t *offsets, int32_t *samples, int64_t *own,
+                                      ravel_error *err);
+/* Back to samples: out[path_tokens] gets the element of each token's place (kind RAVEL_FIELD_TOKEN). RAVEL_FIELD_STEP:
+ * out has length - 1 elements per sample, prediction t is the element at the place of token t + 1: for log-probs that
+ * are kept at the place of the predicted token. Needs path. */
 RAVEL_API ravel_status ravel_tree_unpack(const ravel_tree_bin *bin, const ravel_tree_batch *batch, int32_t kind,
                                          const void *packed, size_t each, void *out, ravel_error *err);
 
 /* ---- context parallel ------------------------------------------------------------------------------------- */
 
-/* A bin is cut into chunks of equal numbers of places, RAVEL_TREE_CHUNKS per rank, which are dealt so that ranks have equal
- * pairs of (query, key) too. Keys and values of all ranks are gathered; queries stay where they are. */
+/* A bin is cut into chunks of equal numbers of places, RAVEL_TREE_CHUNKS per rank, which are dealt so that ranks have
+ * equal pairs of (query, key) too. Keys and values of all ranks are gathered; queries stay where they are. */
 typedef enum ravel_tree_constants { RAVEL_TREE_CHUNKS = 8 } ravel_tree_constants;
 
-/* owners[RAVEL_TREE_CHUNKS * ranks]: the rank of each chunk. tokens must be a multiple of the number of chunks (align). Needs
- * positions. `pairs` (NULL, or [ranks]): the pairs of each rank. */
+/* owners[RAVEL_TREE_CHUNKS * ranks]: the rank of each chunk. tokens must be a multiple of the number of chunks (align).
+ * Needs positions. `pairs` (NULL, or [ranks]): the pairs of each rank. */
 RAVEL_API ravel_status ravel_tree_deal(const ravel_tree_batch *batch, int32_t ranks, int32_t *owners, int64_t *pairs,
                                        ravel_error *err);
 

@@ -15,7 +15,8 @@
  *
  * Nouns
  *   loss token   a token whose mask is 1, except the first token of a sample, which nothing predicts. So a sample of
- *                one token has none.
+ *                one token has none. A sample of a fixed shape (ragged.offsets NULL) is one loss token itself: all modes
+ *                but the last are then the mean over samples.
  *   counts       the input of the weights: integers only, so that summing them over ranks in any order gives the same
  *                result.
  *   factor       compensates averages that the framework takes afterwards: dp where gradients are averaged over
@@ -34,7 +35,7 @@
  *
  * On a device: a mask whose place is device memory is counted there, and the call waits for the counts (integers, so
  * they are those of the host); options.place = device writes the weights there, by one launch, with the bits of the
- * host. ravel_weights_check is for host memory.
+ * host.
  *
  * Threads: pure functions on the caller's memory.
  */
@@ -122,15 +123,10 @@ typedef struct ravel_weights_options {
 RAVEL_API void ravel_weights_options_default(ravel_weights_options *options);
 RAVEL_API ravel_option_table ravel_weights_option_table(void);
 
-/* The weight of each loss token of a sample that has `loss_tokens` of them and the caller's weight `sample_weight`
- * (1 where there are none). 0 for a sample without loss tokens. */
-RAVEL_API ravel_status ravel_weights_sample(const ravel_counts *counts, const ravel_weights_options *options,
-                                            int64_t loss_tokens, double sample_weight, double *weight,
-                                            ravel_error *err);
-
 /* Writes the weights of every token of the bin's samples (NULL: the whole store): the sample's weight at loss tokens, 0
  * at the others. `weights` is [offsets[count]] of RAVEL_F32 or RAVEL_F64, one for each token as the token that is
- * predicted: pack it as RAVEL_FIELD_NEXT. `counts` are those of the whole update, over all ranks. */
+ * predicted: pack it as RAVEL_FIELD_NEXT; of samples without tokens, [count], to pack as RAVEL_FIELD_SAMPLE. `counts`
+ * are those of the whole update, over all ranks. */
 RAVEL_API ravel_status ravel_weights_fill(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_field *mask,
                                           const double *sample_weights, const ravel_counts *counts,
                                           const ravel_weights_options *options, int32_t dtype, void *weights,
@@ -138,19 +134,10 @@ RAVEL_API ravel_status ravel_weights_fill(const ravel_ragged *ragged, const rave
 
 /* What the weights of all tokens on all ranks sum to: the factor, times
  *     token-mean 1;   seq-mean-token-mean: samples with loss / samples;   seq-mean-token-sum: loss tokens / samples;
- *     seq-mean-token-sum-norm: loss tokens / (samples * divisor)          (weighted, where there are weights)
- * 0 where there is no loss token at all. */
+ *     seq-mean-token-sum-norm: loss tokens / (samples * divisor)          (weighted, if there are weights)
+ * 0 if there is no loss token at all. */
 RAVEL_API ravel_status ravel_weights_total(const ravel_counts *counts, const ravel_weights_options *options,
                                            double *total, ravel_error *err);
-
-/* Checks the identity: recounts the bin's samples, compares every token's weight with the expected one (E_DATA names
- * the first that differs), and, with the hook (NULL: one rank has all samples), the counts of all ranks with `counts`
- * (E_MISMATCH) and the sum of all weights with ravel_weights_total (E_MISMATCH). Each rank gives all of its samples of
- * the update in one call. */
-RAVEL_API ravel_status ravel_weights_check(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_field *mask,
-                                           const double *sample_weights, const ravel_counts *counts,
-                                           const ravel_weights_options *options, int32_t dtype, const void *weights,
-                                           const ravel_sum_hook *hook, ravel_error *err);
 
 #ifdef __cplusplus
 }

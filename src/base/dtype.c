@@ -10,6 +10,7 @@
 #include <ravel/dtype.h>
 
 #include "base/assert.h"
+#include "base/dtype.h"
 
 #include <assert.h>
 #include <ctype.h>
@@ -44,7 +45,7 @@ const char *ravel_dtype_name(int32_t dtype) {
     return row_of(dtype) ? rows[dtype].name : NULL;
 }
 
-const char *ravel_dtype_tag(int32_t dtype) {
+const char *ravel__dtype_tag(int32_t dtype) {
     return row_of(dtype) ? rows[dtype].tag : NULL;
 }
 
@@ -81,7 +82,7 @@ ravel_status ravel_dtype_parse(const char *text, int32_t *dtype, ravel_error *er
         RAVEL_ASSERT(used < sizeof all);
         (void)snprintf(all + used, sizeof all - used, "%s%s", i ? ", " : "", rows[i].name);
     }
-    return ravel_error_set(err, RAVEL_E_ARGUMENT, "\"%.40s\" is no dtype; there are %s", text, all);
+    return ravel_error_set(err, RAVEL_E_ARGUMENT, "\"%.40s\" is not a dtype; there are %s", text, all);
 }
 
 /* ---- any small float, through double (the reference) ----------------------------------------------------- */
@@ -116,7 +117,7 @@ static uint32_t narrow(const format *f, double value) {
     int bias = (1 << (f->exponent - 1)) - 1;
     uint32_t sign = (uint32_t)(bits >> 63) << (f->exponent + f->mantissa);
     uint32_t last = (1u << (f->exponent + f->mantissa)) - 1;                 /* exponent and mantissa all ones */
-    uint32_t beyond = f->infinite ? last - ((1u << f->mantissa) - 1) : last; /* infinity, or NaN where there is none */
+    uint32_t beyond = f->infinite ? last - ((1u << f->mantissa) - 1) : last; /* infinity, or NaN if there is none */
     if (isnan(value)) return sign | narrow_nan(f, bits);
     if (isinf(value)) return sign | beyond;
     int power = (int)(bits >> 52 & 0x7ff) - 1023;

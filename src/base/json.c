@@ -11,7 +11,7 @@
  *
  * Decoded strings go to a pool that is as long as the text: a string and its NUL never take more than the text of
  * the string with its quotes. */
-#include <ravel/json.h>
+#include "base/json.h"
 
 #include "base/assert.h"
 #include "base/memory.h"
@@ -25,9 +25,9 @@
 
 enum { DEPTH = 64, LONGEST_NUMBER = 128 };
 
-struct ravel_json {
+struct ravel__json {
     const ravel_allocator *allocator;
-    ravel_json_node *nodes;
+    ravel__json_node *nodes;
     size_t count, room;
     char *pool;
     size_t pool_room;
@@ -36,7 +36,7 @@ struct ravel_json {
 typedef struct parser {
     const char *text, *at, *end;
     char *pool; /* next free byte */
-    ravel_json *doc;
+    ravel__json *doc;
     ravel_error *err;
 } parser;
 
@@ -65,16 +65,16 @@ static void skip_space(parser *p) {
 }
 
 /* The next node, or NULL when memory is short. */
-static ravel_json_node *push(ravel_json *doc, const char *key) {
+static ravel__json_node *push(ravel__json *doc, const char *key) {
     RAVEL_ASSERT(doc->count <= doc->room);
     if (doc->count == doc->room) {
         size_t room = doc->room ? doc->room * 2 : 16, each = sizeof *doc->nodes;
-        ravel_json_node *grown = ravel__resize(doc->allocator, doc->nodes, doc->room * each, room * each);
+        ravel__json_node *grown = ravel__resize(doc->allocator, doc->nodes, doc->room * each, room * each);
         if (!grown) return NULL;
         doc->nodes = grown;
         doc->room = room;
     }
-    ravel_json_node *node = &doc->nodes[doc->count++];
+    ravel__json_node *node = &doc->nodes[doc->count++];
     memset(node, 0, sizeof *node);
     node->key = key;
     node->skip = 1;
@@ -197,7 +197,7 @@ static int digits(parser *p) {
     return p->at > start;
 }
 
-static ravel_status number(parser *p, ravel_json_node *node) {
+static ravel_status number(parser *p, ravel__json_node *node) {
     RAVEL_ASSERT(p->at < p->end && (*p->at == '-' || (*p->at >= '0' && *p->at <= '9')));
     const char *start = p->at;
     int whole = 1;
@@ -223,7 +223,7 @@ static ravel_status number(parser *p, ravel_json_node *node) {
     if (whole && length < 18) { /* no room for overflow: the fast path for token ids */
         int64_t value = 0;
         for (const char *c = first; c < p->at; c++) value = value * 10 + (*c - '0');
-        node->kind = RAVEL_JSON_INTEGER;
+        node->kind = RAVEL__JSON_INTEGER;
         node->as.integer = *start == '-' ? -value : value;
         return RAVEL_OK;
     }
@@ -235,17 +235,17 @@ static ravel_status number(parser *p, ravel_json_node *node) {
     errno = 0;
     long long integer = whole ? strtoll(text, NULL, 10) : 0;
     if (whole && errno != ERANGE) {
-        node->kind = RAVEL_JSON_INTEGER;
+        node->kind = RAVEL__JSON_INTEGER;
         node->as.integer = integer;
         return RAVEL_OK;
     }
-    node->kind = RAVEL_JSON_REAL;
+    node->kind = RAVEL__JSON_REAL;
     node->as.real = ravel__number_read(text, NULL);
     if (!isfinite(node->as.real)) return bad(p, "a number that fits a double");
     return RAVEL_OK;
 }
 
-static ravel_status word(parser *p, const char *text, int16_t kind, ravel_json_node *node) {
+static ravel_status word(parser *p, const char *text, int16_t kind, ravel__json_node *node) {
     size_t n = strlen(text);
     if ((size_t)(p->end - p->at) < n || memcmp(p->at, text, n) != 0) return bad(p, "a value");
     p->at += n;
@@ -253,13 +253,13 @@ static ravel_status word(parser *p, const char *text, int16_t kind, ravel_json_n
     return RAVEL_OK;
 }
 
-static ravel_status scalar(parser *p, ravel_json_node *node) {
+static ravel_status scalar(parser *p, ravel__json_node *node) {
     RAVEL_ASSERT(p->at < p->end);
     switch (*p->at) {
-    case '"': node->kind = RAVEL_JSON_STRING; return string(p, &node->as.string, &node->bytes);
-    case 't': return word(p, "true", RAVEL_JSON_TRUE, node);
-    case 'f': return word(p, "false", RAVEL_JSON_FALSE, node);
-    case 'n': return word(p, "null", RAVEL_JSON_NULL, node);
+    case '"': node->kind = RAVEL__JSON_STRING; return string(p, &node->as.string, &node->bytes);
+    case 't': return word(p, "true", RAVEL__JSON_TRUE, node);
+    case 'f': return word(p, "false", RAVEL__JSON_FALSE, node);
+    case 'n': return word(p, "null", RAVEL__JSON_NULL, node);
     default:
         if (*p->at != '-' && (*p->at < '0' || *p->at > '9')) return bad(p, "a value");
         return number(p, node);
@@ -289,14 +289,14 @@ static ravel_status parse(parser *p) {
         skip_space(p);
         if (p->at == p->end) return bad(p, "a value");
         ravel_status status;
-        ravel_json_node *node = push(p->doc, key);
+        ravel__json_node *node = push(p->doc, key);
         if (!node) return ravel__no_memory(p->err, p->doc->room * 2 * sizeof *node, "a JSON document");
         key = NULL;
         if (depth) newest[depth - 1] = p->doc->count - 1;
         int opened = *p->at == '{' || *p->at == '[';
         if (opened) {
             if (depth == DEPTH) return bad(p, "at most 64 levels");
-            node->kind = *p->at == '{' ? RAVEL_JSON_OBJECT : RAVEL_JSON_ARRAY;
+            node->kind = *p->at == '{' ? RAVEL__JSON_OBJECT : RAVEL__JSON_ARRAY;
             RAVEL_ASSERT(depth < DEPTH);
             open[depth++] = p->doc->count - 1;
             p->at++;
@@ -311,9 +311,9 @@ static ravel_status parse(parser *p) {
                 return p->at == p->end ? RAVEL_OK : bad(p, "nothing after the value");
             }
             RAVEL_ASSERT(depth > 0 && depth <= DEPTH && open[depth - 1] < p->doc->count);
-            ravel_json_node *in = &p->doc->nodes[open[depth - 1]];
+            ravel__json_node *in = &p->doc->nodes[open[depth - 1]];
             if (!opened) in->count++;
-            char close = in->kind == RAVEL_JSON_OBJECT ? '}' : ']';
+            char close = in->kind == RAVEL__JSON_OBJECT ? '}' : ']';
             skip_space(p);
             if (p->at < p->end && *p->at == close) {
                 p->at++;
@@ -338,7 +338,7 @@ static ravel_status parse(parser *p) {
     }
 }
 
-static ravel_status prepare(ravel_json *doc, size_t bytes, ravel_error *err) {
+static ravel_status prepare(ravel__json *doc, size_t bytes, ravel_error *err) {
     doc->count = 0;
     if (doc->pool_room >= bytes + 1) return RAVEL_OK;
     ravel__release(doc->allocator, doc->pool, doc->pool_room);
@@ -349,11 +349,11 @@ static ravel_status prepare(ravel_json *doc, size_t bytes, ravel_error *err) {
     return RAVEL_OK;
 }
 
-ravel_status ravel_json_parse(const char *text, size_t bytes, const ravel_allocator *allocator, ravel_json **doc,
-                              ravel_error *err) {
+ravel_status ravel__json_parse(const char *text, size_t bytes, const ravel_allocator *allocator, ravel__json **doc,
+                               ravel_error *err) {
     if (bytes >= UINT32_MAX)
         return ravel_error_set(err, RAVEL_E_DATA, "JSON: %zu bytes are over the limit of 4 GiB", bytes);
-    ravel_json *fresh = *doc ? *doc : ravel__calloc(allocator, 1, sizeof **doc);
+    ravel__json *fresh = *doc ? *doc : ravel__calloc(allocator, 1, sizeof **doc);
     if (!fresh) return ravel__no_memory(err, sizeof **doc, "a JSON document");
     if (!*doc) fresh->allocator = allocator;
     ravel_status status = prepare(fresh, bytes, err);
@@ -367,12 +367,12 @@ ravel_status ravel_json_parse(const char *text, size_t bytes, const ravel_alloca
         *doc = fresh;
     } else {
         fresh->count = 0;
-        if (!*doc) ravel_json_free(fresh);
+        if (!*doc) ravel__json_free(fresh);
     }
     return status;
 }
 
-void ravel_json_free(ravel_json *doc) {
+void ravel__json_free(ravel__json *doc) {
     RAVEL_ASSERT(!doc || doc->count <= doc->room);
     if (!doc) return;
     ravel__release(doc->allocator, doc->nodes, doc->room * sizeof *doc->nodes);
@@ -382,69 +382,69 @@ void ravel_json_free(ravel_json *doc) {
 
 /* ---- reading -------------------------------------------------------------------------------------------- */
 
-const ravel_json_node *ravel_json_root(const ravel_json *doc) {
+const ravel__json_node *ravel__json_root(const ravel__json *doc) {
     return doc && doc->count ? doc->nodes : NULL;
 }
 
-const ravel_json_node *ravel_json_first(const ravel_json *doc, const ravel_json_node *node) {
+const ravel__json_node *ravel__json_first(const ravel__json *doc, const ravel__json_node *node) {
     (void)doc;
     RAVEL_ASSERT(!doc || !node || (node >= doc->nodes && node < doc->nodes + doc->count));
-    return node && node->kind >= RAVEL_JSON_ARRAY && node->count ? node + 1 : NULL;
+    return node && node->kind >= RAVEL__JSON_ARRAY && node->count ? node + 1 : NULL;
 }
 
-const ravel_json_node *ravel_json_next(const ravel_json *doc, const ravel_json_node *node) {
+const ravel__json_node *ravel__json_next(const ravel__json *doc, const ravel__json_node *node) {
     (void)doc;
     RAVEL_ASSERT(node->skip >= 1);
     RAVEL_ASSERT(!doc || (size_t)(node - doc->nodes) + node->skip <= doc->count);
     return node->last ? NULL : node + node->skip;
 }
 
-const ravel_json_node *ravel_json_get(const ravel_json *doc, const ravel_json_node *node, const char *key) {
-    const ravel_json_node *found = NULL;
-    if (!node || node->kind != RAVEL_JSON_OBJECT) return NULL;
-    for (const ravel_json_node *n = ravel_json_first(doc, node); n; n = ravel_json_next(doc, n))
+const ravel__json_node *ravel__json_get(const ravel__json *doc, const ravel__json_node *node, const char *key) {
+    const ravel__json_node *found = NULL;
+    if (!node || node->kind != RAVEL__JSON_OBJECT) return NULL;
+    for (const ravel__json_node *n = ravel__json_first(doc, node); n; n = ravel__json_next(doc, n))
         if (strcmp(n->key, key) == 0) found = n;
     return found;
 }
 
-const ravel_json_node *ravel_json_path(const ravel_json *doc, const ravel_json_node *node, const char *path) {
+const ravel__json_node *ravel__json_path(const ravel__json *doc, const ravel__json_node *node, const char *path) {
     char key[256];
     while (node && *path) {
         size_t length = strcspn(path, ".");
         if (length >= sizeof key) return NULL;
         memcpy(key, path, length);
         key[length] = '\0';
-        node = ravel_json_get(doc, node, key);
+        node = ravel__json_get(doc, node, key);
         path += path[length] ? length + 1 : length;
     }
     return node;
 }
 
-int ravel_json_integer(const ravel_json_node *node, int64_t *value) {
+int ravel__json_integer(const ravel__json_node *node, int64_t *value) {
     if (!node) return 0;
-    if (node->kind == RAVEL_JSON_REAL && node->as.real == floor(node->as.real) && fabs(node->as.real) <= 0x1p53) {
+    if (node->kind == RAVEL__JSON_REAL && node->as.real == floor(node->as.real) && fabs(node->as.real) <= 0x1p53) {
         *value = (int64_t)node->as.real;
         return 1;
     }
-    if (node->kind != RAVEL_JSON_INTEGER) return 0;
+    if (node->kind != RAVEL__JSON_INTEGER) return 0;
     *value = node->as.integer;
     return 1;
 }
 
-int ravel_json_real(const ravel_json_node *node, double *value) {
-    if (!node || (node->kind != RAVEL_JSON_REAL && node->kind != RAVEL_JSON_INTEGER)) return 0;
-    *value = node->kind == RAVEL_JSON_REAL ? node->as.real : (double)node->as.integer;
+int ravel__json_real(const ravel__json_node *node, double *value) {
+    if (!node || (node->kind != RAVEL__JSON_REAL && node->kind != RAVEL__JSON_INTEGER)) return 0;
+    *value = node->kind == RAVEL__JSON_REAL ? node->as.real : (double)node->as.integer;
     return 1;
 }
 
-int ravel_json_boolean(const ravel_json_node *node, int *value) {
-    if (!node || (node->kind != RAVEL_JSON_TRUE && node->kind != RAVEL_JSON_FALSE)) return 0;
-    *value = node->kind == RAVEL_JSON_TRUE;
+int ravel__json_boolean(const ravel__json_node *node, int *value) {
+    if (!node || (node->kind != RAVEL__JSON_TRUE && node->kind != RAVEL__JSON_FALSE)) return 0;
+    *value = node->kind == RAVEL__JSON_TRUE;
     return 1;
 }
 
-int ravel_json_is(const ravel_json_node *node, const char *text) {
-    return node && node->kind == RAVEL_JSON_STRING && node->bytes == strlen(text) &&
+int ravel__json_is(const ravel__json_node *node, const char *text) {
+    return node && node->kind == RAVEL__JSON_STRING && node->bytes == strlen(text) &&
            memcmp(node->as.string, text, node->bytes) == 0;
 }
 
@@ -460,7 +460,7 @@ static void put(sink *s, const char *text, size_t bytes) {
         if (s->need + 1 < s->room) s->out[s->need] = text[i];
 }
 
-size_t ravel_json_quote(const char *text, size_t bytes, char *out, size_t out_bytes) {
+size_t ravel__json_quote(const char *text, size_t bytes, char *out, size_t out_bytes) {
     static const char from[] = "\"\\\b\f\n\r\t", to[] = "\"\\bfnrt";
     sink s = {out, out_bytes, 0};
     const char *end = text + bytes;

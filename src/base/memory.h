@@ -15,7 +15,7 @@
 
 /* NULL when bytes is 0 or memory is short. */
 void *ravel__alloc(const ravel_allocator *allocator, size_t bytes);
-/* As ravel__alloc, zeroed; NULL also where count * each overflows. */
+/* As ravel__alloc, zeroed; NULL also if count * each overflows. */
 void *ravel__calloc(const ravel_allocator *allocator, size_t count, size_t each);
 void *ravel__resize(const ravel_allocator *allocator, void *ptr, size_t old_bytes, size_t new_bytes);
 void ravel__release(const ravel_allocator *allocator, void *ptr, size_t bytes);

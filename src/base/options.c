@@ -3,6 +3,8 @@
 
 #include "base/assert.h"
 #include "base/number.h"
+#include "base/options.h"
+#include "base/json.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -13,7 +15,7 @@
 
 /* ---- words ---------------------------------------------------------------------------------------------- */
 
-int ravel_choice_word(const char *choices, int32_t index, char *word, size_t bytes) {
+int ravel__choice_word(const char *choices, int32_t index, char *word, size_t bytes) {
     if (!choices || index < 0) return 0;
     for (; index > 0; index--) {
         choices = strchr(choices, '|');
@@ -39,7 +41,7 @@ static int same_name(const char *a, const char *b, size_t bytes) {
     return b[bytes] == '\0';
 }
 
-int32_t ravel_choice_index(const char *choices, const char *word) {
+int32_t ravel__choice_index(const char *choices, const char *word) {
     int32_t index = 0;
     for (const char *c = choices; c; index++) {
         size_t length = strcspn(c, "|");
@@ -71,7 +73,7 @@ static size_t distance(const char *a, const char *b) {
     return row[n];
 }
 
-const char *ravel_suggest(const char *typed, const char *const *names, size_t count) {
+const char *ravel__suggest(const char *typed, const char *const *names, size_t count) {
     const char *best = NULL;
     size_t least = strlen(typed) / 3 + 2; /* further off than this is another word, not a slip */
     for (size_t i = 0; i < count; i++) {
@@ -103,7 +105,7 @@ static ravel_status not_a_size(const char *text, ravel_error *err) {
                            text);
 }
 
-ravel_status ravel_parse_size(const char *text, int64_t *value, ravel_error *err) {
+ravel_status ravel__parse_size(const char *text, int64_t *value, ravel_error *err) {
     char *end;
     errno = 0;
     long long whole = strtoll(text, &end, 10);
@@ -128,7 +130,7 @@ ravel_status ravel_parse_size(const char *text, int64_t *value, ravel_error *err
 
 static ravel_status parse_u64(const char *text, uint64_t *value, ravel_error *err) {
     int64_t size = -1;
-    if (ravel_parse_size(text, &size, NULL) == RAVEL_OK && size >= 0) {
+    if (ravel__parse_size(text, &size, NULL) == RAVEL_OK && size >= 0) {
         *value = (uint64_t)size;
         return RAVEL_OK;
     }
@@ -151,7 +153,7 @@ static ravel_status parse_f64(const char *text, double *value, ravel_error *err)
 }
 
 static ravel_status parse_bool(const char *text, int32_t *value, ravel_error *err) {
-    int32_t index = ravel_choice_index("false|true|no|yes|off|on|0|1", text);
+    int32_t index = ravel__choice_index("false|true|no|yes|off|on|0|1", text);
     if (index < 0) return ravel_error_set(err, RAVEL_E_ARGUMENT, "\"%.40s\" is neither true nor false", text);
     RAVEL_ASSERT(index < 8);
     *value = index & 1;
@@ -204,7 +206,8 @@ static double number_of(const ravel_option *row, const void *options) {
     }
 }
 
-/* 16777216 and 0.9, as a person would write them: whole numbers in full, others without the digits of their rounding. */
+/* 16777216 and 0.9, as a person would write them: whole numbers in full, others without the digits of their
+ * rounding. */
 static void print_limit(double value, char *text, size_t bytes) {
     RAVEL_ASSERT(bytes >= 32);
     (void)ravel__number_print(text, bytes, value == floor(value) ? "%.17g" : "%.15g", value);
@@ -215,7 +218,7 @@ static ravel_status check_range(const ravel_option *row, const void *options, ra
     char text[64], first[32], last[32];
     if (row->type == RAVEL_OPTION_ENUM) {
         char word[64];
-        if (ravel_choice_word(row->choices, (int32_t)number_of(row, options), word, sizeof word)) return RAVEL_OK;
+        if (ravel__choice_word(row->choices, (int32_t)number_of(row, options), word, sizeof word)) return RAVEL_OK;
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s is %d, which is none of %s", row->name,
                                (int)number_of(row, options), row->choices);
     }
@@ -229,7 +232,7 @@ static ravel_status check_range(const ravel_option *row, const void *options, ra
     return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s is %s; it must be from %s to %s", row->name, text, first, last);
 }
 
-ravel_status ravel_options_check(ravel_option_table table, const void *options, ravel_error *err) {
+ravel_status ravel__check_options(ravel_option_table table, const void *options, ravel_error *err) {
     for (const ravel_option *row = table; row->name; row++) {
         ravel_status status = check_range(row, options, err);
         if (status) return status;
@@ -247,14 +250,14 @@ static ravel_status unknown_option(ravel_option_table table, const char *name, r
     const char *names[256] = {0};
     size_t count = 0;
     for (const ravel_option *row = table; row->name && count < 256; row++) names[count++] = row->name;
-    const char *near = ravel_suggest(name, names, count);
-    return ravel_error_set(err, RAVEL_E_ARGUMENT, "there is no option \"%.60s\"%s%s%s", name,
+    const char *near = ravel__suggest(name, names, count);
+    return ravel_error_set(err, RAVEL_E_ARGUMENT, "unknown option \"%.60s\"%s%s%s", name,
                            near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "");
 }
 
 static ravel_status parse_enum(const ravel_option *row, const char *text, int32_t *value, ravel_error *err) {
     RAVEL_ASSERT(row->choices);
-    int32_t index = ravel_choice_index(row->choices, text);
+    int32_t index = ravel__choice_index(row->choices, text);
     if (index < 0)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s is \"%.40s\"; it must be one of %s", row->name, text,
                                row->choices);
@@ -264,7 +267,7 @@ static ravel_status parse_enum(const ravel_option *row, const char *text, int32_
 
 static ravel_status parse_i32(const char *text, int32_t *out, ravel_error *err) {
     int64_t wide = 0;
-    ravel_status status = ravel_parse_size(text, &wide, err);
+    ravel_status status = ravel__parse_size(text, &wide, err);
     if (status) return status;
     if (wide < INT32_MIN || wide > INT32_MAX)
         return ravel_error_set(err, RAVEL_E_OVERFLOW, "\"%.40s\" does not fit 32 bits", text);
@@ -275,7 +278,7 @@ static ravel_status parse_i32(const char *text, int32_t *out, ravel_error *err) 
 static ravel_status parse_value(const ravel_option *row, const char *text, field *out, ravel_error *err) {
     switch ((ravel_option_type)row->type) {
     case RAVEL_OPTION_I32: return parse_i32(text, &out->i32, err);
-    case RAVEL_OPTION_I64: return ravel_parse_size(text, &out->i64, err);
+    case RAVEL_OPTION_I64: return ravel__parse_size(text, &out->i64, err);
     case RAVEL_OPTION_U64: return parse_u64(text, &out->u64, err);
     case RAVEL_OPTION_F64: return parse_f64(text, &out->f64, err);
     case RAVEL_OPTION_BOOL: return parse_bool(text, &out->i32, err);
@@ -324,7 +327,7 @@ static int format_f64(double x, char *text, size_t bytes) {
 
 static int format_enum(const ravel_option *row, int32_t index, char *text, size_t bytes) {
     char word[64];
-    if (!ravel_choice_word(row->choices, index, word, sizeof word)) return snprintf(text, bytes, "%d", index);
+    if (!ravel__choice_word(row->choices, index, word, sizeof word)) return snprintf(text, bytes, "%d", index);
     return snprintf(text, bytes, "%s", word);
 }
 
@@ -345,30 +348,44 @@ size_t ravel_option_format(const ravel_option *row, const void *options, char *t
 
 /* ---- JSON ----------------------------------------------------------------------------------------------- */
 
-static ravel_status set_from_node(ravel_option_table table, void *options, const ravel_json_node *node,
+static ravel_status set_from_node(ravel_option_table table, void *options, const ravel__json_node *node,
                                   ravel_error *err) {
     RAVEL_ASSERT(node->key);
     char text[64];
     const ravel_option *row = ravel_option_find(table, node->key);
     if (!row) return unknown_option(table, node->key, err);
-    switch ((ravel_json_kind)node->kind) {
-    case RAVEL_JSON_TRUE: return set_row(row, options, "true", err);
-    case RAVEL_JSON_FALSE: return set_row(row, options, "false", err);
-    case RAVEL_JSON_STRING: return set_row(row, options, node->as.string, err);
-    case RAVEL_JSON_INTEGER: (void)snprintf(text, sizeof text, "%lld", (long long)node->as.integer); break;
-    case RAVEL_JSON_REAL: ravel__number_shortest(node->as.real, 17, text); break;
+    switch ((ravel__json_kind)node->kind) {
+    case RAVEL__JSON_TRUE: return set_row(row, options, "true", err);
+    case RAVEL__JSON_FALSE: return set_row(row, options, "false", err);
+    case RAVEL__JSON_STRING: return set_row(row, options, node->as.string, err);
+    case RAVEL__JSON_INTEGER: (void)snprintf(text, sizeof text, "%lld", (long long)node->as.integer); break;
+    case RAVEL__JSON_REAL: ravel__number_shortest(node->as.real, 17, text); break;
     default: return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s must be a number, a word or true or false", row->name);
     }
     return set_row(row, options, text, err);
 }
 
-ravel_status ravel_options_from_json(ravel_option_table table, void *options, const ravel_json *doc,
-                                     const ravel_json_node *object, ravel_error *err) {
-    if (!object || object->kind != RAVEL_JSON_OBJECT)
+ravel_status ravel__options_from_json(ravel_option_table table, void *options, const ravel__json *doc,
+                                      const ravel__json_node *object, ravel_error *err) {
+    if (!object || object->kind != RAVEL__JSON_OBJECT)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "options must be a JSON object like {\"budget\": 16384}");
-    for (const ravel_json_node *n = ravel_json_first(doc, object); n; n = ravel_json_next(doc, n)) {
+    for (const ravel__json_node *n = ravel__json_first(doc, object); n; n = ravel__json_next(doc, n)) {
         ravel_status status = set_from_node(table, options, n, err);
         if (status) return status;
     }
     return RAVEL_OK;
+}
+
+ravel_status ravel__take_options(ravel_option_table table, const char *object, const void *given, void *own,
+                                 size_t bytes, ravel_error *err) {
+    size_t size = 0;
+    RAVEL_ASSERT(bytes >= sizeof size);
+    if (given) memcpy(&size, given, sizeof size);
+    if (size <= sizeof size || size > 4096)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "%s options: size is %zu; fill them with ravel_%s_options_default", object, size,
+                               object);
+    memcpy(own, given, size < bytes ? size : bytes);
+    memcpy(own, &bytes, sizeof bytes);
+    return ravel__check_options(table, own, err);
 }

@@ -8,12 +8,12 @@
  * secret. So a state keeps back up to one block: it may be the last.
  *
  * The loop over stripes exists four times: portable, NEON (which every aarch64 has), SSE2 (which every x86-64 has) and
- * AVX2 (chosen when the processor has it), the last also with a store of what it has just loaded: a copy that is hashed on the way. All give the same
- * bits. */
+ * AVX2 (chosen when the processor has it), the last also with a store of what it has just loaded: a copy that is hashed
+ * on the way. All give the same bits. */
 #include "base/assert.h"
 #include "base/xxh3.h"
 
-#include "base/copy.h"
+#include "base/system/copy.h"
 
 #include <string.h>
 
@@ -210,7 +210,7 @@ static blocks_fn fastest(void) {
     return __builtin_cpu_supports("avx2") ? blocks_avx2 : blocks_sse2;
 }
 
-/* 1 where it could be done in one go. */
+/* 1 if it could be done in one go. */
 static int copy_blocks_at_once(uint64_t acc[8], const unsigned char *p, size_t blocks, unsigned char *to) {
     if ((uintptr_t)to % 16 != 0 || !__builtin_cpu_supports("avx2")) return 0;
     copy_blocks_avx2(acc, p, blocks, to);

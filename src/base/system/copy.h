@@ -1,8 +1,8 @@
 /* Copies of large blocks that another core will read, or that is not read soon.
  *
  * A plain store fetches the line that it is about to overwrite, and where another core has read that line, waits for
- * it to be invalidated there: handing a buffer back and forth between two cores runs at a fraction of memcpy's speed. Streaming
- * stores do neither. */
+ * it to be invalidated there: handing a buffer back and forth between two cores runs at a fraction of memcpy's speed.
+ * Streaming stores do neither. */
 #ifndef RAVEL_BASE_COPY_H
 #define RAVEL_BASE_COPY_H
 

@@ -1,5 +1,5 @@
 #include "base/assert.h"
-#include "base/futex.h"
+#include "base/system/futex.h"
 
 #include <limits.h>
 #include <time.h>

@@ -1,12 +1,12 @@
 #include "base/assert.h"
-#include "base/file.h"
+#include "base/system/file.h"
 #include "base/memory.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,6 +15,13 @@ ravel_status ravel__file_error(ravel_error *err, const char *path, const char *v
     char text[128];
     const char *says = strerror_r(number, text, sizeof text); /* GNU's, which returns the text */
     return ravel_error_set(err, RAVEL_E_IO, "%s: %s: %s", path, verb, says);
+}
+
+int64_t ravel__connections_most(void) {
+    enum { FILES_RESERVE = 128 };
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur > INT64_MAX) return INT64_MAX;
+    return (int64_t)(limit.rlim_cur - (limit.rlim_cur / 4 < FILES_RESERVE ? limit.rlim_cur / 4 : FILES_RESERVE));
 }
 
 /* ---- reading -------------------------------------------------------------------------------------------- */
@@ -53,8 +60,8 @@ static ravel_status read_all(int fd, const char *name, size_t most, text_buffer 
     }
 }
 
-ravel_status ravel_file_read(const char *path, size_t most, const ravel_allocator *allocator, char **text,
-                             size_t *bytes, ravel_error *err) {
+ravel_status ravel__file_read(const char *path, size_t most, const ravel_allocator *allocator, char **text,
+                              size_t *bytes, ravel_error *err) {
     int standard = strcmp(path, "-") == 0, fd = standard ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return ravel__file_error(err, path, "cannot open it", errno);
     text_buffer b = {.allocator = allocator};
@@ -71,11 +78,11 @@ ravel_status ravel_file_read(const char *path, size_t most, const ravel_allocato
     return RAVEL_OK;
 }
 
-void ravel_file_free(const ravel_allocator *allocator, char *text, size_t bytes) {
+void ravel__file_free(const ravel_allocator *allocator, char *text, size_t bytes) {
     if (text) ravel__release(allocator, text, bytes + 1);
 }
 
-static ravel_status look_at(int fd, const char *path, struct stat *info, ravel_error *err) {
+ravel_status ravel__file_look(int fd, const char *path, struct stat *info, ravel_error *err) {
     RAVEL_ASSERT(fd >= 0);
     struct stat st;
     if (fstat(fd, &st) != 0) return ravel__file_error(err, path, "cannot look at it", errno);
@@ -87,42 +94,12 @@ static ravel_status look_at(int fd, const char *path, struct stat *info, ravel_e
     return RAVEL_OK;
 }
 
-static ravel_status map_fd(int fd, const char *path, ravel__map *map, ravel_error *err) {
-    struct stat info = {0};
-    ravel_status status = look_at(fd, path, &info, err);
-    if (status) return status;
-    ravel__map fresh = {NULL, (size_t)info.st_size};
-    if (fresh.bytes) {
-        void *at = mmap(NULL, fresh.bytes, PROT_READ, MAP_SHARED, fd, 0);
-        if (at == MAP_FAILED) return ravel__file_error(err, path, "cannot map it", errno);
-        fresh.data = at;
-    }
-    *map = fresh;
-    return RAVEL_OK;
-}
-
-/* Without O_NONBLOCK the open of a pipe that nobody writes would wait for ever, before it can be refused. */
-ravel_status ravel__map_open(const char *path, ravel__map *map, ravel_error *err) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return ravel__file_error(err, path, "cannot open it", errno);
-    ravel_status status = map_fd(fd, path, map, err);
-    (void)close(fd);
-    return status;
-}
-
-void ravel__map_close(ravel__map *map) {
-    RAVEL_ASSERT(!map->data || map->bytes > 0);
-    if (map->data) (void)munmap(map->data, map->bytes);
-    map->data = NULL;
-    map->bytes = 0;
-}
-
 ravel_status ravel__reading_open(const char *path, ravel__reading *reading, ravel_error *err) {
     struct stat info;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     *reading = (ravel__reading){.path = path, .fd = -1};
     if (fd < 0) return ravel__file_error(err, path, "cannot open it", errno);
-    ravel_status status = look_at(fd, path, &info, err);
+    ravel_status status = ravel__file_look(fd, path, &info, err);
     if (status) {
         (void)close(fd);
         return status;
@@ -151,7 +128,7 @@ ravel_status ravel__reading_get(const ravel__reading *reading, size_t offset, vo
 
 ravel_status ravel__reading_check(const ravel__reading *reading, ravel_error *err) {
     struct stat now = {0};
-    ravel_status status = look_at(reading->fd, reading->path, &now, err);
+    ravel_status status = ravel__file_look(reading->fd, reading->path, &now, err);
     if (status) return status;
     if ((size_t)now.st_size == reading->bytes && now.st_mtim.tv_sec == reading->seconds &&
         now.st_mtim.tv_nsec == reading->nanoseconds)
@@ -186,7 +163,7 @@ static ravel_status follow(char *target, size_t room, ravel_error *err) {
     return RAVEL_OK;
 }
 
-ravel_status ravel_file_resolve(const char *path, char *target, size_t room, int *replace, ravel_error *err) {
+ravel_status ravel__file_resolve(const char *path, char *target, size_t room, int *replace, ravel_error *err) {
     struct stat info;
     size_t bytes = strlen(path) + 1;
     if (bytes > room || bytes > 4096) return ravel__file_error(err, path, "cannot use the path", ENAMETOOLONG);
@@ -205,7 +182,7 @@ ravel_status ravel_file_resolve(const char *path, char *target, size_t room, int
 
 /* ---- folders -------------------------------------------------------------------------------------------- */
 
-ravel_status ravel_folder_make(const char *path, ravel_error *err) {
+ravel_status ravel__folder_make(const char *path, ravel_error *err) {
     char part[4096];
     struct stat info;
     size_t length = strlen(path);
@@ -228,15 +205,19 @@ ravel_status ravel_folder_make(const char *path, ravel_error *err) {
 
 enum { SUFFIX_ROOM = 64, ATTEMPTS = 1000 };
 
-/* Creates a file under a name that does not exist yet; names left by a killed process are skipped. */
+int ravel__temporary_open(const char *path, char *temporary, size_t room) {
+    for (int n = 0; n < ATTEMPTS; n++) {
+        if (snprintf(temporary, room, "%s.tmp.%ld.%d", path, (long)getpid(), n) >= (int)room) return errno = ENAMETOOLONG, -1;
+        int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (fd >= 0 || errno != EEXIST) return fd;
+    }
+    return -1;
+}
+
 static ravel_status open_temporary(ravel__writing *w, ravel_error *err) {
     RAVEL_ASSERT(w->fd < 0 && w->temporary && w->temporary_room >= w->path_room + SUFFIX_ROOM);
-    for (int n = 0; n < ATTEMPTS; n++) {
-        (void)snprintf(w->temporary, w->temporary_room, "%s.tmp.%ld.%d", w->path, (long)getpid(), n);
-        w->fd = open(w->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (w->fd >= 0) return RAVEL_OK;
-        if (errno != EEXIST) break;
-    }
+    w->fd = ravel__temporary_open(w->path, w->temporary, w->temporary_room);
+    if (w->fd >= 0) return RAVEL_OK;
     ravel_status status = ravel__file_error(err, w->temporary, "cannot create it", errno);
     w->temporary[0] = '\0';
     return status;
@@ -253,7 +234,7 @@ ravel_status ravel__writing_open(ravel__writing *w, const char *path, int beside
     memset(w, 0, sizeof *w);
     w->fd = -1;
     w->allocator = allocator;
-    ravel_status status = ravel_file_resolve(path, target, sizeof target, &replace, err);
+    ravel_status status = ravel__file_resolve(path, target, sizeof target, &replace, err);
     if (status) return status;
     size_t bytes = strlen(target) + 1;
     w->path = ravel__alloc(allocator, bytes);

@@ -1,4 +1,4 @@
-#include <ravel/module.h>
+#include "base/system/module.h"
 
 #include "base/assert.h"
 
@@ -12,6 +12,19 @@
 #define RAVEL_LIBDIR "/usr/local/lib"
 #endif
 
+#ifdef RAVEL_ALONE
+ravel_status ravel__module_load(const ravel__module *m, void **handle, ravel_error *err) {
+    *handle = NULL;
+    return ravel_error_set(
+        err, RAVEL_E_UNSUPPORTED,
+        "%s is a module, and this command is linked statically and loads none; install the ordinary one", m->what);
+}
+
+ravel__module_fn ravel__module_find(void *handle, const char *name) {
+    RAVEL_ASSERT(handle && name);
+    return NULL;
+}
+#else
 enum { PATH_BYTES = 4096 };
 
 /* What was tried so far, for the sentence. */
@@ -48,27 +61,32 @@ static int try_beside(search *s, const char *file, const char *folder, const cha
     return try_file(s, path);
 }
 
+static int try_folders(search *s, const char *file, const char *const *folders, const char *name) {
+    for (int i = 0; folders[i]; i++)
+        if (try_beside(s, file, folders[i], name)) return 1;
+    return 0;
+}
+
+/* lib/ravel is where Debian's packages have them. */
 static int look_beside(search *s, const char *name) {
+    static const char *const library[] = {"", "../", "../ravel/", NULL};
+    static const char *const command[] = {"", "../lib/", "../lib/ravel/", "../", NULL};
     static const char here = 0;
     char program[PATH_BYTES];
     Dl_info info;
-    if (dladdr(&here, &info) && info.dli_fname &&
-        (try_beside(s, info.dli_fname, "", name) || try_beside(s, info.dli_fname, "../", name)))
-        return 1;
+    if (dladdr(&here, &info) && info.dli_fname && try_folders(s, info.dli_fname, library, name)) return 1;
     ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
     if (length > 0) {
         RAVEL_ASSERT((size_t)length < sizeof program);
         program[length] = '\0';
-        if (try_beside(s, program, "", name) || try_beside(s, program, "../lib/", name) ||
-            try_beside(s, program, "../", name))
-            return 1;
+        if (try_folders(s, program, command, name)) return 1;
     }
     return try_beside(s, RAVEL_LIBDIR "/", "", name);
 }
 
 /* RTLD_GLOBAL: Open MPI loads its parts with dlopen, and they expect to find libmpi's symbols. RTLD_NODELETE: neither
  * MPI nor CUDA can be unloaded and started again. */
-ravel_status ravel_module_load(const ravel_module *m, void **handle, ravel_error *err) {
+ravel_status ravel__module_load(const ravel__module *m, void **handle, ravel_error *err) {
     search s = {.flags = RTLD_NOW | RTLD_NODELETE | (m->global ? RTLD_GLOBAL : RTLD_LOCAL)};
     const char *file = m->file && *m->file ? m->file : getenv(m->variable);
     if (file && *file) {
@@ -89,9 +107,10 @@ ravel_status ravel_module_load(const ravel_module *m, void **handle, ravel_error
     return RAVEL_OK;
 }
 
-ravel_module_fn ravel_module_find(void *handle, const char *name) {
-    ravel_module_fn function;
+ravel__module_fn ravel__module_find(void *handle, const char *name) {
+    ravel__module_fn function;
     void *symbol = dlsym(handle, name);
     memcpy(&function, &symbol, sizeof function); /* ISO C has no cast from an object to a function pointer */
     return function;
 }
+#endif

@@ -1,5 +1,5 @@
 #include "base/assert.h"
-#include "base/copy.h"
+#include "base/system/copy.h"
 
 #include <stdint.h>
 #include <string.h>
