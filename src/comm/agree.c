@@ -7,6 +7,7 @@
 #include "comm/agree.h"
 
 #include "base/assert.h"
+#include "comm/backend.h"
 #include "base/memory.h"
 #include "comm/machine.h"
 
@@ -30,7 +31,9 @@ static ravel_status adopt_error(ravel_comm *comm, int32_t rank, ravel_status min
     if (status) return ravel_error_set(err, status, "%s", lost->message);
     theirs.message[sizeof theirs.message - 1] = '\0';
     ravel_error_clear(err);
-    return ravel_error_set(err, (ravel_status)theirs.status, "rank %d: %s", ravel_comm_world_rank(comm, rank),
+    if (strncmp(theirs.message, "rank ", 5) == 0) /* agreed on before, in a smaller group or a call below */
+        return ravel_error_set(err, (ravel_status)theirs.status, "%s", theirs.message);
+    return ravel_error_set(err, (ravel_status)theirs.status, "rank %d: %s", ravel__comm_world_rank(comm, rank),
                            theirs.message);
 }
 
@@ -55,7 +58,7 @@ static void name_ranks(const ravel_comm *comm, const uint64_t *pairs, uint64_t c
     size_t used = (size_t)snprintf(text, bytes, odd == 1 ? "rank" : "ranks");
     for (int32_t i = 0, shown = 0; i < size && shown < SHOWN; i++) {
         if (!pairs[2 * i] || pairs[2 * i + 1] == common) continue;
-        used += (size_t)snprintf(text + used, bytes - used, shown++ ? ", %d" : " %d", ravel_comm_world_rank(comm, i));
+        used += (size_t)snprintf(text + used, bytes - used, shown++ ? ", %d" : " %d", ravel__comm_world_rank(comm, i));
     }
     if (odd > SHOWN) used += (size_t)snprintf(text + used, bytes - used, " and %d more", odd - SHOWN);
     RAVEL_ASSERT(used < bytes);

@@ -36,7 +36,7 @@ typedef enum ravel__op_kind {
     RAVEL__OP_KINDS
 } ravel__op_kind;
 
-/* Everything is in bytes here; the lists are never NULL where a kind uses them, and are [size] long.
+/* Everything is in bytes here; the lists are never NULL if a kind uses them, and are [size] long.
  *
  *     kind            send            recv                      lists
  *     barrier
@@ -57,8 +57,8 @@ typedef struct ravel__op {
     int32_t root;   /* or peer; -1: none */
     int32_t tag;
     int32_t blocking; /* blocking call: the caller waits right after the start */
-    int32_t borrows;  /* recv: `recv` is a ravel__loan; only where the back end has give_back */
-    int64_t bytes;    /* of the data where there is no list, else of send */
+    int32_t borrows;  /* recv: `recv` is a ravel__loan; only if the back end has give_back */
+    int64_t bytes;    /* of the data if there is no list, else of send */
     int64_t total;    /* elements of the whole operation of which this is a step; all ranks agree */
     const char *send;
     char *recv;
@@ -167,11 +167,11 @@ void ravel__op_describe(const ravel__op *op, char *text, size_t bytes);
 /* Ranks without shared memory compare cards before a collective; a difference is reported with their texts. */
 typedef struct ravel__card {
     uint64_t signature; /* of everything that all ranks must agree on */
-    uint64_t pairs;     /* all-to-all: over all ranks these add up to 0 where every receiver expects what is sent */
+    uint64_t pairs;     /* all-to-all: over all ranks these add up to 0 if every receiver expects what is sent */
     char text[176];     /* the operation in words, or what is wrong with it */
 } ravel__card;
 void ravel__card_fill(const ravel_comm *comm, const ravel__op *op, ravel__card *card);
-/* 1 where all cards agree; else a sentence into why. cards [size]. */
+/* 1 if all cards agree; else a sentence into why. cards [size]. */
 int ravel__cards_agree(const ravel_comm *comm, const ravel__card *cards, ravel_error *why);
 /* An all-to-all where the pairs disagree: arriving [size]: bytes that each rank sends to this one. Writes the
  * difference into the card's text, or "" if there is none. */
@@ -208,11 +208,11 @@ ravel_status ravel__comm_run(ravel_comm *comm, const ravel__call *call, ravel_er
 ravel_status ravel__comm_launch(ravel_comm *comm, const ravel__call *call, ravel_request **request, ravel_error *err);
 /* The reductions of back ends that have none. */
 ravel_status ravel__reduce_composite(ravel_comm *comm, const ravel__call *call, ravel_error *err);
-/* Elements of `each` bytes that each rank reduces in one round of a long one, of which no rank has more than `longest`. */
+/* Elements of `each` bytes per rank and round of a long reduction; `longest` is the largest share of a rank. */
 int64_t ravel__reduce_piece(int32_t ranks, int64_t chunk_bytes, int64_t each, int64_t longest);
 /* Fills request->op and the lists from the call, with all checks of arguments. */
 ravel_status ravel__op_prepare(ravel_comm *comm, const ravel__call *call, ravel_request *request, ravel_error *err);
-/* Takes an idle request, or makes one; E_STATE where too many are open. */
+/* Takes an idle request, or makes one; E_STATE if too many are open. */
 ravel_status ravel__request_take(ravel_comm *comm, ravel_request **request, ravel_error *err);
 void ravel__request_give(ravel_comm *comm, ravel_request *request);
 /* Records the failure of an operation: the handle is dead if the group is. Prefixes the sentence with the operation. */
@@ -222,5 +222,8 @@ ravel_status ravel__comm_fail(ravel_comm *comm, const char *what, ravel_status s
 ravel_status ravel__comm_usable(ravel_comm *comm, ravel_error *err);
 /* At least `bytes` of memory that the handle keeps; NULL when there is none. */
 void *ravel__comm_spare(ravel_comm *comm, size_t bytes);
+
+/* The number that `rank` of this communicator has in the one that all splitting began with. */
+int32_t ravel__comm_world_rank(const ravel_comm *comm, int32_t rank);
 
 #endif

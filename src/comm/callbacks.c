@@ -8,7 +8,7 @@
 #include "comm/backend.h"
 
 #include "base/assert.h"
-#include "base/clock.h"
+#include "base/system/clock.h"
 
 #include <stdatomic.h>
 #include <string.h>
@@ -467,8 +467,7 @@ static ravel_status subset_by_messages(ravel_comm *comm, ravel_comm *child, cons
     callbacks_rank *c = rank_of(comm);
     RAVEL_ASSERT(serial >= atomic_load(&c->tags->next)); /* the largest of all members' */
     if (serial >= MOST_CHILDREN)
-        return ravel_error_set(err, RAVEL_E_OVERFLOW, "this communicator was split %d times, which is the most",
-                               MOST_CHILDREN);
+        return ravel_error_set(err, RAVEL_E_OVERFLOW, "limit of %d splits of one communicator reached", MOST_CHILDREN);
     ravel_status status = make_state(child, &c->hooks, c->tags, err);
     if (status) return status;
     callbacks_rank *made = rank_of(child);

@@ -7,8 +7,9 @@
 #include "comm/backend.h"
 
 #include "base/assert.h"
-#include "base/clock.h"
+#include "base/system/clock.h"
 #include "base/number.h"
+#include "base/options.h"
 #include "comm/launch.h"
 
 #include <math.h>
@@ -25,13 +26,13 @@ static const ravel_option option_table[] = {
     {"comm-timeout", RAVEL_OPTION_F64, OFFSET(timeout), "0", 0, 1e9, NULL,
      "seconds that a communication call may wait for its peers; 0: RAVEL_COMM_TIMEOUT, else 600"},
     {"comm-chunk", RAVEL_OPTION_I64, OFFSET(chunk_bytes), "1G", 1, 2147483647, NULL,
-     "the most bytes handed to the transport in one message"},
+     "size limit of one message to the transport"},
     {"comm-check", RAVEL_OPTION_BOOL, OFFSET(check), "true", 0, 0, NULL,
      "compare the ranks' operations and sizes before any data moves"},
     {"mpi-module", RAVEL_OPTION_STRING, OFFSET(module), NULL, 0, 0, NULL,
      "file of the MPI module; by default RAVEL_MPI_MODULE, else the one that fits the launcher"},
     {"comm", RAVEL_OPTION_STRING, OFFSET(comm), "auto", 0, 0, NULL,
-     "how ranks in several processes reach one another: auto, self, mpi or tcp"},
+     "transport between processes: auto, self, mpi or tcp"},
     {"rendezvous", RAVEL_OPTION_STRING, OFFSET(rendezvous), NULL, 0, 0, NULL,
      "tcp: where the ranks meet: host:port, unix:/path or file:/path; by default as srun or torchrun say"},
     {"comm-rank", RAVEL_OPTION_I32, OFFSET(rank), "-1", -1, 1 << 20, NULL,
@@ -41,7 +42,7 @@ static const ravel_option option_table[] = {
      "tcp: the only address to listen at, like 10.0.0.5:0; by default a Unix socket, and the one that leads to the "
      "rendezvous"},
     {"comm-allow", RAVEL_OPTION_STRING, OFFSET(allow), NULL, 0, 0, NULL,
-     "tcp: networks that may connect, like 10.0.0.0/8,fd00::/8; by default any that knows the token"},
+     "tcp: networks that may connect, like 10.0.0.0/8,fd00::/8; by default any peer with the token"},
     {"comm-token-file", RAVEL_OPTION_STRING, OFFSET(token_file), NULL, 0, 0, NULL,
      "tcp: file with the shared token; by default RAVEL_TOKEN or RAVEL_TOKEN_FILE"},
     {"comm-tls", RAVEL_OPTION_BOOL, OFFSET(tls), "false", 0, 0, NULL,
@@ -79,15 +80,8 @@ static ravel_status timeout_from_environment(double *timeout, ravel_error *err) 
 
 ravel_status ravel__comm_options_take(const ravel_comm_options *from, ravel_comm_options *options, ravel_error *err) {
     ravel_comm_options_default(options);
-    if (from) {
-        if (from->size < sizeof(size_t) + sizeof(double) || from->size > 4096)
-            return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                                   "ravel_comm_options.size is %zu; fill the struct with ravel_comm_options_default",
-                                   from->size);
-        memcpy(options, from, from->size < sizeof *options ? from->size : sizeof *options);
-        options->size = sizeof *options;
-    }
-    ravel_status status = ravel_options_check(option_table, options, err);
+    ravel_status status =
+        from ? ravel__take_options(option_table, "comm", from, options, sizeof *options, err) : RAVEL_OK;
     if (status || options->timeout > 0) return status;
     return timeout_from_environment(&options->timeout, err);
 }
@@ -194,7 +188,7 @@ ravel_status ravel__request_take(ravel_comm *comm, ravel_request **request, rave
     RAVEL_ASSERT((comm->open == NULL) == (comm->open_count == 0));
     if (comm->open_count >= RAVEL_REQUESTS_MAX)
         return ravel_error_set(err, RAVEL_E_STATE,
-                               "%d operations are open on this communicator, which is the most; wait for one of them",
+                               "limit of %d open operations on one communicator reached; wait for one of them",
                                comm->open_count);
     ravel_request *r = comm->idle;
     if (r)
@@ -290,7 +284,7 @@ double ravel_comm_timeout(const ravel_comm *comm) {
     return (double)comm->timeout_ns / 1e9;
 }
 
-int32_t ravel_comm_world_rank(const ravel_comm *comm, int32_t rank) {
+int32_t ravel__comm_world_rank(const ravel_comm *comm, int32_t rank) {
     if (rank < 0 || rank >= comm->size) return -1;
     return comm->world_ranks ? comm->world_ranks[rank] : rank;
 }
@@ -309,7 +303,7 @@ void ravel_comm_set_timeout(ravel_comm *comm, double seconds) {
 void ravel__rank_describe(const ravel_comm *comm, int32_t rank, char *text, size_t bytes) {
     if (comm->world_ranks)
         (void)snprintf(text, bytes, "rank %d of \"%s\" (world rank %d)", rank, comm->name,
-                       ravel_comm_world_rank(comm, rank));
+                       ravel__comm_world_rank(comm, rank));
     else
         (void)snprintf(text, bytes, "rank %d", rank);
 }
@@ -360,7 +354,7 @@ static ravel_status make_child(ravel_comm *comm, int32_t *members, int32_t count
     ravel_comm_set_name(c, "sub");
     c->world_ranks = ravel__alloc(c->allocator, (size_t)count * sizeof *c->world_ranks);
     ravel_status status = c->world_ranks ? RAVEL_OK : ravel__no_memory(err, 4 * (size_t)count, "a communicator");
-    for (int32_t i = 0; i < count && !status; i++) c->world_ranks[i] = ravel_comm_world_rank(comm, members[i]);
+    for (int32_t i = 0; i < count && !status; i++) c->world_ranks[i] = ravel__comm_world_rank(comm, members[i]);
     if (!status) status = comm->backend->subset(comm, c, members, serial, colour, err);
     if (status)
         ravel__comm_discard(c);
@@ -411,10 +405,6 @@ ravel_status ravel_comm_dup(ravel_comm *comm, ravel_comm **child, ravel_error *e
 
 const char *ravel_comm_auto_kind(const ravel_comm_options *options) {
     return ravel__launch_kind(options);
-}
-
-const char *ravel_comm_world_kind(void) {
-    return ravel__launch_kind(NULL);
 }
 
 ravel_status ravel_comm_open(const char *kind, const ravel_comm_options *options, ravel_comm **comm, ravel_error *err) {

@@ -53,7 +53,7 @@ const char *ravel__launch_kind(const ravel_comm_options *o) {
 
 /* ---- where ---------------------------------------------------------------------------------------------- */
 
-/* The first host of Slurm's "node[01-03,7],other"; 0 where it has none that fits. */
+/* The first host of Slurm's "node[01-03,7],other"; 0 if it has none that fits. */
 static int first_host(const char *list, char *host, size_t bytes) {
     size_t length = strcspn(list, ",["), digits = list[length] == '[' ? strcspn(list + length + 1, ",-]") : 0;
     if (length + digits == 0 || length + digits >= bytes) return 0;
@@ -74,7 +74,7 @@ static ravel_status join(ravel__launch *l, const char *host, int64_t port, ravel
     return RAVEL_OK;
 }
 
-/* RAVEL_PORT; 0 where it is not set. */
+/* RAVEL_PORT; 0 if it is not set. */
 static ravel_status port_of(int64_t *port, ravel_error *err) {
     const char *text = word_of("RAVEL_PORT");
     *port = text ? number_of("RAVEL_PORT", 65535) : 0;
@@ -130,7 +130,7 @@ ravel_status ravel__launch_find(const ravel_comm_options *o, ravel__launch *l, r
     if (status && err) ravel_error_clear(err);
     if (has_rendezvous && strlen(o->rendezvous) >= sizeof l->rendezvous)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               "the rendezvous \"%.60s...\" has %zu characters; %zu are the most", o->rendezvous,
+                               "the rendezvous \"%.60s...\" has %zu characters; the limit is %zu", o->rendezvous,
                                strlen(o->rendezvous), sizeof l->rendezvous - 1);
     if (has_rendezvous) (void)snprintf(l->rendezvous, sizeof l->rendezvous, "%s", o->rendezvous);
     if (o->ranks > 0 && o->ranks != l->ranks) l->ranks = o->ranks, l->rank = -1; /* another world than the launcher's */

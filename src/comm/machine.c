@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* State letter and start time of a process, from /proc; 0 where there is none. */
+/* State letter and start time of a process, from /proc; 0 if there is none. */
 static int64_t started_at(int64_t pid, char *state) {
     char path[64], line[1024];
     long long start = 0;

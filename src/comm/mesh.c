@@ -10,6 +10,7 @@
 
 #include "base/assert.h"
 #include "base/hash.h"
+#include "base/options.h"
 #include "comm/agree.h"
 #include "comm/backend.h" /* the communicator's allocator */
 
@@ -68,7 +69,8 @@ static int parse_axes(const char *text, int *list, const char *what, ravel_error
         if (axis < 0 || seen >> axis & 1) {
             ravel_error_set(err, RAVEL_E_ARGUMENT,
                             "%s \"%.40s\": \"%.*s\" %s; write tp, cp, dp and pp joined by '-', like tp-cp-dp-pp", what,
-                            text, (int)(length < 20 ? length : 20), word, axis < 0 ? "is no axis" : "is there twice");
+                            text, (int)(length < 20 ? length : 20), word,
+                            axis < 0 ? "is not an axis" : "is given twice");
             return -1;
         }
         seen |= 1 << axis;
@@ -103,7 +105,8 @@ static ravel_status take_sizes(const ravel_mesh_options *o, int32_t ranks, ravel
     int64_t others = (int64_t)o->tp * o->cp, dp = o->dp;
     if (others <= INT32_MAX) others *= o->pp;
     if (dp == 0 && ranks == 0)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "dp is 0, and there is no number of ranks to work it out from");
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "dp is 0, and there is not a number of ranks to work it out from");
     if (dp == 0 && (others > ranks || ranks % others != 0))
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "tp %d x cp %d x pp %d is %lld, which does not divide %d ranks; change a size or start "
@@ -165,8 +168,8 @@ ravel_status ravel_mesh_plan(const ravel_mesh_options *options, int32_t ranks, r
                                "ravel_mesh_options.size is %zu; fill the struct with ravel_mesh_options_default",
                                options->size);
     if (options) memcpy(&o, options, options->size < sizeof o ? options->size : sizeof o);
-    ravel_status status = ravel_options_check(option_table, &o, err);
-    if (!status && ranks < 0) status = ravel_error_set(err, RAVEL_E_ARGUMENT, "%d is no number of ranks", ranks);
+    ravel_status status = ravel__check_options(option_table, &o, err);
+    if (!status && ranks < 0) status = ravel_error_set(err, RAVEL_E_ARGUMENT, "%d is not a number of ranks", ranks);
     if (!status) status = take_sizes(&o, ranks, &made, err);
     if (!status) status = take_order(o.order ? o.order : "tp-cp-dp-pp", &made, err);
     if (status) return status;
@@ -206,11 +209,6 @@ int32_t ravel_mesh_group_size(const ravel_mesh_layout *layout, int32_t axes) {
     for (int a = 0; a < AXES; a++)
         if (axes >> a & 1) size *= layout->sizes[a];
     return size;
-}
-
-int32_t ravel_mesh_group_count(const ravel_mesh_layout *layout, int32_t axes) {
-    int32_t size = ravel_mesh_group_size(layout, axes);
-    return size ? layout->ranks / size : 0;
 }
 
 /* The rank's coordinates in some of the axes as one number, fastest axis of the mesh first. */
@@ -264,7 +262,7 @@ ravel_status ravel_mesh_add(ravel_mesh *mesh, int32_t axes, ravel_error *err) {
     char name[16];
     if (axes < 1 || axes > ALL_AXES)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               "%d is no set of axes; or together some of RAVEL_AXIS_TP, CP, DP, PP", axes);
+                               "%d is not a set of axes; or together some of RAVEL_AXIS_TP, CP, DP, PP", axes);
     if (axes == ALL_AXES || mesh->comms[axes]) return RAVEL_OK;
     ravel_status status = ravel_comm_split(mesh->world, ravel_mesh_group_of(&mesh->layout, axes, rank),
                                            ravel_mesh_index_in(&mesh->layout, axes, rank), &made, err);

@@ -2,9 +2,9 @@
  *
  * A launcher leaves its mark in the environment of every rank; each row below is such a mark. The first row that is
  * there says which module to try first. Where modules are looked for: ravel/module.h. */
-#include "comm/remote.h"
+#include "comm/remote/remote.h"
 
-#include <ravel/module.h>
+#include "base/system/module.h"
 
 #include <stdlib.h>
 
@@ -37,20 +37,20 @@ static int32_t promised_ranks(const struct launcher *launcher) {
 static ravel_status load(const ravel_comm_options *o, const struct launcher *launcher, void **handle,
                          ravel_error *err) {
     int first = launcher ? launcher->first : OPENMPI;
-    const ravel_module module = {.what = "MPI",
-                                 .file = o->module,
-                                 .variable = "RAVEL_MPI_MODULE",
-                                 .advice = "build with libopenmpi-dev or libmpich-dev installed",
-                                 .names = {module_names[first], module_names[1 - first]},
-                                 .global = 1};
-    return ravel_module_load(&module, handle, err);
+    const ravel__module module = {.what = "MPI",
+                                  .file = o->module,
+                                  .variable = "RAVEL_MPI_MODULE",
+                                  .advice = "build with libopenmpi-dev or libmpich-dev installed",
+                                  .names = {module_names[first], module_names[1 - first]},
+                                  .global = 1};
+    return ravel__module_load(&module, handle, err);
 }
 
 /* ---- opening -------------------------------------------------------------------------------------------- */
 
 /* The module's table, if it is of this build. */
 static ravel_status find_wire(void *handle, const ravel__wire **wire, ravel_error *err) {
-    ravel__wire_fn get = (ravel__wire_fn)ravel_module_find(handle, "ravel_wire");
+    ravel__wire_fn get = (ravel__wire_fn)ravel__module_find(handle, "ravel_wire");
     if (!get)
         return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
                                "the MPI module exports no ravel_wire; is it Ravel's, and of this version?");

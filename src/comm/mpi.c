@@ -39,7 +39,7 @@ typedef struct moving { /* a transfer */
 struct ravel__net {
     ravel__net *next; /* in the list of closed ones */
     MPI_Comm comm;
-    ravel__sink sink;
+    ravel__wire_events events;
     int rank, size;
     int64_t chunk;
     MPI_Request ring[RING];
@@ -51,7 +51,7 @@ struct ravel__net {
 };
 
 static struct {
-    int ours, broken; /* MPI was initialised here; a rank is lost */
+    int ours, broken; /* MPI was initialised here; a rank is lost, or a transfer cannot end */
     int64_t patience_ns;
     ravel__net *closed; /* still receive, until MPI ends: MPI_Finalize needs every message received */
 } process;
@@ -154,7 +154,7 @@ static int wire_open(ravel__wire_open *how, ravel__net **out, int32_t *rank, int
         free(frames);
         return RAVEL__WIRE_MEMORY;
     }
-    net->sink = how->sink, net->chunk = how->chunk_bytes, net->frames = frames;
+    net->events = how->events, net->chunk = how->chunk_bytes, net->frames = frames;
     net->sent_end = &net->sent;
     process.patience_ns = how->deadline_ns - now_ns();
     (void)MPI_Comm_rank(MPI_COMM_WORLD, &net->rank);
@@ -177,7 +177,7 @@ static int wire_frame(ravel__net *net, int32_t peer, const void *head, int32_t h
     memcpy(o->data, head, (size_t)head_bytes);
     if (body_bytes > 0) memcpy(o->data + head_bytes, body, (size_t)body_bytes);
     o->next = NULL;
-    o->request = MPI_REQUEST_NULL; /* also where MPI does not take it */
+    o->request = MPI_REQUEST_NULL; /* also if MPI does not take it */
     o->number = ++net->given;
     *net->sent_end = o;
     net->sent_end = &o->next;
@@ -226,7 +226,7 @@ static int take_frames(ravel__net *net, char *why) {
         (void)MPI_Get_count(&status, MPI_BYTE, &bytes);
         RAVEL_ASSERT(bytes >= 0 && bytes <= FRAME_MOST);
         net->head = (i + 1) % RING;
-        net->sink.frame(net->sink.user, status.MPI_SOURCE, net->frames + (size_t)i * FRAME_MOST, bytes);
+        net->events.frame(net->events.user, status.MPI_SOURCE, net->frames + (size_t)i * FRAME_MOST, bytes);
         code = post_ring(net, i);
         if (code) return say(code, why);
     }
@@ -283,7 +283,10 @@ static int wire_cancel(ravel__net *net, ravel__transfer *t) {
         if (m->requests[i] != MPI_REQUEST_NULL) (void)MPI_Cancel(&m->requests[i]);
     for (int tries = 0; tries < 1000 && !flag; tries++)
         if (test_all(m->requests, m->count, &flag)) break;
-    if (!flag) return 0;
+    if (!flag) { /* its peer is gone: so no meeting at the end, even if the net is never closed */
+        process.broken = 1;
+        return 0;
+    }
     forget(net, m);
     *t = (ravel__transfer){0};
     return 1;
@@ -338,7 +341,7 @@ static void wire_close(ravel__net *net, int32_t broken) {
         if (sweep(net, why)) break;
         if (net->sent && round > 100) nap(20000);
     }
-    net->sink.frame = drop_frame;
+    net->events.frame = drop_frame;
     if (process.ours)
         net->next = process.closed, process.closed = net;
     else

@@ -13,21 +13,22 @@
  *                  as one group, once their headers have come and all of them are right (CHECKED)  ->  LAUNCHED
  *     LAUNCHED     NCCL has taken it  ->  event recorded in the stream, RUNNING  ->  event done, DONE
  *
- * With `queued`, collectives agree on nothing, messages have no headers, and LAUNCHED goes to DONE when NCCL has taken it.
+ * With `queued`, collectives agree on nothing, messages have no headers, and LAUNCHED goes to DONE when NCCL has taken
+ * it.
  *
- * NCCL has no tags: between two ranks messages are matched in the order in which they were sent. The headers carry tag and
- * number, so receives may be started in another order than the sends as long as they are launched together.
+ * NCCL has no tags: between two ranks messages are matched in the order in which they were sent. The headers carry tag
+ * and number, so receives may be started in another order than the sends as long as they are launched together.
  *
- * Nothing here waits for the device without looking at the deadline and at the host communicator. A deadline, a lost peer
- * or an error of NCCL's aborts the NCCL communicator: what was in flight is undefined, the stream stays usable. */
+ * Nothing here waits for the device without looking at the deadline and at the host communicator. A deadline, a lost
+ * peer or an error of NCCL's aborts the NCCL communicator: what was in flight is undefined, the stream stays usable. */
 #include "comm/nccl_comm.h"
 #include "comm/backend.h"
 
 #include "base/assert.h"
-#include "base/clock.h"
+#include "base/system/clock.h"
 #include "device/handle.h"
 
-#include <ravel/module.h>
+#include "base/system/module.h"
 
 #include <string.h>
 #include <time.h>
@@ -522,7 +523,7 @@ static ravel_status nccl_subset(ravel_comm *comm, ravel_comm *child, const int32
     if (!host->world_ranks)
         status = ravel__no_memory(err, (size_t)host->size * sizeof *host->world_ranks, "a communicator");
     for (int32_t i = 0; !status && i < host->size; i++)
-        host->world_ranks[i] = ravel_comm_world_rank(g->host, members[i]);
+        host->world_ranks[i] = ravel__comm_world_rank(g->host, members[i]);
     if (!status) status = g->host->backend->subset(g->host, host, members, serial, colour, err);
     g->host->splits++;
     if (status) {
@@ -586,13 +587,13 @@ ravel_status ravel__comm_nccl_with(const ravel__nccl *nccl, ravel_comm *host, ra
 }
 
 static ravel_status load(const ravel__nccl **nccl, ravel_error *err) {
-    static const ravel_module module = {.what = "NCCL",
-                                        .variable = "RAVEL_NCCL_MODULE",
-                                        .advice = "build with nvcc and NCCL installed",
-                                        .names = {"libravel_nccl.so", NULL}};
+    static const ravel__module module = {.what = "NCCL",
+                                         .variable = "RAVEL_NCCL_MODULE",
+                                         .advice = "build with nvcc and NCCL installed",
+                                         .names = {"libravel_nccl.so", NULL}};
     void *handle = NULL;
-    ravel_status status = ravel_module_load(&module, &handle, err);
-    ravel__nccl_fn get = status ? NULL : (ravel__nccl_fn)ravel_module_find(handle, "ravel_nccl");
+    ravel_status status = ravel__module_load(&module, &handle, err);
+    ravel__nccl_fn get = status ? NULL : (ravel__nccl_fn)ravel__module_find(handle, "ravel_nccl");
     if (status) return status;
     if (!get || get()->version != RAVEL__NCCL_VERSION || get()->bytes != (int32_t)sizeof **nccl)
         return ravel_error_set(err, RAVEL_E_UNSUPPORTED,

@@ -6,7 +6,8 @@
 #include "comm/backend.h"
 
 #include "base/assert.h"
-#include "base/clock.h"
+#include "base/system/clock.h"
+#include "base/options.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -39,7 +40,7 @@ void ravel__op_describe(const ravel__op *op, char *text, size_t bytes) {
         (void)snprintf(text, bytes, "%s", name);
         return;
     }
-    if (rule & REDUCE) (void)ravel_choice_word(RAVEL_REDUCE_CHOICES, op->reduce, reduce, sizeof reduce);
+    if (rule & REDUCE) (void)ravel__choice_word(RAVEL_REDUCE_CHOICES, op->reduce, reduce, sizeof reduce);
     if (rule & TAG)
         (void)snprintf(where, sizeof where, " %s rank %d with tag %d", op->label == RAVEL__SEND ? "to" : "from",
                        op->root, op->tag);

@@ -1,4 +1,4 @@
-/* TCP as a wire (comm/wire.h), over links (comm/link.h).
+/* TCP as a wire (comm/wire.h), over links (comm/link/link.h).
  *
  * The ranks meet once at rank 0 (tcp_meet.c), which sends every rank the addresses of all others. Other connections are
  * made when two ranks first exchange a message: collectives use trees and rings, so a rank has about 2 log2(n) of them,
@@ -13,10 +13,10 @@
 #include "comm/tcp.h"
 
 #include "base/assert.h"
-#include "base/clock.h"
+#include "base/system/clock.h"
 #include "base/memory.h"
-#include "comm/remote.h"
-#include "comm/token.h"
+#include "comm/remote/remote.h"
+#include "comm/link/token.h"
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -63,7 +63,7 @@ static void report_lost(tcp_peer *p, const char *why) {
     for (int i = 0; i < 2; i++)
         if (p->links[i]) ravel__link_close(p->links[i], NULL), p->links[i] = NULL;
     RAVEL_ASSERT(peer_ok(p));
-    if (p->net->state == TCP_RUNS) p->net->sink.lost(p->net->sink.user, p->rank, has_left(why) ? NULL : why);
+    if (p->net->state == TCP_RUNS) p->net->events.lost(p->net->events.user, p->rank, has_left(why) ? NULL : why);
 }
 
 static void on_down(void *user, ravel__link *link, const char *why) {
@@ -244,7 +244,7 @@ static void on_message(void *user, ravel__link *link, const ravel__message *head
     if (head->kind == TCP_TABLE || head->kind == TCP_HELLOS) {
         if (net->state == TCP_MEETS && link == net->root) ravel__tcp_meet_message(net, head->kind, body, head->bytes);
     } else if (p && head->kind == TCP_FRAME && net->ready) {
-        net->sink.frame(net->sink.user, p->rank, body, (int32_t)head->bytes);
+        net->events.frame(net->events.user, p->rank, body, (int32_t)head->bytes);
     } else if (p && head->kind == TCP_FRAME) {
         tcp_waiting *w = new_waiting(p->rank, body, (int32_t)head->bytes, NULL, 0);
         if (w) append(&net->early, w);
@@ -351,12 +351,12 @@ static void flush_early(ravel__net *net) {
     while (net->early) {
         tcp_waiting *w = net->early;
         net->early = w->next;
-        net->sink.frame(net->sink.user, w->peer, w->data, w->bytes);
+        net->events.frame(net->events.user, w->peer, w->data, w->bytes);
         ravel__release(NULL, w, sizeof *w + (size_t)w->bytes);
     }
 }
 
-/* A peer that left has closed both links, so that the other one ends by itself, behind what it carries. */
+/* A peer that left has closed both links; the other link closes after its queued data. */
 static void end_dying(ravel__net *net) {
     RAVEL_ASSERT(net->dying > 0);
     int64_t now = ravel__clock_ns();
@@ -379,9 +379,9 @@ static int poll_all(ravel__net *net, char *why) {
 
 static int wire_poll(ravel__net *net, char *why) {
     if (!net->ready) flush_early(net);
-    int glance = net->dying ? -1 : ravel__hub_glance(net->hub);
-    int woken = glance >= 0 && __atomic_exchange_n(&net->woken, 0, __ATOMIC_RELAXED);
-    return glance > 0 || (glance == 0 && !woken) ? 0 : poll_all(net, why);
+    int ready = net->dying ? -1 : ravel__hub_peek(net->hub);
+    int woken = ready >= 0 && __atomic_exchange_n(&net->woken, 0, __ATOMIC_RELAXED);
+    return ready > 0 || (ready == 0 && !woken) ? 0 : poll_all(net, why);
 }
 
 static int wire_aim(ravel__net *net, int32_t peer) {
@@ -423,7 +423,7 @@ static int has_waiting(const ravel__net *net) {
     return 0;
 }
 
-/* Sends all queued bytes before the sockets are closed. This waits only where a peer has not answered its first
+/* Sends all queued bytes before the sockets are closed. This waits only if a peer has not answered its first
  * connection yet, or does not read. */
 static void wire_close(ravel__net *net, int32_t broken) {
     double patience = broken ? 0.2 : CLOSE_SECONDS;
@@ -446,7 +446,7 @@ static ravel__net *new_net(const ravel__wire_open *how, const ravel__launch *lau
     size_t n = (size_t)launch->ranks;
     ravel__net *net = ravel__calloc(NULL, 1, sizeof *net);
     if (!net) return NULL;
-    net->sink = how->sink;
+    net->events = how->events;
     net->rank = launch->rank;
     net->ranks = launch->ranks;
     net->machine = ravel__machine_number();

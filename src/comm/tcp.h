@@ -3,7 +3,7 @@
 #define RAVEL_COMM_TCP_H
 
 #include "comm/launch.h"
-#include "comm/link.h"
+#include "comm/link/link.h"
 #include "comm/wire.h"
 
 enum { TCP_ADDRESS_MOST = 256, TCP_FRAME_MOST = 8192 + 64, TCP_PIECE = 4 << 20 };
@@ -56,7 +56,7 @@ typedef struct tcp_table {
 
 struct ravel__net {
     ravel__hub *hub;
-    ravel__sink sink;
+    ravel__wire_events events;
     tcp_state state;
     int32_t rank, ranks, met, dying;
     uint64_t world, machine;
@@ -69,7 +69,7 @@ struct ravel__net {
     tcp_hello *loose_hellos; /* [ranks] */
     int32_t loose_count, refused;
     ravel__link *root;             /* the others, while meeting */
-    int32_t ready;                 /* the sink may be called */
+    int32_t ready;                 /* events may be reported */
     int32_t woken;                 /* a thread that slept saw that there is something to do; atomic */
     tcp_waiting *early;            /* frames that came before */
     char table[TCP_FRAME_MOST];    /* from rank 0, while meeting */
@@ -85,9 +85,9 @@ int ravel__tcp_meet_up(ravel__net *net, ravel__link *link, const void *hello, in
 void ravel__tcp_meet_message(ravel__net *net, uint32_t kind, const void *body, int64_t bytes);
 void ravel__tcp_meet_down(ravel__net *net, ravel__link *link, const char *why);
 
-/* The hello from a wire: 0 where it is none. Pure; fuzzed. */
+/* The hello from a wire: 0 if it is none. Pure; fuzzed. */
 int ravel__tcp_read_hello(const void *bytes, int64_t count, tcp_hello *hello);
-/* The table from a wire: 0 where it is not one of a world with this number of ranks. Pure; fuzzed. */
+/* The table from a wire: 0 if it is not one of a world with this number of ranks. Pure; fuzzed. */
 int ravel__tcp_read_table(const void *bytes, int64_t count, int32_t ranks, tcp_table *table);
 
 /* The handler of a net's hub. */

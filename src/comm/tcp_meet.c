@@ -4,13 +4,13 @@
  *                       gives the world a number; sends all hellos to every rank
  *     the others        listen at their own address; connect to the rendezvous, with retries until the deadline
  *
- * A rendezvous is host:port, unix:/path, or file:/path: a file in which rank 0 writes the address that the system gave it.
- * A stale file is harmless: a rank that finds no listener at its address reads the file again. */
+ * A rendezvous is host:port, unix:/path, or file:/path: a file in which rank 0 writes the address that the system gave
+ * it. A stale file is harmless: a rank that finds no listener at its address reads the file again. */
 #include "comm/tcp.h"
 
 #include "base/assert.h"
-#include "base/clock.h"
-#include "comm/address.h"
+#include "base/system/clock.h"
+#include "comm/link/address.h"
 #include "comm/machine.h"
 
 #include <errno.h>
@@ -287,7 +287,7 @@ static int write_file(ravel__net *net, const char *path) {
 
 /* ---- the meeting ---------------------------------------------------------------------------------------- */
 
-/* (Re)connects to rank 0, where that is needed. */
+/* (Re)connects to rank 0, if that is needed. */
 static void look_for_root(ravel__net *net, const char *rendezvous, int64_t deadline_ns, int64_t *again_ns) {
     RAVEL_ASSERT(net->rank != 0);
     char address[2 * TCP_ADDRESS_MOST];

@@ -2,7 +2,10 @@
  *
  * OpenSSL reads and writes the socket through a BIO of ours, since its own would raise SIGPIPE in the caller's
  * process. That rules out kernel TLS, which OpenSSL only uses through its own; it would save one of the two copies of
- * a sent byte, not the cipher. */
+ * a sent byte, not the cipher.
+ *
+ * Records are collected in `held` and sent together. What was encrypted and not sent yet is not reported as written: the caller
+ * gives the same bytes again, which are then those of `held`. */
 #include "comm/tls.h"
 
 #include <ravel/base.h>
@@ -15,7 +18,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-enum { RECORD = 16384, READ_AHEAD = 128 << 10 };
+enum { RECORD = 16384, AROUND = 64 /* a record, at most */, TOGETHER = 16 /* records */, READ_AHEAD = 128 << 10 };
 static const char identity[] = "ravel";
 
 typedef struct context {
@@ -29,6 +32,9 @@ typedef struct session {
     int fd, accepts;
     uint8_t key[RAVEL__TLS_KEY];
     uint8_t record[RECORD];
+    uint8_t *held;               /* [room] records: of the bytes at .. end, which are to be sent */
+    size_t room, at, end, plain; /* plain: bytes of the caller in them */
+    int collects;
 } session;
 
 /* ---- the socket -------------------------------------------------------------------------------------------- */
@@ -37,9 +43,22 @@ static int failed_for_now(void) {
     return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
 }
 
+/* Records that are collected, and those that OpenSSL makes by itself while others wait, which must not overtake them. */
+static int hold(session *s, const char *from, size_t bytes) {
+    if (bytes > s->room - s->end) return 0;
+    memcpy(s->held + s->end, from, bytes);
+    s->end += bytes;
+    return 1;
+}
+
 static int socket_write(BIO *bio, const char *from, int bytes) {
-    const session *s = BIO_get_data(bio);
+    session *s = BIO_get_data(bio);
     BIO_clear_retry_flags(bio);
+    if (s->collects || s->at < s->end) {
+        if (hold(s, from, (size_t)bytes)) return bytes;
+        BIO_set_retry_write(bio);
+        return -1;
+    }
     ssize_t sent = send(s->fd, from, (size_t)bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && failed_for_now()) BIO_set_retry_write(bio);
     return (int)sent;
@@ -149,12 +168,13 @@ static void end(void *at) {
     if (!s) return;
     SSL_free(s->ssl);
     explicit_bzero(s->key, sizeof s->key);
+    free(s->held);
     free(s);
 }
 
 static void *begin(void *at, int fd, int accepts, const uint8_t key[RAVEL__TLS_KEY]) {
     const context *c = at;
-    session *s = malloc(sizeof *s);
+    session *s = calloc(1, sizeof *s);
     if (!s) return NULL;
     s->fd = fd, s->accepts = accepts;
     memcpy(s->key, key, sizeof s->key);
@@ -210,24 +230,66 @@ static ssize_t read_some(void *at, void *to, size_t bytes) {
     return result == 1 ? (ssize_t)got : failed(s, result);
 }
 
-/* Small pieces are put together, so that they make one record. */
+/* The next record's bytes, out of pieces of which *done are taken: where they lie, or put together. */
+static const void *next_record(session *s, const struct iovec **list, int *count, size_t *done, size_t *bytes) {
+    const uint8_t *from = (const uint8_t *)(*list)->iov_base + *done;
+    int direct = (*list)->iov_len - *done >= RECORD;
+    for (*bytes = 0; *count > 0 && *bytes < RECORD;) {
+        size_t left = (*list)->iov_len - *done, part = left < RECORD - *bytes ? left : RECORD - *bytes;
+        if (!direct) memcpy(s->record + *bytes, (const uint8_t *)(*list)->iov_base + *done, part);
+        *bytes += part;
+        *done += part;
+        if (*done < (*list)->iov_len) continue;
+        (*list)++, (*count)--;
+        *done = 0;
+    }
+    return direct ? from : s->record;
+}
+
+/* Encrypts the first bytes of the list into `held`; 1, or what OpenSSL says. */
+static int collect(session *s, const struct iovec *list, int count) {
+    size_t done = 0, bytes, sent;
+    int result = 1;
+    s->at = s->end = s->plain = 0;
+    s->collects = 1;
+    ERR_clear_error();
+    for (int n = 0; n < TOGETHER && count > 0 && result == 1; n++) {
+        const void *from = next_record(s, &list, &count, &done, &bytes);
+        result = SSL_write_ex(s->ssl, from, bytes, &sent);
+        if (result == 1) s->plain += sent;
+        if (result == 1 && sent < bytes) break;
+    }
+    s->collects = 0;
+    return result;
+}
+
+/* Room for the records of this list, of at most TOGETHER. */
+static int make_room(session *s, const struct iovec *list, int count) {
+    size_t bytes = 0, most = (size_t)TOGETHER * RECORD;
+    for (int i = 0; i < count && bytes < most; i++) bytes += list[i].iov_len;
+    size_t need = (bytes < most ? bytes : most) + (TOGETHER + 2) * AROUND;
+    if (need <= s->room) return 1;
+    uint8_t *grown = realloc(s->held, need);
+    if (!grown) return 0;
+    s->held = grown;
+    s->room = need;
+    return 1;
+}
+
 static ssize_t write_some(void *at, const struct iovec *list, int count) {
     session *s = at;
-    size_t bytes = 0, sent = 0;
-    const void *from = list[0].iov_base;
-    for (int i = 0; i < count && list[0].iov_len < RECORD && bytes < RECORD; i++) {
-        size_t part = list[i].iov_len < RECORD - bytes ? list[i].iov_len : RECORD - bytes;
-        memcpy(s->record + bytes, list[i].iov_base, part);
-        bytes += part;
-        from = s->record;
+    if (s->at == s->end) {
+        if (!make_room(s, list, count)) return errno = ENOMEM, -1;
+        errno = 0;
+        int result = collect(s, list, count);
+        if (result != 1) return failed(s, result) == 0 ? (errno = EPIPE, -1) : -1;
     }
-    if (from != s->record) bytes = RECORD;
-    ERR_clear_error();
-    errno = 0;
-    int result = SSL_write_ex(s->ssl, from, bytes, &sent);
-    if (result == 1) return (ssize_t)sent;
-    ssize_t said = failed(s, result);
-    return said == 0 ? (errno = EPIPE, -1) : said;
+    while (s->at < s->end) {
+        ssize_t sent = send(s->fd, s->held + s->at, s->end - s->at, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent < 0) return -1;
+        s->at += (size_t)sent;
+    }
+    return (ssize_t)s->plain;
 }
 
 static int pending(const void *at) {

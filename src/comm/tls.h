@@ -1,8 +1,8 @@
 /* Encryption of links: what a link needs of a TLS library, as a table that a module fills (tls.c: libravel_tls.so,
  * OpenSSL 3).
  *
- * TLS 1.3 runs between the TCP connection and the link's own protocol (comm/link_frame.h), which is the same inside
- * it. By default both ends prove the token to TLS, too (a pre-shared key made from it, with an ephemeral key
+ * TLS 1.3 runs between the TCP connection and the link's own protocol (comm/link/link_frame.h), which is the same
+ * inside it. By default both ends prove the token to TLS, too (a pre-shared key made from it, with an ephemeral key
  * exchange, so that recorded traffic cannot be read by who learns the token later). With certificates, each end shows
  * one that the other checks against its authorities. */
 #ifndef RAVEL_COMM_TLS_H
@@ -36,8 +36,8 @@ typedef struct ravel__tls {
     /* 1: done; 0: call again when the socket can be read, or (*writes = 1) written; -1: failed, why says how; an
      * empty why: the peer closed the connection. Never waits. */
     int (*handshake)(void *session, int *writes, char *why);
-    /* As recv and send with MSG_DONTWAIT | MSG_NOSIGNAL: -1 with EAGAIN, or EBADMSG for bytes that were changed on the way. What was given to
-     * a write that said EAGAIN must be the beginning of what is given to the next one. */
+    /* As recv and send with MSG_DONTWAIT | MSG_NOSIGNAL: -1 with EAGAIN, or EBADMSG for bytes that were changed on the
+     * way. What was given to a write that said EAGAIN must be the beginning of what is given to the next one. */
     ssize_t (*read)(void *session, void *to, size_t bytes);
     ssize_t (*write)(void *session, const struct iovec *list, int count);
     /* Whether bytes came from the socket and were not yet read: no event will announce them. */

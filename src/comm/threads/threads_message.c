@@ -7,10 +7,10 @@
  *
  * A receive that borrows gets the sender's array instead of a copy: it is done at once, the send when the receiver has
  * given the array back. */
-#include "comm/threads.h"
+#include "comm/threads/threads.h"
 
 #include "base/assert.h"
-#include "base/clock.h"
+#include "base/system/clock.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -122,7 +122,7 @@ ravel_status ravel__threads_post(ravel_comm *comm, ravel_request *r) {
     return RAVEL_OK;
 }
 
-/* Takes the request out of its list; 0 where a partner has it already. */
+/* Takes the request out of its list; 0 if a partner has it already. */
 static int take_back(threads_group *g, ravel_comm *comm, ravel_request *r) {
     threads_box *box = &g->boxes[receiver_of(comm, &r->op)];
     int found = 0;
@@ -155,7 +155,8 @@ static ravel_status give_up(ravel_comm *comm, threads_group *g, ravel_request *r
     return ravel_error_set(&r->why, RAVEL_E_TIMEOUT, "%s did not come within %.3g s", peer, ravel_comm_timeout(comm));
 }
 
-/* Sleeps until the bell rings; not at all where the request is done, or the group failed and this has not been reported yet. */
+/* Sleeps until the bell rings; not at all where the request is done, or the group failed and this has not been reported
+ * yet. */
 static void nap(threads_bell *bell, threads_group *g, ravel_request *r, int taken) {
     atomic_fetch_add(&bell->sleepers, 1);
     RAVEL_ASSERT(atomic_load(&bell->sleepers) > 0);

@@ -3,12 +3,12 @@
  * Only TCP connections are encrypted; a Unix socket does not leave the machine. Peers of which one speaks TLS and the
  * other does not tell each other so, in plain: the first byte of a TLS connection is RAVEL__TLS_FIRST, that of a
  * link's greeting "R". */
-#include "comm/link_state.h"
+#include "comm/link/link_state.h"
 
 #include "base/assert.h"
-#include "base/clock.h"
+#include "base/system/clock.h"
 
-#include <ravel/module.h>
+#include "base/system/module.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -20,12 +20,12 @@
 
 static ravel_status find_table(const ravel__tls **table, ravel_error *err) {
     void *handle = NULL;
-    const ravel_module module = {.what = "TLS",
-                                 .variable = "RAVEL_TLS_MODULE",
-                                 .advice = "build with libssl-dev (OpenSSL 3) installed",
-                                 .names = {"libravel_tls.so", NULL}};
-    ravel_status status = ravel_module_load(&module, &handle, err);
-    ravel__tls_fn get = status ? NULL : (ravel__tls_fn)ravel_module_find(handle, "ravel_tls");
+    const ravel__module module = {.what = "TLS",
+                                  .variable = "RAVEL_TLS_MODULE",
+                                  .advice = "build with libssl-dev (OpenSSL 3) installed",
+                                  .names = {"libravel_tls.so", NULL}};
+    ravel_status status = ravel__module_load(&module, &handle, err);
+    ravel__tls_fn get = status ? NULL : (ravel__tls_fn)ravel__module_find(handle, "ravel_tls");
     if (status) return status;
     *table = get ? get() : NULL;
     if (*table && (*table)->version == RAVEL__TLS_VERSION && (*table)->bytes == (int32_t)sizeof **table)

@@ -11,15 +11,15 @@
  *
  * The wire reports lost peers. MPI does not, so processes of this machine are also checked by process id (machine.h).
  * The deadline finds the rest. */
-#include "comm/remote.h"
+#include "comm/remote/remote.h"
 
 #include "base/assert.h"
-#include "base/clock.h"
+#include "base/system/clock.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { REASON_MOST = 400 };
+enum { REASON_MOST = 400, GRACE_NS = 1000000000 };
 
 /* ---- names ---------------------------------------------------------------------------------------------- */
 
@@ -207,7 +207,18 @@ void ravel__remote_peer_lost(remote_world *w, int32_t peer, const char *why) {
     w->lost[peer] = why ? 1 : 2;
     w->any_gone = 1;
     w->broken |= why != NULL;
-    if (why) (void)snprintf(w->lost_why, sizeof w->lost_why, "%.250s", why);
+    if (!why) return;
+    if (!w->lost_ns) w->lost_rank = peer, w->lost_ns = ravel__clock_ns();
+    (void)snprintf(w->lost_why, sizeof w->lost_why, "%.250s", why);
+}
+
+/* A process that is killed while it writes into MPI's shared memory may leave a receiver's queue cut: frames of ranks that
+ * live no longer arrive there, and no message that the receiver waits for is the lost rank's. So over MPI a collective of a
+ * lost member ends soon, whatever it waits for. -1: it may go on. */
+static int32_t cuts_queues(const remote_rank *me, const remote_job *j) {
+    const remote_world *w = me->world;
+    if (j->message || w->wire->tells_lost || !w->lost_ns || ravel__clock_ns() - w->lost_ns < GRACE_NS) return -1;
+    return rank_in(me->comm, w->lost_rank);
 }
 
 void ravel__remote_look_for_lost(remote_rank *me, const remote_job *j) {
@@ -223,6 +234,11 @@ void ravel__remote_look_for_lost(remote_rank *me, const remote_job *j) {
             (void)snprintf(reason, sizeof reason, "%s is lost: %s", name, me->world->lost_why);
         ravel__remote_fail(me, p->member, reason);
     }
+    int32_t member = me->dead ? -1 : cuts_queues(me, j);
+    if (member < 0) return;
+    ravel__remote_name(me->comm, member, name, sizeof name);
+    (void)snprintf(reason, sizeof reason, "%s is lost: %s", name, me->world->lost_why);
+    ravel__remote_fail(me, member, reason);
 }
 
 /* ---- processes on this machine -------------------------------------------------------------------------- */

@@ -1,4 +1,4 @@
-#include "comm/link_frame.h"
+#include "comm/link/link_frame.h"
 
 #include "base/assert.h"
 
@@ -85,7 +85,7 @@ static uint64_t tag_of(const uint8_t *bytes, const ravel__mac_key *key, uint64_t
     return ravel__mac_text(key, text, sizeof text);
 }
 
-void ravel__frame_write(const ravel__frame *f, const ravel__mac_key *key, uint8_t bytes[RAVEL__HEAD_BYTES]) {
+void ravel__link_head_write(const ravel__link_head *f, const ravel__mac_key *key, uint8_t bytes[RAVEL__HEAD_BYTES]) {
     ravel__le32(bytes + 8, f->type | (uint32_t)(f->number & 0xffff) << 16);
     ravel__le32(bytes + 12, f->kind);
     ravel__le64(bytes + 16, f->id);
@@ -102,8 +102,8 @@ static const char *misplaced(const uint8_t *bytes, const ravel__mac_key *key, ui
                     : "a frame too early (one was lost or moved on the way)";
 }
 
-const char *ravel__frame_read(const uint8_t bytes[RAVEL__HEAD_BYTES], const ravel__mac_key *key, uint64_t number,
-                              uint64_t most, ravel__frame *f) {
+const char *ravel__link_head_read(const uint8_t bytes[RAVEL__HEAD_BYTES], const ravel__mac_key *key, uint64_t number,
+                                  uint64_t most, ravel__link_head *f) {
     if (ravel__read64(bytes) != tag_of(bytes, key, number)) return misplaced(bytes, key, number);
     f->type = ravel__read32(bytes + 8) & 0xffff;
     f->number = number;

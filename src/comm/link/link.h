@@ -22,16 +22,19 @@
  * reached. A link whose `up` was not called gets `down` only if it came from ravel__hub_connect. After `down` returns
  * the link is freed and uses none of the caller's memory.
  *
- * Strangers: an accepted link that has not proven itself holds little and nothing for long. Each step of the handshake has room for
- * max_strangers of them, so honest peers get in beside any number of others. Links stay below the process's limit of
- * descriptors, with a reserve for files. A peer that is refused is told why; if it was only for now, it tries again.
+ * Strangers: an accepted link that has not proven itself holds little and nothing for long. Each step of the handshake
+ * has room for max_strangers of them, and closes one of the host with most of them for a new one, so honest peers get in
+ * beside any number of others. Links stay below the
+ * process's limit of descriptors, with a reserve for files. A peer that is refused is told why; if it was only for now,
+ * it tries again.
  *
  * Lost peers: a process that ends closes its sockets, which is seen at once. A machine that vanishes is found by the
  * kernel's keep-alive, and by bytes that stay unacknowledged, within options.keepalive. A peer that runs but does not
- * poll is found only where options.silence is set: each side sends a heartbeat every options.heartbeat while it polls.
+ * poll is found only if options.silence is set: each side sends a heartbeat every options.heartbeat while it polls.
  *
- * What crosses the wire is written down in comm/link_frame.h. Everything from it is checked before it is used, and carries a tag that
- * nobody can make who does not know the token (comm/mac.h). With options.tls it is encrypted (comm/tls.h).
+ * What crosses the wire is written down in comm/link/link_frame.h. Everything from it is checked before it is used, and
+ * carries a tag that nobody can make who does not know the token (comm/link/mac.h). With options.tls it is encrypted
+ * (comm/tls.h).
  *
  * Threads: a hub and its links belong to one thread at a time; ravel__hub_wake may be called from any. */
 #ifndef RAVEL_COMM_LINK_H
@@ -43,17 +46,18 @@ typedef struct ravel__hub ravel__hub;
 typedef struct ravel__link ravel__link;
 
 typedef struct ravel__hub_options {
-    const char *
-        listen; /* an address (comm/address.h) or several, comma-separated; NULL: this hub only connects. Port 0: any free one */
-    const char
-        *token; /* shared secret; NULL or "": none was given (comm/token.h says what is used then); "none": as `open` */
+    /* An address (comm/link/address.h) or several, comma-separated; NULL: this hub only connects. Port 0: any free
+     * one. */
+    const char *listen;
+    /* Shared secret; NULL or "": none was given (comm/link/token.h says what is used then); "none": as `open`. */
+    const char *token;
     const char *allow;     /* networks that may connect, like 10.0.0.0/8,fd00::/8; NULL: any */
     int32_t open;          /* 1: without a token every peer may connect, also from other machines */
     int32_t max_links;     /* limit of accepted links that are up; more are refused */
-    int32_t max_strangers; /* limit of accepted links per step of the handshake; for one more the oldest is closed */
-    int64_t
-        max_unsent; /* bytes queued on a link above which nothing is read from it; 0: no limit. One side only: two ends
-                            * that both wait for the other to read would wait forever */
+    int32_t max_strangers; /* limit of accepted links per step of the handshake; for one more, one of the host with most is closed */
+    /* Bytes queued on a link above which nothing is read from it; 0: no limit. One side only: two ends that both wait
+     * for the other to read would wait forever. */
+    int64_t max_unsent;
     int64_t max_body; /* bytes of the longest message that is accepted */
     int32_t once;     /* 1: a refused connection is not tried again */
     double handshake; /* seconds that an accepted connection may take to prove itself */
@@ -74,12 +78,15 @@ typedef struct ravel__message {
 
 typedef struct ravel__hub_handler {
     void *user;
-    /* The link is up. hello[bytes] is what the peer gave to connect (accepting side), or what the peer's hub answers with
-     * (ravel__hub_set_hello; connecting side). Returning 0 refuses the link; it is closed without `down`. May be NULL. */
+    /* The link is up. hello[bytes] is what the peer gave to connect (accepting side), or what the peer's hub answers
+     * with (ravel__hub_set_hello; connecting side). Returning 0 refuses the link; it is closed without `down`. May be
+     * NULL. */
     int (*up)(void *user, ravel__link *link, const void *hello, int32_t bytes);
-    /* A message with a body begins: where its bytes go, room for head->bytes. NULL: they are read and dropped. May be NULL. */
+    /* A message with a body begins: where its bytes go, room for head->bytes. NULL: they are read and dropped. May be
+     * NULL. */
     void *(*place)(void *user, ravel__link *link, const ravel__message *head);
-    /* The whole message has arrived and, unless it was sent raw inside a machine, its tag is right; body: what `place` returned. */
+    /* The whole message has arrived and, unless it was sent raw inside a machine, its tag is right; body: what `place`
+     * returned. */
     void (*message)(void *user, ravel__link *link, const ravel__message *head, void *body);
     /* The body that was sent with this token is the caller's again. May be NULL. */
     void (*sent)(void *user, ravel__link *link, void *token);
@@ -107,11 +114,12 @@ ravel_status ravel__hub_connect(ravel__hub *hub, const char *address, const void
                                 double timeout, void *owner, ravel__link **link, ravel_error *err);
 
 /* Moves bytes and calls handlers, then returns; waits at most `seconds` where there is nothing to do. *events (may be
- * NULL): handlers that were called. Fails only where the system does. Handlers may send, connect and close, not poll. */
+ * NULL): handlers that were called. Fails only if the system does. Handlers may send, connect and close, not
+ * poll. */
 ravel_status ravel__hub_poll(ravel__hub *hub, double seconds, int64_t *events, ravel_error *err);
 /* Polls only the link that bytes last came from: cheaper for requests and answers between two peers. 1: handlers were
  * called; 0: nothing came; -1: a whole poll is due. */
-int ravel__hub_glance(ravel__hub *hub);
+int ravel__hub_peek(ravel__hub *hub);
 /* Waits until a poll has something to do, at most `ns`; 1: it has. Any thread, also while another polls. */
 int ravel__hub_sleep(const ravel__hub *hub, int64_t ns);
 /* Waiting for one peer alone, with one system call per message instead of two (link_await.c):
@@ -122,19 +130,19 @@ int ravel__hub_sleep(const ravel__hub *hub, int64_t ns);
 int ravel__link_lend(ravel__link *link);
 void ravel__hub_await(ravel__hub *hub);
 enum { RAVEL__AWAIT_NS = 2000000 };
-/* Polls until everything that was sent is with the peers' kernels, or no byte has moved for `seconds`; then most links can
- * be closed without losing what they carry. 1: it is. */
+/* Polls until everything that was sent is with the peers' kernels, or no byte has moved for `seconds`; then most links
+ * can be closed without losing what they carry. 1: it is. */
 int ravel__hub_drain(ravel__hub *hub, double seconds);
 /* Ends a poll that waits; from any thread. */
 void ravel__hub_wake(ravel__hub *hub);
 
-/* Sends a message: what can go at once goes, the rest while polling. token NULL: the body is copied where it does not go
- * out at once. Else body[head->bytes] must stay as it is until `sent` (which may be called before this returns) or `down`.
- * E_ARGUMENT: longer than the peer takes. E_STATE: the link is not up or is lost; `down` says why. */
+/* Sends a message: what can go at once goes, the rest while polling. token NULL: the body is copied where it does not
+ * go out at once. Else body[head->bytes] must stay as it is until `sent` (which may be called before this returns) or
+ * `down`. E_ARGUMENT: longer than the peer takes. E_STATE: the link is not up or is lost; `down` says why. */
 ravel_status ravel__link_send(ravel__link *link, const ravel__message *head, const void *body, void *token,
                               ravel_error *err);
-/* The same without a tag of the body inside a machine: for bytes whose hash the receiver knows and compares anyway. Over TCP, where
- * others could change both, as ravel__link_send. */
+/* The same without a tag of the body inside a machine: for bytes whose hash the receiver knows and compares anyway.
+ * Over TCP, where others could change both, as ravel__link_send. */
 ravel_status ravel__link_send_raw(ravel__link *link, const ravel__message *head, const void *body, void *token,
                                   ravel_error *err);
 /* Cancels a send: the caller may reuse the body at once, and `sent` is not called. The rest is sent from a copy, since

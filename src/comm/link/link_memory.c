@@ -1,7 +1,7 @@
 /* Shared memory for long bodies between two processes of one machine.
  *
- * Over a Unix socket, a body of RAVEL__SHARED_LEAST bytes or more goes through a ring of shared memory: one copy in, one copy
- * out. The socket still carries heads, order and checksums, and detects lost peers.
+ * Over a Unix socket, a body of RAVEL__SHARED_LEAST bytes or more goes through a ring of shared memory: one copy in,
+ * one copy out. The socket still carries heads, order and checksums, and detects lost peers.
  *
  *     sender                                            receiver
  *     RING frame with two descriptors         -->       checks and maps the ring, sets `ready`
@@ -14,13 +14,13 @@
  *   ring   a memfd: a page with two words that the receiver writes (ready, consumed), then RAVEL__RING_BYTES of bodies. One
  *          per link and direction, made when the first long body is sent
  *
- * The first bodies go through the socket, until `ready` is seen. It stays 0 where anything is missing (no memfd, no
+ * The first bodies go through the socket, until `ready` is seen. It stays 0 if anything is missing (no memfd, no
  * descriptor left, the option off on either side), so a link without shared memory is slower and otherwise the same.
  *
- * Nothing in the ring is trusted. The sender checks `consumed` (ravel__ring_room); the receiver checks every record, and
- * sums its own copy. The memfd is sealed, and the receiver checks seals and size before it maps, so that no access can
- * fault. The memory is allocated when the ring is made, not when it is first written. */
-#include "comm/link_state.h"
+ * Nothing in the ring is trusted. The sender checks `consumed` (ravel__ring_room); the receiver checks every record,
+ * and sums its own copy. The memfd is sealed, and the receiver checks seals and size before it maps, so that no access
+ * can fault. The memory is allocated when the ring is made, not when it is first written. */
+#include "comm/link/link_state.h"
 
 #include "base/assert.h"
 

@@ -1,15 +1,15 @@
 /* Frames in and out of a socket.
  *
- * Out: a queue of frames; one sendmsg takes pieces of several. A long body goes straight from the caller's memory, and is
- * summed a slice ahead of the socket, while it is in cache. A small frame goes to the socket from the stack where nothing
- * is queued before it.
+ * Out: a queue of frames; one sendmsg takes pieces of several. A long body goes straight from the caller's memory, and
+ * is summed a slice ahead of the socket, while it is in cache. A small frame goes to the socket from the stack where
+ * nothing is queued before it.
  *
  * In: small frames through the link's buffer, many per read; what is missing of a long body is read straight into its
  * place, and summed as it comes. */
-#include "comm/link_state.h"
+#include "comm/link/link_state.h"
 
 #include "base/assert.h"
-#include "base/clock.h"
+#include "base/system/clock.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -96,11 +96,12 @@ static int add_piece(struct iovec *list, int count, const void *at, int64_t byte
 /* Stops writing; the next read ends the link with the reason. */
 static void spoil(ravel__link *link, const char *why) {
     link->fault = why;
-    link->mute = 1;
+    link->write_failed = 1;
     (void)shutdown(link->fd, SHUT_RDWR);
 }
 
-/* The next piece of a shared body: into the ring, with a record (and at the end the sum) where the head was. 0: not now. */
+/* The next piece of a shared body: into the ring, with a record (and at the end the sum) where the head was. 0: not
+ * now. */
 static int next_record(ravel__link *link, link_out *o) {
     RAVEL_ASSERT(o->summed < o->bytes);
     RAVEL_ASSERT(o->shared && o->done == o->head_bytes && o->summed >= 0);
@@ -170,7 +171,7 @@ static void advance(ravel__link *link, int64_t bytes) {
 }
 
 static ssize_t write_once(ravel__link *link) {
-    RAVEL_ASSERT(link->first && link->fd >= 0 && !link->mute);
+    RAVEL_ASSERT(link->first && link->fd >= 0 && !link->write_failed);
     struct iovec list[PIECES];
     ring_control control;
     int count = 0, whole = 1, gives = link->first->gives && link->first->done == 0;
@@ -193,10 +194,10 @@ void ravel__link_write(ravel__link *link) {
     int64_t moved = 0;
     if (link->writing) return;
     link->writing = 1;
-    while (link->first && !link->mute && moved < TURN_BYTES && link->fd >= 0) {
+    while (link->first && !link->write_failed && moved < TURN_BYTES && link->fd >= 0) {
         ssize_t sent = write_once(link);
         if (sent < 0 && errno == EINTR) continue;
-        if (sent < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS) link->mute = 1;
+        if (sent < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS) link->write_failed = 1;
         if (sent < 0) break;
         moved += sent;
         advance(link, sent);
@@ -204,17 +205,18 @@ void ravel__link_write(ravel__link *link) {
     link->writing = 0;
     RAVEL_ASSERT(ravel__link_ok(link));
     if (moved) link->last_out_ns = ravel__clock_ns();
-    int wants = (link->first && !link->mute && !link->rings[RING_OUT].waits) || link->paused;
+    int wants = (link->first && !link->write_failed && !link->rings[RING_OUT].waits) || link->paused;
     if (link->fd >= 0 && wants != link->wants_out) (void)ravel__link_watch(link, 0, wants);
 }
 
-/* A small frame, at once and in one piece. 0: not now, and nothing has gone. What the socket does not take is queued. */
-static int send_at_once(ravel__link *link, const ravel__frame *f, const void *body) {
+/* A small frame, at once and in one piece. 0: not now, and nothing has gone. What the socket does not take is
+ * queued. */
+static int send_at_once(ravel__link *link, const ravel__link_head *f, const void *body) {
     uint8_t whole[RAVEL__HEAD_BYTES + SMALL + RAVEL__SUM_BYTES];
     int64_t body_bytes = (int64_t)f->bytes, bytes = RAVEL__HEAD_BYTES + body_bytes;
     if (link->first || link->writing || body_bytes > SMALL || f->type == RAVEL__FRAME_RING) return 0;
     RAVEL_ASSERT(link->frames == 0 && link->unsent == 0 && body_bytes >= 0);
-    ravel__frame_write(f, &link->out_key, whole);
+    ravel__link_head_write(f, &link->out_key, whole);
     if (body_bytes > 0) memcpy(whole + RAVEL__HEAD_BYTES, body, (size_t)body_bytes);
     if (body_bytes > 0 && !is_raw(f->type)) {
         ravel__mac_begin(&link->summing, &link->out_key, f->number);
@@ -240,13 +242,13 @@ static int send_at_once(ravel__link *link, const ravel__frame *f, const void *bo
 ravel_status ravel__link_frame(ravel__link *link, uint32_t type, const ravel__message *head, const void *body,
                                void *token, ravel_error *err) {
     RAVEL_ASSERT(link->state == LINK_UP && head->bytes >= 0 && type > 0 && type < RAVEL__FRAME_TYPES);
-    ravel__frame f = {type, head->kind, link->out_number, head->id, (uint64_t)head->bytes};
+    ravel__link_head f = {type, head->kind, link->out_number, head->id, (uint64_t)head->bytes};
     if (!token && link->fd >= 0 && send_at_once(link, &f, body)) return RAVEL_OK;
     link_out *o = ravel__link_queue(link, body, head->bytes, !token && head->bytes > 0);
     if (!o) return ravel__no_memory(err, sizeof *o + (size_t)head->bytes, "a message");
     o->gives = type == RAVEL__FRAME_RING;
     o->shared = type == RAVEL__FRAME_SHARED || type == RAVEL__FRAME_SHARED_RAW;
-    ravel__frame_write(&f, &link->out_key, o->head);
+    ravel__link_head_write(&f, &link->out_key, o->head);
     o->number = link->out_number++;
     o->head_bytes = RAVEL__HEAD_BYTES;
     o->sum_bytes = head->bytes > 0 && !is_raw(type) ? RAVEL__SUM_BYTES : 0;
@@ -257,11 +259,12 @@ ravel_status ravel__link_frame(ravel__link *link, uint32_t type, const ravel__me
 
 static ravel_status send_as(ravel__link *link, uint32_t type, const ravel__message *head, const void *body, void *token,
                             ravel_error *err) {
-    if (link->state != LINK_UP || link->mute)
+    if (link->state != LINK_UP || link->write_failed)
         return ravel_error_set(err, RAVEL_E_STATE, "the link to %s is not up", link->peer);
     if (head->bytes < 0 || (uint64_t)head->bytes > link->most_out)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s takes messages of at most %llu bytes, not %lld", link->peer,
                                (unsigned long long)link->most_out, (long long)head->bytes);
+    if (link->tls && type == RAVEL__FRAME_MESSAGE) type = RAVEL__FRAME_RAW; /* its records have tags of their own */
     if (ravel__ring_offers(link, head->bytes)) {
         ravel__message ring = {0, RAVEL__RING_BYTES, 0};
         ravel_status status = ravel__link_frame(link, RAVEL__FRAME_RING, &ring, NULL, NULL, err);
@@ -345,7 +348,7 @@ static void end_frame(ravel__link *link) {
         return;
     }
     if (link->frame.type == RAVEL__FRAME_GOODBYE) {
-        RAVEL_ASSERT(link->frame.bytes < sizeof link->goodbye); /* ravel__frame_read has checked it */
+        RAVEL_ASSERT(link->frame.bytes < sizeof link->goodbye); /* ravel__link_head_read has checked it */
         ravel__peer_text(link->goodbye, link->frame.bytes, text, sizeof text);
         (void)snprintf(why, sizeof why, "%s closed the link%s%s", link->peer, text[0] ? ": " : "", text);
         ravel__link_lose(link, why);
@@ -363,13 +366,13 @@ static void damaged(ravel__link *link, const char *what) {
 
 static void take_head(ravel__link *link) {
     RAVEL_ASSERT(link->in_end - link->in_at >= RAVEL__HEAD_BYTES);
-    const char *wrong = ravel__frame_read(link->in + link->in_at, &link->in_key, link->in_number,
-                                          (uint64_t)link->hub->options.max_body, &link->frame);
+    const char *wrong = ravel__link_head_read(link->in + link->in_at, &link->in_key, link->in_number,
+                                              (uint64_t)link->hub->options.max_body, &link->frame);
     if (wrong) {
         damaged(link, wrong);
         return;
     }
-    if (link->is_tcp && is_raw(link->frame.type)) {
+    if (link->is_tcp && !link->tls && is_raw(link->frame.type)) {
         damaged(link, "a body without a tag");
         return;
     }
@@ -441,7 +444,7 @@ static void take_sum(ravel__link *link) {
 
 static int is_full(const ravel__link *link) {
     int64_t most = link->hub->options.max_unsent;
-    return most > 0 && !link->mute && link->unsent + link->frames * (int64_t)sizeof(link_out) > most;
+    return most > 0 && !link->write_failed && link->unsent + link->frames * (int64_t)sizeof(link_out) > most;
 }
 
 /* Reads no more until the queue is shorter. */
@@ -456,7 +459,7 @@ static void parse(ravel__link *link);
 void ravel__link_resume(ravel__link *link) {
     if (link->state != LINK_UP || !link->paused || is_full(link)) return;
     link->paused = 0;
-    (void)ravel__link_watch(link, 0, link->first && !link->mute && !link->rings[RING_OUT].waits);
+    (void)ravel__link_watch(link, 0, link->first && !link->write_failed && !link->rings[RING_OUT].waits);
     parse(link);
     if (link->tls) ravel__link_read(link); /* what was decrypted meanwhile */
 }
@@ -536,7 +539,8 @@ static int64_t read_buffer(ravel__link *link, int *full) {
     return got;
 }
 
-/* Straight to where the body goes; with its end comes the head of the next frame, and no more, since that may be long. */
+/* Straight to where the body goes; with its end comes the head of the next frame, and no more, since that may be
+ * long. */
 static int64_t read_body(ravel__link *link, uint64_t left, int *full) {
     RAVEL_ASSERT(left > 0 && left == link->frame.bytes - link->got && link->body && !is_shared(link));
     size_t room = left < READ_MOST ? (size_t)left : READ_MOST;

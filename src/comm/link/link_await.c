@@ -1,7 +1,7 @@
 /* Waiting for one link alone.
  *
- * A thread that waits for one peer would call epoll_wait, then recvmsg. Here it calls recv once, which waits. The socket
- * and the free buffer of the link are lent to it for that time:
+ * A thread that waits for one peer would call epoll_wait, then recvmsg. Here it calls recv once, which waits. The
+ * socket and the free buffer of the link are lent to it for that time:
  *
  *     lend    the hub's thread     NONE -> LENT    ravel__link_read leaves the link alone
  *     await   the thread that waits                recv, RAVEL__AWAIT_NS at most (SO_RCVTIMEO)
@@ -11,7 +11,7 @@
  * Other links are served at most RAVEL__AWAIT_NS late. A link that is lost while it is lent is shut down, which ends
  * the read. Its descriptor and memory are kept until it is back, so that the descriptor is not reused for another
  * socket. */
-#include "comm/link_state.h"
+#include "comm/link/link_state.h"
 
 #include "base/assert.h"
 
@@ -31,7 +31,7 @@ void ravel__link_may_wait(const ravel__link *link) {
 
 int ravel__link_lend(ravel__link *link) {
     link_loan *loan = &link->hub->loan;
-    if (loan->link || link->tls || link->state != LINK_UP || link->mute || link->first || link->wants_out ||
+    if (loan->link || link->tls || link->state != LINK_UP || link->write_failed || link->first || link->wants_out ||
         link->stage != IN_HEAD || link->in_at != link->in_end)
         return 0;
     RAVEL_ASSERT(__atomic_load_n(&loan->state, __ATOMIC_RELAXED) == LOAN_NONE && link->fd >= 0);

@@ -32,7 +32,8 @@ typedef struct remote_job remote_job;
 typedef struct remote_parcel remote_parcel;
 typedef struct remote_stray remote_stray;
 
-/* ---- frames of remote_match.c and remote_lost.c: one head, little-endian words of the machine (checked when opening) ---- */
+/* ---- frames of remote_match.c and remote_lost.c: one head, little-endian words of the machine (checked when opening)
+ * ---- */
 
 typedef enum remote_kind {
     FRAME_EAGER = 1, /* a small message, body behind the head */
@@ -99,11 +100,13 @@ struct remote_world {
     int64_t left_count;
     remote_parcel **slots; /* [slot_room] by the low bits of their tokens */
     int32_t slot_room, slot_next;
-    uint32_t generation;                  /* high bits of the next token */
-    int16_t *credits, *taken;             /* [size]: small messages that may be sent; matched, not yet credited */
-    uint8_t *contact, *lost;              /* [size]: has exchanged frames with this rank; is lost */
-    int32_t any_gone;                     /* a rank left a communicator, or is lost */
-    char lost_why[256];                   /* of the last one */
+    uint32_t generation;      /* high bits of the next token */
+    int16_t *credits, *taken; /* [size]: small messages that may be sent; matched, not yet credited */
+    uint8_t *contact, *lost;  /* [size]: has exchanged frames with this rank; is lost */
+    int32_t any_gone;         /* a rank left a communicator, or is lost */
+    char lost_why[256];       /* of the last one */
+    int32_t lost_rank;        /* the first that was lost, and when */
+    int64_t lost_ns;
     remote_job *orphans;                  /* cancelled, but still used by the wire */
     remote_world *kept;                   /* next in the list of worlds that the wire may still use */
     ravel__process own, *processes;       /* [size] */

@@ -1,4 +1,4 @@
-#include "comm/sha256.h"
+#include "comm/link/sha256.h"
 
 #include "base/assert.h"
 

@@ -8,10 +8,10 @@
  * Small operations are copied by the last rank to arrive, before it wakes the others: they wake once instead of twice.
  *
  * The rank that makes the last copy marks all requests done and opens the slot for a later serial. */
-#include "comm/threads.h"
+#include "comm/threads/threads.h"
 
 #include "base/assert.h"
-#include "base/clock.h"
+#include "base/system/clock.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -99,7 +99,7 @@ static void wake(threads_slot *slot) {
     if (atomic_load(&slot->sleepers)) ravel__futex_wake(&slot->word);
 }
 
-/* From OPEN to another state; 0 where it was not OPEN. */
+/* From OPEN to another state; 0 if it was not OPEN. */
 static int turn_to(threads_slot *slot, uint64_t serial, int state) {
     RAVEL_ASSERT(state != TURN_OPEN && state <= TURN_FAILED);
     uint64_t open = turn_of(serial, TURN_OPEN);

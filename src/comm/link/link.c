@@ -1,8 +1,8 @@
 /* Hubs: making and freeing, polling, timers. See link.h. */
-#include "comm/link_state.h"
+#include "comm/link/link_state.h"
 
 #include "base/assert.h"
-#include "base/clock.h"
+#include "base/system/clock.h"
 
 #include <errno.h>
 #include <linux/sockios.h>
@@ -14,6 +14,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 enum { EVENTS = 64, TICK_NS = 250000000 };
@@ -125,7 +126,7 @@ void ravel__link_lose(ravel__link *link, const char *why) {
 void ravel__link_close(ravel__link *link, const char *why) {
     ravel__message head = {0, 0, why ? (int64_t)strnlen(why, RAVEL__HELLO_MOST) : 0};
     if (link->state == LINK_CLOSED) return;
-    if (link->state == LINK_UP && !link->mute)
+    if (link->state == LINK_UP && !link->write_failed)
         (void)ravel__link_frame(link, RAVEL__FRAME_GOODBYE, &head, why, NULL, NULL);
     if (link->state != LINK_CLOSED) ravel__link_drop(link);
 }
@@ -181,6 +182,9 @@ ravel_status ravel__hub_open(const ravel__hub_options *options, const ravel__hub
     hub->options = *options;
     hub->handler = *handler;
     hub->polled_ns = ravel__clock_ns();
+    uint64_t seed = 0;
+    (void)getrandom(&seed, sizeof seed, 0);
+    hub->luck = ravel__rng_seed(seed);
     ravel_status status = prepare(hub, err);
     if (status)
         ravel__hub_free(hub);
@@ -240,7 +244,7 @@ int ravel__hub_drain(ravel__hub *hub, double seconds) {
     for (;;) {
         int64_t left = 0;
         for (const ravel__link *l = hub->links; l; l = l->next)
-            if (l->state == LINK_UP && !l->mute) left += l->unsent + in_kernel(l);
+            if (l->state == LINK_UP && !l->write_failed) left += l->unsent + in_kernel(l);
         if (left == 0) return 1;
         if (left < before) end = ravel__clock_ns() + (int64_t)(seconds * SECOND);
         before = left;
@@ -364,9 +368,9 @@ static int wait_ms(const ravel__hub *hub, double seconds, int64_t now) {
     return least <= 0 ? 0 : (int)ceil(least);
 }
 
-int ravel__hub_glance(ravel__hub *hub) {
-    enum { GLANCES = 32 };
-    int whole = ++hub->glances % GLANCES == 0; /* the other links and the timers have their turn */
+int ravel__hub_peek(ravel__hub *hub) {
+    enum { PEEKS = 32 };
+    int whole = ++hub->peeks % PEEKS == 0; /* the other links and the timers have their turn */
     hub->events = 0;
     ravel__hub_take_back(hub);
     if (hub->events && !whole) {

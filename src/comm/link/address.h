@@ -1,5 +1,5 @@
-/* Addresses of links: "host:port", "[2001:db8::1]:port", ":port" (loopback), "unix:/path", "unix:@name" (Linux's abstract
- * names), and lists of networks. */
+/* Addresses of links: "host:port", "[2001:db8::1]:port", ":port" (loopback), "unix:/path", "unix:@name" (Linux's
+ * abstract names), and lists of networks. */
 #ifndef RAVEL_COMM_ADDRESS_H
 #define RAVEL_COMM_ADDRESS_H
 

@@ -1,7 +1,7 @@
 /* The user's own token is made once, under another name, and linked to its name: of two processes that make it at the
  * same time, both use the one that was linked first. Files and folders of other users, or that others can read, are
  * refused, and links are not followed, so that nobody can prepare a token for this user. */
-#include "comm/token.h"
+#include "comm/link/token.h"
 
 #include "base/assert.h"
 

@@ -1,4 +1,4 @@
-#include "comm/address.h"
+#include "comm/link/address.h"
 
 #include "base/assert.h"
 
@@ -13,7 +13,7 @@
 
 static ravel_status no_address(const char *text, size_t length, ravel_error *err) {
     return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                           "\"%.*s\" is no address; write host:port, [IPv6 address]:port, unix:/path or unix:@name",
+                           "\"%.*s\" is not an address; write host:port, [IPv6 address]:port, unix:/path or unix:@name",
                            (int)(length < 100 ? length : 100), text);
 }
 
@@ -31,7 +31,7 @@ static ravel_status parse_unix(const char *path, size_t length, ravel__address *
     return RAVEL_OK;
 }
 
-/* "host:port" at the last colon; brackets around an IPv6 host. 0 where it has no such form. */
+/* "host:port" at the last colon; brackets around an IPv6 host. 0 if it has no such form. */
 static int cut(const char *text, size_t length, char *host, size_t room, long *port) {
     const char *colon = NULL;
     char *end, digits[8] = "";
@@ -122,7 +122,7 @@ typedef struct network {
     int family, bits;
 } network;
 
-/* "10.0.0.0/8" from text[0 .. length-1]; 0 where it is none. */
+/* "10.0.0.0/8" from text[0 .. length-1]; 0 if it is none. */
 static int parse_network(const char *text, size_t length, network *n) {
     char word[64], *slash, *end;
     if (length == 0 || length >= sizeof word) return 0;
@@ -154,9 +154,10 @@ ravel_status ravel__networks_check(const char *list, ravel_error *err) {
     for (const char *word = list; word && *word;) {
         size_t length = strcspn(word, ",");
         if (!parse_network(word, length, &n))
-            return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                                   "\"%.*s\" is no network; write addresses or address/bits, like 10.0.0.0/8,fd00::/8",
-                                   (int)(length < 60 ? length : 60), word);
+            return ravel_error_set(
+                err, RAVEL_E_ARGUMENT,
+                "\"%.*s\" is not a network; write addresses or address/bits, like 10.0.0.0/8,fd00::/8",
+                (int)(length < 60 ? length : 60), word);
         word += length + (word[length] == ',');
     }
     return RAVEL_OK;

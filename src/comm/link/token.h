@@ -15,8 +15,9 @@ enum { RAVEL__TOKEN_MOST = 1024, RAVEL__TOKEN_PATH = 512 };
 ravel_status ravel__token_find(const char *word, const char *file, char token[RAVEL__TOKEN_MOST], ravel_error *err);
 int ravel__token_is_none(const char *token);
 
-/* The user's own token: of ravel/token in XDG_CACHE_HOME, or ~/.cache, or if neither can be written /tmp/ravel-UID/token. A file of
- * mode 0600 in a folder of mode 0700 that belongs to this user; E_IO names what is wrong with it. */
+/* The user's own token: of ravel/token in XDG_CACHE_HOME, or ~/.cache, or if neither can be written
+ * /tmp/ravel-UID/token. A file of mode 0600 in a folder of mode 0700 that belongs to this user; E_IO names what is
+ * wrong with it. */
 ravel_status ravel__token_user(char token[RAVEL__TOKEN_MOST], ravel_error *err);
 
 #endif

@@ -14,7 +14,7 @@
  * Memory for strays is bounded: a peer has at most REMOTE_CREDIT unmatched small messages, and its open requests.
  *
  * Frames come from other processes: a frame that is out of range, or answers no open offer, is dropped. */
-#include "comm/remote.h"
+#include "comm/remote/remote.h"
 
 #include "base/assert.h"
 #include "base/rng.h"
@@ -228,7 +228,7 @@ static void take_accept(remote_world *w, int32_t peer, const remote_head *h) {
     p->transfer = (ravel__transfer){.peer = peer, .token = (uint32_t)h->bytes, .data = p->data, .bytes = p->bytes};
     p->state = PARCEL_MOVES;
     w->bytes += p->bytes;
-    (void)w->wire->send(w->net, &p->transfer); /* if this fails the peer is lost, and the sink is called */
+    (void)w->wire->send(w->net, &p->transfer); /* if this fails the peer is lost, and `lost` is called */
 }
 
 void ravel__match_frame(remote_world *w, int32_t peer, const remote_head *h, const char *body) {

@@ -9,7 +9,7 @@
  *     frames                               <-->       frames
  *
  *     greeting   0 "RAVELLNK"  8 u32 version  12 u32 role (1 connects, 2 accepts, 3 refuses)  16 u32 hello bytes (0 .. 1024)
- *               20 u32 kind of token (0 none, 1 given, 2 the user's own: comm/token.h)
+ *               20 u32 kind of token (0 none, 1 given, 2 the user's own: comm/link/token.h)
  *               24 u64 most bytes of a body that this side takes  32 nonce[32]  64 zero[32]  96 hello
  *     refusal    a greeting of role 3 instead of the accepting side's greeting or proof: the hello is the reason, a sentence,
  *               and at 24 there is 1 if the peer may try again soon
@@ -18,15 +18,15 @@
  *     In a SHARED frame the body is in shared memory (link_memory.c), and records take its place, one per piece:
  *                0 u32 bytes of the piece  4 u32 low half of its tag
  *
- * Tags are keyed (comm/mac.h) by a secret that the handshake makes for this link and direction, and cover the number
- * of the frame, which counts from 0 and is never used again. So bytes that were changed, lost, repeated, reordered,
- * or taken from another link or direction are detected, whoever did it, unless he knows the token. RAW frames are
- * taken only where nobody can be in between: inside a machine. */
+ * Tags are keyed (comm/link/mac.h) by a secret that the handshake makes for this link and direction, and cover the
+ * number of the frame, which counts from 0 and is never used again. So bytes that were changed, lost, repeated,
+ * reordered, or taken from another link or direction are detected, whoever did it, unless he knows the token. RAW
+ * frames are taken only if nobody can be in between: inside a machine, or inside TLS, whose records have tags. */
 #ifndef RAVEL_COMM_LINK_FRAME_H
 #define RAVEL_COMM_LINK_FRAME_H
 
-#include "comm/mac.h"
-#include "comm/sha256.h"
+#include "comm/link/mac.h"
+#include "comm/link/sha256.h"
 
 enum {
     RAVEL__GREETING_BYTES = 96,
@@ -35,11 +35,11 @@ enum {
     RAVEL__HEAD_BYTES = 32,
     RAVEL__SUM_BYTES = 8,
     RAVEL__RECORD_BYTES = 8,
-    RAVEL__LINK_VERSION = 4
+    RAVEL__LINK_VERSION = 5
 };
 enum { RAVEL__ROLE_CONNECTS = 1, RAVEL__ROLE_ACCEPTS, RAVEL__ROLE_REFUSES };
 enum { RAVEL__TOKEN_NONE, RAVEL__TOKEN_GIVEN, RAVEL__TOKEN_USER, RAVEL__TOKEN_KINDS };
-/* RAW: a message whose body has no tag here, since the receiver verifies its bytes itself; not over TCP. RING:
+/* RAW: a message whose body has no tag here, since the receiver verifies its bytes itself, or TLS does; not over plain TCP. RING:
  * descriptors of shared memory come with it. SHARED and SHARED_RAW: MESSAGE and RAW whose body is there. */
 enum {
     RAVEL__FRAME_MESSAGE = 1,
@@ -75,15 +75,15 @@ const char *ravel__token_mismatch(uint32_t accepts, uint32_t connects);
 void ravel__link_proof(const char *token, const char *word, const uint8_t *connects, size_t connects_bytes,
                        const uint8_t *accepts, size_t accepts_bytes, uint8_t digest[RAVEL__SHA256_BYTES]);
 
-typedef struct ravel__frame {
+typedef struct ravel__link_head {
     uint32_t type, kind;
     uint64_t number, id, bytes;
-} ravel__frame;
+} ravel__link_head;
 
-void ravel__frame_write(const ravel__frame *f, const ravel__mac_key *key, uint8_t bytes[RAVEL__HEAD_BYTES]);
+void ravel__link_head_write(const ravel__link_head *f, const ravel__mac_key *key, uint8_t bytes[RAVEL__HEAD_BYTES]);
 /* NULL, or what is wrong. `number`: of the next frame of this link; most: the largest body that is taken. */
-const char *ravel__frame_read(const uint8_t bytes[RAVEL__HEAD_BYTES], const ravel__mac_key *key, uint64_t number,
-                              uint64_t most, ravel__frame *f);
+const char *ravel__link_head_read(const uint8_t bytes[RAVEL__HEAD_BYTES], const ravel__mac_key *key, uint64_t number,
+                                  uint64_t most, ravel__link_head *f);
 
 /* A record: the piece of `bytes` that lies at `at` in the body of frame `number`. */
 void ravel__ring_record_write(const ravel__mac_key *key, uint64_t number, uint64_t at, uint32_t piece,

@@ -1,6 +1,6 @@
 /* Operations between processes, as rounds of messages.
  *
- *     a collective   HEAD   two words are summed over all ranks: 0 where all agree (see card.c). Also a barrier
+ *     a collective   HEAD   two words are summed over all ranks: 0 if all agree (see card.c). Also a barrier
  *                    MOVE   the data
  *                    OVER
  *              or:   SIZES, CARDS   the ranks disagree: who has what is gathered for the sentence, then OVER
@@ -14,7 +14,7 @@
  *     all-gather, small       Bruck: twice as many pieces per round  log2 n
  *     all-gather, large       ring                                   n - 1, neighbours only
  *     all-to-all              pairs at distance 1, 2, 3, ...; REMOTE_WINDOW of them under way; empty ones are skipped */
-#include "comm/remote.h"
+#include "comm/remote/remote.h"
 
 #include "base/assert.h"
 
@@ -312,7 +312,7 @@ static int step_move(remote_rank *me, remote_job *j) {
     case RAVEL__ALLTOALL: return step_exchange(me, j);
     case RAVEL__ALLGATHER: return is_small_gather(me, op) ? step_bruck(me, j) : step_ring(me, j);
     case RAVEL__ALLREDUCE: return step_reduce(me, j);
-    default: /* a barrier; the head was one, where there was a head */ return me->comm->check || step_head(me, j);
+    default: /* a barrier; the head was one, if there was a head */ return me->comm->check || step_head(me, j);
     }
 }
 

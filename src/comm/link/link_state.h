@@ -1,14 +1,15 @@
-/* What the files of the links share: link.c (hubs, polling, timers), link_open.c (listening, connecting, the handshake),
- * link_io.c (frames in and out), link_memory.c (shared memory), link_await.c (waiting for one link). */
+/* What the files of the links share: link.c (hubs, polling, timers), link_open.c (listening, connecting, the
+ * handshake), link_io.c (frames in and out), link_memory.c (shared memory), link_await.c (waiting for one link). */
 #ifndef RAVEL_COMM_LINK_STATE_H
 #define RAVEL_COMM_LINK_STATE_H
 
 #include "base/memory.h"
-#include "comm/address.h"
-#include "comm/link.h"
-#include "comm/link_frame.h"
+#include "base/rng.h"
+#include "comm/link/address.h"
+#include "comm/link/link.h"
+#include "comm/link/link_frame.h"
 #include "comm/tls.h"
-#include "comm/token.h"
+#include "comm/link/token.h"
 
 #include <stdbool.h>
 #include <sys/socket.h>
@@ -36,8 +37,8 @@ typedef struct link_out {
     uint8_t head[RAVEL__HEAD_BYTES], sum[RAVEL__SUM_BYTES];
     int32_t head_bytes, sum_bytes; /* 0 or all */
     uint64_t number;
-    int32_t
-        shared;    /* the body goes through the ring: `head` is the head, then one record after the other and the sum */
+    /* the body goes through the ring: `head` is the head, then one record after the other and the sum */
+    int32_t shared;
     int32_t gives; /* the ring's descriptors go with it */
     const uint8_t *body;
     int64_t bytes, done, summed; /* of the body; done: of everything, head and sum included */
@@ -71,12 +72,13 @@ struct ravel__link {
     void *owner;
     int fd;
     link_state state;
-    int32_t connects;  /* this side began */
-    int32_t was_up;    /* `up` was called */
-    int32_t wants_out; /* epoll was asked for room to write */
-    int32_t writing;   /* ravel__link_write is running: what is queued meanwhile goes out with it */
-    int32_t mute;      /* writing failed: only what still comes is read, which says why */
+    int32_t connects;     /* this side began */
+    int32_t was_up;       /* `up` was called */
+    int32_t wants_out;    /* epoll was asked for room to write */
+    int32_t writing;      /* ravel__link_write is running: what is queued meanwhile goes out with it */
+    int32_t write_failed; /* writing failed: only what still comes is read, which says why */
     int32_t is_tcp;
+    uint8_t bucket; /* of an accepted link's host */
     void *tls;           /* a session; NULL: none */
     int32_t paused;      /* its queue is long: nothing is read */
     uint32_t token_kind; /* RAVEL__TOKEN_...: of this side */
@@ -93,7 +95,7 @@ struct ravel__link {
     uint8_t *in; /* [LINK_IN_BYTES] */
     int32_t in_at, in_end;
     link_stage stage;
-    ravel__frame frame;
+    ravel__link_head frame;
     uint8_t *body; /* where it goes; NULL: nowhere */
     uint64_t got, summed, in_number, out_number;
     ravel__mac_key in_key, out_key;
@@ -147,8 +149,9 @@ struct ravel__hub {
     int32_t hello_bytes;
     ravel__link *links, *closed;
     int64_t tick_ns, soonest_ns, polled_ns, events;
+    ravel__rng luck;  /* which stranger is closed for another one; nobody outside knows it */
     ravel__link *hot; /* what bytes came from last */
-    uint32_t glances; /* polls that looked at it alone */
+    uint32_t peeks;   /* polls that looked at it alone */
     link_loan loan;
 };
 

@@ -1,5 +1,6 @@
-/* The `threads` back end: groups and their tree, failures, the table, ravel_threads_run. See threads.h for the design. */
-#include "comm/threads.h"
+/* The `threads` back end: groups and their tree, failures, the table, ravel_threads_run. See threads.h for the
+ * design. */
+#include "comm/threads/threads.h"
 
 #include "base/assert.h"
 

@@ -1,8 +1,9 @@
 /* Listening, connecting, and the handshake, in which both ends prove that they know the token. */
-#include "comm/link_state.h"
+#include "comm/link/link_state.h"
 
 #include "base/assert.h"
-#include "base/clock.h"
+#include "base/system/clock.h"
+#include "base/system/file.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -11,15 +12,11 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 enum { SECOND_NS = 1000000000, PAUSE_LEAST_NS = 5000000, PAUSE_MOST_NS = 200000000 };
-enum {
-    ACCEPTS = 16,       /* per turn: links that were accepted before are served in between */
-    FILES_RESERVE = 128 /* descriptors that links leave to the rest of the process, or a quarter of a small limit */
-};
+enum { ACCEPTS = 16 }; /* per turn: links that were accepted before are served in between */
 
 /* ---- listening ------------------------------------------------------------------------------------------ */
 
@@ -214,23 +211,39 @@ static void turn_away(ravel__link *link, const char *why, int again) {
     ravel__link_drop(link);
 }
 
-/* Closes the oldest of the accepted links that are at this step of the handshake, if they are `most` or more. */
-static void make_room(ravel__hub *hub, link_state step, int32_t most) {
-    RAVEL_ASSERT(step == LINK_GREETS || step == LINK_PROVES);
-    ravel__link *oldest = NULL; /* the list begins with the newest */
-    int32_t count = 0;
-    for (ravel__link *l = hub->links; l; l = l->next)
-        if (!l->connects && (l->state == step || (step == LINK_GREETS && l->state == LINK_SECURES)))
-            oldest = l, count++;
-    if (oldest && count >= most) turn_away(oldest, "too many connections prove themselves at once", 1);
+/* Which of the buckets that strangers are counted in: addresses of one host (in IPv6, of one network) share it. */
+static uint8_t bucket_of(const ravel__hub *hub, const ravel__address *from) {
+    uint64_t host = 0;
+    if (from->at.ss_family == AF_INET)
+        memcpy(&host, &((const struct sockaddr_in *)(const void *)&from->at)->sin_addr, 4);
+    if (from->at.ss_family == AF_INET6) {
+        const uint8_t *bytes = ((const struct sockaddr_in6 *)(const void *)&from->at)->sin6_addr.s6_addr;
+        uint64_t halves[2];
+        memcpy(halves, bytes, sizeof halves);
+        host = halves[0] ? halves[0] : halves[1]; /* ::ffff:1.2.3.4 */
+    }
+    return (uint8_t)ravel__mix64(host ^ hub->luck.s[0]);
 }
 
-/* The lowest free number is always given, so a high one says that many are open. */
-static int is_near_limit(int fd) {
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return 0;
-    rlim_t reserve = limit.rlim_cur / 4 < FILES_RESERVE ? limit.rlim_cur / 4 : FILES_RESERVE;
-    return (rlim_t)fd >= limit.rlim_cur - reserve;
+static int is_at(const ravel__link *link, link_state step) {
+    return !link->connects && (link->state == step || (step == LINK_GREETS && link->state == LINK_SECURES));
+}
+
+/* If `most` accepted links or more are at this step of the handshake: closes one of those whose host has most of them. Any one:
+ * with the oldest, a flood would need no more than to be faster than the handshake of others. */
+static void make_room(ravel__hub *hub, link_state step, int32_t most) {
+    RAVEL_ASSERT(step == LINK_GREETS || step == LINK_PROVES);
+    int32_t counts[256] = {0}, count = 0, largest = 0;
+    uint64_t seen = 0;
+    ravel__link *chosen = NULL;
+    for (const ravel__link *l = hub->links; l; l = l->next) {
+        if (!is_at(l, step)) continue;
+        count++;
+        if (++counts[l->bucket] > largest) largest = counts[l->bucket];
+    }
+    for (ravel__link *l = hub->links; l && count >= most; l = l->next)
+        if (is_at(l, step) && counts[l->bucket] == largest && ravel__rng_below(&hub->luck, ++seen) == 0) chosen = l;
+    if (chosen) turn_away(chosen, "too many connections prove themselves at once", 1);
 }
 
 /* A process that connects through a Unix socket has no address of its own: it is named by the socket and its number. */
@@ -249,7 +262,7 @@ static void name_peer(ravel__link *link, const link_listener *listener, const ra
 static void take_in(ravel__hub *hub, const link_listener *listener, int fd, const ravel__address *from) {
     RAVEL_ASSERT(fd >= 0 && hub->up >= 0);
     const char *why = NULL;
-    int again = is_near_limit(fd);
+    int again = fd >= ravel__connections_most(); /* the lowest free number is always given */
     if (again) make_room(hub, LINK_GREETS, 1);
     if (again) why = "it has too many open files; raise the limit of descriptors (ulimit -n)";
     if (!ravel__networks_hold(hub->allow, from)) why = "this address is not in a network that it allows", again = 0;
@@ -263,6 +276,7 @@ static void take_in(ravel__hub *hub, const link_listener *listener, int fd, cons
         return;
     }
     link->fd = fd;
+    link->bucket = bucket_of(hub, from);
     choose_token(link, from);
     link->state = LINK_GREETS;
     link->patience = hub->options.handshake;
@@ -293,12 +307,13 @@ void ravel__hub_accept(ravel__hub *hub, link_listener *listener) {
 
 void ravel__link_again(ravel__link *link, int64_t now, const char *trouble) {
     RAVEL_ASSERT(link->connects && link->state <= LINK_PROVES && link->next_address >= link->addresses);
-    (void)snprintf(link->trouble, sizeof link->trouble, "%s: %s", link->peer, trouble);
+    int several = strchr(link->addresses, ',') != NULL || link->hub->options.once; /* whose trouble it is must be said */
+    (void)snprintf(link->trouble, sizeof link->trouble, "%s%s%s", several ? link->peer : "", several ? ": " : "", trouble);
     ravel__link_end_tls(link);
     if (link->fd >= 0) (void)close(link->fd);
     link->fd = -1;
     link->state = LINK_WAITS;
-    link->mute = 0;
+    link->write_failed = 0;
     link->in_at = link->in_end = link->theirs_bytes = 0;
     ravel__link_free_queue(link);
     int more = *link->next_address != '\0'; /* the next one at once */

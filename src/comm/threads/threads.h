@@ -18,7 +18,7 @@
 #ifndef RAVEL_COMM_THREADS_H
 #define RAVEL_COMM_THREADS_H
 
-#include "base/futex.h"
+#include "base/system/futex.h"
 #include "comm/backend.h"
 
 #include <pthread.h>
@@ -110,7 +110,8 @@ static inline threads_request *threads_state(ravel_request *r) {
     return (threads_request *)(void *)r->state;
 }
 
-/* Makes the group and all below it dead, unless they are; wakes all waiting ranks. `lost` is a rank of this group or -1. */
+/* Makes the group and all below it dead, unless they are; wakes all waiting ranks. `lost` is a rank of this group or
+ * -1. */
 void ravel__threads_kill(threads_group *group, int32_t lost, const char *format, ...) RAVEL_PRINTF(3, 4);
 /* The status and sentence of a dead group, into why. */
 ravel_status ravel__threads_lost(ravel_comm *comm, ravel_error *why);

@@ -10,11 +10,11 @@
  *
  * After a failure TCP returns every buffer. MPI cannot cancel a send that has begun. A world with such a send is stuck:
  * its memory is kept, and no further MPI call is made for it. */
-#include "comm/remote.h"
+#include "comm/remote/remote.h"
 
 #include "base/assert.h"
-#include "base/clock.h"
-#include "base/futex.h"
+#include "base/system/clock.h"
+#include "base/system/futex.h"
 #include "base/rng.h"
 
 #include <stdio.h>
@@ -166,8 +166,8 @@ static ravel_status remote_test(ravel_comm *comm, ravel_request *r, int32_t *don
     return status;
 }
 
-/* Spins briefly, then yields: with more ranks than cores the awaited rank needs this core. Returns the number of the next
- * round. */
+/* Spins briefly, then yields: with more ranks than cores the awaited rank needs this core. Returns the number of the
+ * next round. */
 static int32_t pause_outside(remote_world *w, int32_t round, int32_t aimed, int64_t left_ns) {
     RAVEL_ASSERT(round >= 0 && left_ns >= 0);
     if (!aimed && round < __atomic_load_n(&w->spins, __ATOMIC_RELAXED)) { /* aimed: the link is lent */
@@ -397,7 +397,7 @@ static const ravel__backend *backend_of(const ravel__wire *wire) {
 /* ---- opening -------------------------------------------------------------------------------------------- */
 
 static ravel_status open_net(remote_world *w, const ravel_comm_options *o, int32_t expected, ravel_error *err) {
-    ravel__wire_open how = {.options = o, .sink = {w, on_frame, on_lost}, .chunk_bytes = o->chunk_bytes};
+    ravel__wire_open how = {.options = o, .events = {w, on_frame, on_lost}, .chunk_bytes = o->chunk_bytes};
     how.deadline_ns = ravel__clock_ns() + (int64_t)(o->timeout * 1e9);
     pthread_mutex_lock(w->lock);
     int code = w->wire->open(&how, &w->net, &w->rank, &w->size);
