@@ -1,9 +1,9 @@
 /* CUDA as a device: the table of driver.h over the runtime, with the driver API for memory that processes share. The
  * kernels are in cuda_rows.cu and cuda_refit.cu.
  *
- * This file is the module libravel_cuda.so and needs nothing of libravel. The runtime is linked statically and the driver's
- * functions are asked for by name, so the module loads on a machine without a GPU, and opening a device reports why
- * there is none.
+ * This file is the module libravel_cuda.so and needs nothing of libravel. The runtime is linked statically and the
+ * driver's functions are asked for by name, so the module loads on a machine without a GPU, and opening a device
+ * reports why there is none.
  *
  * Codes: a cudaError_t; a CUresult of the driver API is the number plus DRIVER_CODE. A failed call clears the runtime's
  * last error (cudaGetLastError), except errors that CUDA cannot clear. */
@@ -385,34 +385,6 @@ static void cuda_unshare(void *inside, void *array, size_t bytes, void *handle) 
     (void)ravel__cuda_leave(inside, before, 0);
 }
 
-static int cuda_lend(void *inside, const void *array, unsigned char handle[RAVEL__LOAN_HANDLE], uint64_t *offset) {
-    cuda_device *d = inside;
-    cudaIpcMemHandle_t own;
-    CUdeviceptr base = 0;
-    size_t bytes = 0;
-    int before, code = ravel__cuda_enter(inside, &before);
-    if (code) return code;
-    code = of_driver(d->cuMemGetAddressRange(&base, &bytes, (CUdeviceptr)(uintptr_t)array));
-    if (!code) code = clear(cudaIpcGetMemHandle(&own, (void *)(uintptr_t)base));
-    (void)ravel__cuda_leave(inside, before, 0);
-    if (code) return code;
-    _Static_assert(sizeof own == RAVEL__LOAN_HANDLE, "a handle has 64 bytes");
-    memcpy(handle, &own, sizeof own);
-    RAVEL_ASSERT((uint64_t)(uintptr_t)array >= (uint64_t)base && (uint64_t)(uintptr_t)array - (uint64_t)base < bytes);
-    *offset = (uint64_t)(uintptr_t)array - (uint64_t)base;
-    return 0;
-}
-
-static int cuda_borrow(void *inside, const unsigned char handle[RAVEL__LOAN_HANDLE], void **base) {
-    cudaIpcMemHandle_t own;
-    memcpy(&own, handle, sizeof own);
-    ON_DEVICE(inside, cudaIpcOpenMemHandle(base, own, cudaIpcMemLazyEnablePeerAccess));
-}
-
-static int cuda_give_back(void *inside, void *base) {
-    ON_DEVICE(inside, cudaIpcCloseMemHandle(base));
-}
-
 /* ---- kernels -------------------------------------------------------------------------------------------- */
 
 static int cuda_rows(void *inside, const ravel__rows *rows, void *stream) {
@@ -423,16 +395,12 @@ static int cuda_count_mask(void *inside, const ravel__mask_job *job, void *strea
     ON_DEVICE(inside, ravel__cuda_count_mask(job, stream));
 }
 
-static int cuda_hash(void *inside, const ravel__hash_job *job, void *stream) {
-    ON_DEVICE(inside, ravel__cuda_hash(job, stream));
-}
-
 static int cuda_cast(void *inside, const ravel__cast_job *job, void *stream) {
     ON_DEVICE(inside, ravel__cuda_cast(job, stream));
 }
 
-static int cuda_fp8(void *inside, const ravel__fp8_job *job, void *stream) {
-    ON_DEVICE(inside, ravel__cuda_fp8(job, stream));
+static int cuda_compare(void *inside, const ravel__compare_job *job, void *stream) {
+    ON_DEVICE(inside, ravel__cuda_compare(job, stream));
 }
 
 static const ravel__driver table = {
@@ -459,14 +427,10 @@ static const ravel__driver table = {
     .share = cuda_share,
     .import = cuda_import,
     .unshare = cuda_unshare,
-    .lend = cuda_lend,
-    .borrow = cuda_borrow,
-    .give_back = cuda_give_back,
     .rows = cuda_rows,
     .count_mask = cuda_count_mask,
-    .hash = cuda_hash,
     .cast = cuda_cast,
-    .fp8 = cuda_fp8,
+    .compare = cuda_compare,
 };
 
 const ravel__driver *ravel_driver(void) {

@@ -17,9 +17,8 @@ int ravel__cuda_leave(void *inside, int before, int code);
 
 int ravel__cuda_rows(const ravel__rows *rows, void *stream);
 int ravel__cuda_count_mask(const ravel__mask_job *job, void *stream);
-int ravel__cuda_hash(const ravel__hash_job *job, void *stream);
 int ravel__cuda_cast(const ravel__cast_job *job, void *stream);
-int ravel__cuda_fp8(const ravel__fp8_job *job, void *stream);
+int ravel__cuda_compare(const ravel__compare_job *job, void *stream);
 
 #ifdef __cplusplus
 }

@@ -1,22 +1,21 @@
-/* Refit on the device: XXH3-64 of blocks, and tensors to and from a packed buffer, cast and hashed in one pass.
+/* Refit on the device: tensors to and from a packed buffer, cast and hashed (XXH3-64 of blocks) in one pass.
  *
- * XXH3 of more than 240 bytes: for every KiB a sum over its 16 stripes of 64 bytes, which depends on nothing before it; then
- * a chain over KiBs, acc = scramble(acc + sum). So a CTA takes one block (256 KiB, say) and 32 KiB of it per step:
+ * XXH3 of more than 240 bytes: for every KiB a sum over its 16 stripes of 64 bytes, which depends on nothing before it;
+ * then a chain over KiBs, acc = scramble(acc + sum). So a CTA takes one block (256 KiB, say) and 32 KiB of it per step:
  *
  *     128 threads = 32 groups of 4       a group sums one KiB; thread j of it has bytes 16j .. 16j+15 of every stripe,
  *                                        that is lanes 2j and 2j + 1 of the accumulator
  *     threads 0 .. 3                     also run the chain over the 32 sums of the step before, while the loads of
  *                                        this step are under way
  *
- * The last stripe of a block (its last 64 bytes, wherever they begin) and blocks of at most 240 bytes are read again from
- * memory by a few threads.
+ * The last stripe of a block (its last 64 bytes, wherever they begin) and blocks of at most 240 bytes are read again
+ * from memory by a few threads.
  *
- * Casting: KiBs that lie within one piece whose tensor is aligned there take the fast way, 16 bytes at a time; the others
- * go element by element. */
+ * Casting: KiBs that lie within one piece whose tensor is aligned there take the fast way, 16 bytes at a time; the
+ * others go element by element. */
 #include "device/cuda.h"
 
 #include <cuda_fp16.h>
-#include <cuda_fp8.h>
 #include <cuda_runtime.h>
 
 namespace {
@@ -198,19 +197,13 @@ __device__ __forceinline__ uint32_t f16_bits(uint32_t x) {
     return (x & 0x7fffffff) > 0x7f800000 ? nan : code;
 }
 
-__device__ __forceinline__ uint32_t f8_bits(uint32_t x, float scale) {
-    float value = __uint_as_float(x) * scale;
-    uint32_t code = __nv_cvt_float_to_fp8(value, __NV_NOSAT, __NV_E4M3) & 0x7f;
-    return code | (x >> 24 & 0x80); /* of x: the product of a NaN has lost its sign */
-}
-
 /* Bytes of a tensor's element and of its packed form. */
 __device__ __forceinline__ int wide_bytes(int kind) {
     return kind == RAVEL__CAST_COPY ? 1 : 4;
 }
 
 __device__ __forceinline__ int packed_bytes(int kind) {
-    return kind == RAVEL__CAST_COPY || kind == RAVEL__CAST_F32_F8_E4M3 ? 1 : 2;
+    return kind == RAVEL__CAST_COPY ? 1 : 2;
 }
 
 template <int KIND> __device__ __forceinline__ uint32_t pair_of(uint32_t low, uint32_t high) {
@@ -238,19 +231,6 @@ template <int KIND> __device__ __forceinline__ void pack_pairs(const uint4 *sour
         for (int s = 0; s < UNITS / 2; s++)
             v[half * 8 + s] = make_uint4(pair_of<KIND>(a[s].x, a[s].y), pair_of<KIND>(a[s].z, a[s].w),
                                          pair_of<KIND>(b[s].x, b[s].y), pair_of<KIND>(b[s].z, b[s].w));
-    }
-}
-
-__device__ __forceinline__ uint32_t f8_four(uint4 x, float scale) {
-    return f8_bits(x.x, scale) | f8_bits(x.y, scale) << 8 | f8_bits(x.z, scale) << 16 | f8_bits(x.w, scale) << 24;
-}
-
-__device__ __forceinline__ void pack_f8(const uint4 *source, int j, float scale, uint4 (&v)[UNITS]) {
-#pragma unroll
-    for (int s = 0; s < UNITS; s++) {
-        const uint4 *at = source + (s * 4 + j) * 4;
-        uint4 a = __ldcs(at), b = __ldcs(at + 1), c = __ldcs(at + 2), d = __ldcs(at + 3);
-        v[s] = make_uint4(f8_four(a, scale), f8_four(b, scale), f8_four(c, scale), f8_four(d, scale));
     }
 }
 
@@ -284,11 +264,9 @@ __device__ void pack_element(const ravel__cast_piece &p, int64_t element, unsign
         return;
     }
     uint32_t x = static_cast<const uint32_t *>(p.tensor)[element];
-    uint32_t code = p.kind == RAVEL__CAST_F32_BF16  ? bf16_bits(x)
-                    : p.kind == RAVEL__CAST_F32_F16 ? f16_bits(x)
-                                                    : f8_bits(x, p.scale);
+    uint32_t code = p.kind == RAVEL__CAST_F32_BF16 ? bf16_bits(x) : f16_bits(x);
     to[0] = (unsigned char)code;
-    if (p.kind != RAVEL__CAST_F32_F8_E4M3) to[1] = (unsigned char)(code >> 8);
+    to[1] = (unsigned char)(code >> 8);
 }
 
 __device__ void unpack_element(const ravel__cast_piece &p, int64_t element, const unsigned char *from) {
@@ -357,30 +335,6 @@ __device__ __noinline__ void move_units(const Pieces &pieces, int64_t at, int64_
 
 /* ---- the kernels ---------------------------------------------------------------------------------------- */
 
-__global__ void __launch_bounds__(THREADS, 4) hash_blocks(const ravel__hash_job job) {
-    __shared__ ulonglong2 sums[2][GROUPS][4];
-    __shared__ uint64_t keys[KEYS];
-    const int g = threadIdx.x >> 2, j = threadIdx.x & 3;
-    const int64_t begin = (int64_t)blockIdx.x * job.block, left = job.bytes - begin;
-    const char *block = static_cast<const char *>(job.data) + begin;
-    Hash hash(left < job.block ? left : job.block, j);
-    load_keys(keys);
-    const int64_t steps = hash.bytes > SMALL ? hash.kibs / GROUPS + 1 : 0;
-    for (int64_t step = 0; step < steps; step++) {
-        const int64_t kib = step * GROUPS + g;
-        const int stripes = hash.stripes(kib);
-        const uint4 *at = reinterpret_cast<const uint4 *>(block + kib * KIB) + j;
-        uint4 v[UNITS];
-#pragma unroll
-        for (int s = 0; s < UNITS; s++)
-            if (s < stripes) v[s] = __ldcs(at + s * 4);
-        if (step > 0 && threadIdx.x < 4) hash.chain(sums[(step - 1) & 1], (step - 1) * GROUPS);
-        sums[step & 1][g][j] = sum_kib(v, keys + 2 * j, stripes);
-        __syncthreads();
-    }
-    put_hash(hash, sums[(steps - 1) & 1], steps - 1, block, job.hashes + blockIdx.x);
-}
-
 __device__ Pieces take_pieces(const ravel__cast_job &job, ravel__cast_piece *held, int *count, int64_t end) {
     const int32_t first = job.first[blockIdx.x];
     if (threadIdx.x == 0) {
@@ -421,10 +375,8 @@ __device__ __forceinline__ void move_kib(const Pieces &pieces, int64_t at, int64
             load_units(from, j, v);
         else if (kind == RAVEL__CAST_F32_BF16)
             pack_pairs<RAVEL__CAST_F32_BF16>(from, j, v);
-        else if (kind == RAVEL__CAST_F32_F16)
-            pack_pairs<RAVEL__CAST_F32_F16>(from, j, v);
         else
-            pack_f8(from, j, p->scale, v);
+            pack_pairs<RAVEL__CAST_F32_F16>(from, j, v);
         store_units(there, j, v);
         return;
     }
@@ -458,16 +410,7 @@ template <bool UNPACK> __global__ void __launch_bounds__(THREADS, 4) cast_blocks
     if (job.hashes) put_hash(hash, sums[(steps - 1) & 1], steps - 1, packed + begin, job.hashes + blockIdx.x);
 }
 
-unsigned blocks_of(int64_t bytes, int64_t block) {
-    return (unsigned)((bytes + block - 1) / block);
-}
-
 } // namespace
-
-int ravel__cuda_hash(const ravel__hash_job *job, void *stream) {
-    hash_blocks<<<blocks_of(job->bytes, job->block), THREADS, 0, static_cast<cudaStream_t>(stream)>>>(*job);
-    return (int)cudaGetLastError();
-}
 
 int ravel__cuda_cast(const ravel__cast_job *job, void *stream) {
     cudaStream_t s = static_cast<cudaStream_t>(stream);

@@ -1,8 +1,8 @@
 /* Rows on the device: one launch for all arrays of a micro-batch.
  *
- * A CTA does one tile: 2,048 units of one track's packed side (512 where there are few), eight per thread, 256 apart, so that a warp's
- * loads and stores lie side by side. It finds its track (a few comparisons), then the first and the last run of the tile
- * (two binary searches), and every unit looks for its run between those two: mostly there is one.
+ * A CTA does one tile: 2,048 units of one track's packed side (512 where there are few), eight per thread, 256 apart,
+ * so that a warp's loads and stores lie side by side. It finds its track (a few comparisons), then the first and the
+ * last run of the tile (two binary searches), and every unit looks for its run between those two: mostly there is one.
  *
  * Loads of a thread are all issued before its first store: eight in flight per thread hide the memory's latency. */
 #include "device/cuda.h"

@@ -6,7 +6,7 @@
 
 #include "base/assert.h"
 #include "base/memory.h"
-#include <ravel/module.h>
+#include "base/system/module.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,14 +21,14 @@ static ravel_status load_host(const ravel__driver **driver, ravel_error *err) {
 }
 
 static ravel_status load_cuda(const ravel__driver **driver, ravel_error *err) {
-    static const ravel_module module = {.what = "CUDA",
-                                        .variable = "RAVEL_CUDA_MODULE",
-                                        .advice = "build with NVIDIA's nvcc installed",
-                                        .names = {"libravel_cuda.so", NULL}};
+    static const ravel__module module = {.what = "CUDA",
+                                         .variable = "RAVEL_CUDA_MODULE",
+                                         .advice = "build with NVIDIA's nvcc installed",
+                                         .names = {"libravel_cuda.so", NULL}};
     void *handle = NULL;
-    ravel_status status = ravel_module_load(&module, &handle, err);
+    ravel_status status = ravel__module_load(&module, &handle, err);
     if (status) return status;
-    ravel__driver_fn get = (ravel__driver_fn)ravel_module_find(handle, "ravel_driver");
+    ravel__driver_fn get = (ravel__driver_fn)ravel__module_find(handle, "ravel_driver");
     if (!get)
         return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
                                "the CUDA module exports no ravel_driver; is it Ravel's, and of this version?");
@@ -114,7 +114,7 @@ void ravel_device_free(ravel_device *device) {
     ravel__release(NULL, device, sizeof *device);
 }
 
-ravel_status ravel_device_info_get(ravel_device *device, ravel_device_info *info, ravel_error *err) {
+ravel_status ravel_device_get_info(ravel_device *device, ravel_device_info *info, ravel_error *err) {
     ravel_device_info now = device->info;
     size_t room = info->size;
     if (room == 0)
@@ -144,10 +144,6 @@ ravel_status ravel__device_usable(ravel_device *device, ravel_error *err) {
                            device->info.name, device->failure.message);
 }
 
-ravel_status ravel_device_alive(ravel_device *device, ravel_error *err) {
-    return ravel__device_usable(device, err);
-}
-
 /* Keeps the first unrecoverable failure. */
 static void note_failure(ravel_device *device, const char *what, const char *text) {
     (void)pthread_mutex_lock(&device->lock);
@@ -162,7 +158,7 @@ static void note_failure(ravel_device *device, const char *what, const char *tex
 ravel_status ravel__device_check(ravel_device *device, int code, const char *what, ravel_error *err) {
     char text[256];
     if (code == 0) return RAVEL_OK;
-    RAVEL_ASSERT(code != RAVEL__DRIVER_PENDING); /* is no failure: who asks whether something is done looks for it */
+    RAVEL_ASSERT(code != RAVEL__DRIVER_PENDING); /* not an error: event_test handles it */
     ravel_status status = device->driver->describe(code, text, sizeof text);
     RAVEL_ASSERT(status != RAVEL_OK);
     if (status == RAVEL_E_DEAD) {

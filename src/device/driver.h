@@ -4,8 +4,8 @@
  *     ravel_device_*  ->  device.c, memory.c, stream.c, shared.c  ->  the table below  ->  host.c | cuda.c
  *
  * The front does what all drivers share: handles, the cache, deadlines, sentences, failures. Each function of
- * a driver is one call of the device. It exports one function, ravel_driver, and needs nothing of libravel. Library and module come from
- * the same build; version and size of the table are compared before anything else.
+ * a driver is one call of the device. It exports one function, ravel_driver, and needs nothing of libravel. Library and
+ * module come from the same build; version and size of the table are compared before anything else.
  *
  * The contract. Functions return 0, RAVEL__DRIVER_PENDING where said, or a code of the driver's own, which `describe`
  * puts into words. They may be called from any thread. Only alloc, release, close and the sharing functions wait for
@@ -17,7 +17,7 @@
 
 #include "device/kernels.h"
 
-enum { RAVEL__DRIVER_VERSION = 2, RAVEL__DRIVER_PENDING = -1, RAVEL__LOAN_HANDLE = 64 };
+enum { RAVEL__DRIVER_VERSION = 4, RAVEL__DRIVER_PENDING = -1 };
 
 typedef struct ravel__driver {
     int32_t version, bytes; /* RAVEL__DRIVER_VERSION, sizeof(ravel__driver) */
@@ -27,7 +27,7 @@ typedef struct ravel__driver {
     int (*open)(int32_t index, void **inside, ravel_device_info *info);
     void (*close)(void *inside);
     int (*free_bytes)(void *inside, int64_t *bytes);
-    /* The class of a failure, and its words: E_MEMORY, E_UNSUPPORTED, E_DEVICE; E_DEAD where nothing can succeed any
+    /* The class of a failure, and its words: E_MEMORY, E_UNSUPPORTED, E_DEVICE; E_DEAD if nothing can succeed any
      * more on this device in this process. */
     ravel_status (*describe)(int code, char *text, size_t bytes);
 
@@ -50,17 +50,12 @@ typedef struct ravel__driver {
     int (*share)(void *inside, size_t *bytes, int *fd, void **array, void **handle);
     int (*import)(void *inside, int fd, size_t *bytes, int32_t writable, void **array, void **handle);
     void (*unshare)(void *inside, void *array, size_t bytes, void *handle);
-    /* The base of the array's allocation as 64 bytes, and how far behind it the array begins. */
-    int (*lend)(void *inside, const void *array, unsigned char handle[RAVEL__LOAN_HANDLE], uint64_t *offset);
-    int (*borrow)(void *inside, const unsigned char handle[RAVEL__LOAN_HANDLE], void **base);
-    int (*give_back)(void *inside, void *base);
 
     /* See kernels.h. */
     int (*rows)(void *inside, const ravel__rows *rows, void *stream);
     int (*count_mask)(void *inside, const ravel__mask_job *job, void *stream);
-    int (*hash)(void *inside, const ravel__hash_job *job, void *stream);
     int (*cast)(void *inside, const ravel__cast_job *job, void *stream);
-    int (*fp8)(void *inside, const ravel__fp8_job *job, void *stream);
+    int (*compare)(void *inside, const ravel__compare_job *job, void *stream);
 } ravel__driver;
 
 typedef const ravel__driver *(*ravel__driver_fn)(void);

@@ -17,15 +17,12 @@ typedef struct ravel__cache {
     int64_t used_bytes, cached_bytes, driver_allocs;
 } ravel__cache;
 
-typedef struct ravel__open_loan ravel__open_loan;
-
 struct ravel_device {
     const ravel__driver *driver;
     void *inside; /* the driver's */
     ravel_device_info info;
     pthread_mutex_t lock; /* of everything below */
     ravel__cache cache;
-    ravel__open_loan *loans;
     atomic_int dead;
     ravel_error failure;
 };
@@ -63,13 +60,13 @@ static inline void *ravel__native(const ravel_stream *stream) {
 
 /* `block` is host memory and may be used again when the call returns. */
 ravel_status ravel__launch_rows(ravel_stream *stream, const ravel__rows_head *block, ravel_error *err);
-/* Counts the loss tokens of runs [count] into counts [count], all in host memory, and waits for it (at most `seconds`). */
+/* Counts the loss tokens of runs [count] into counts [count], all in host memory, and waits for it (at most
+ * `seconds`). */
 ravel_status ravel__launch_count(ravel_stream *stream, const ravel__mask_job *job, double seconds, ravel_error *err);
-/* job->data and job->hashes are what the device can reach. */
-ravel_status ravel__launch_hash(ravel_stream *stream, const ravel__hash_job *job, ravel_error *err);
-/* job->pieces, too. */
+/* job->pieces and job->hashes are what the device can reach. */
 ravel_status ravel__launch_cast(ravel_stream *stream, const ravel__cast_job *job, ravel_error *err);
-ravel_status ravel__launch_fp8(ravel_stream *stream, const ravel__fp8_job *job, ravel_error *err);
+/* All of the job is what the device can reach. */
+ravel_status ravel__launch_compare(ravel_stream *stream, const ravel__compare_job *job, ravel_error *err);
 
 /* ---- place.c ---- */
 

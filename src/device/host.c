@@ -4,7 +4,7 @@
 #include "device/driver.h"
 
 #include "base/assert.h"
-#include "base/clock.h"
+#include "base/system/clock.h"
 #include "device/host_rows.h"
 
 #include <errno.h>
@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { ALIGN = 256, NO_LOANS = 1 << 20 };
+enum { ALIGN = 256 };
 
 static int host_open(int32_t index, void **inside, ravel_device_info *info) {
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
@@ -40,12 +40,6 @@ static int host_free_bytes(void *inside, int64_t *bytes) {
 }
 
 static ravel_status host_describe(int code, char *text, size_t bytes) {
-    if (code == NO_LOANS) {
-        (void)snprintf(text, bytes,
-                       "plain host memory cannot be lent to another process; make it with "
-                       "ravel_shared_create");
-        return RAVEL_E_UNSUPPORTED;
-    }
     (void)snprintf(text, bytes, "%s", strerror(code));
     return code == ENOMEM ? RAVEL_E_MEMORY : RAVEL_E_DEVICE;
 }
@@ -177,21 +171,6 @@ static void host_unshare(void *inside, void *array, size_t bytes, void *handle) 
     (void)munmap(array, bytes);
 }
 
-static int host_lend(void *inside, const void *array, unsigned char handle[RAVEL__LOAN_HANDLE], uint64_t *offset) {
-    (void)inside, (void)array, (void)handle, (void)offset;
-    return NO_LOANS;
-}
-
-static int host_borrow(void *inside, const unsigned char handle[RAVEL__LOAN_HANDLE], void **base) {
-    (void)inside, (void)handle, (void)base;
-    return NO_LOANS;
-}
-
-static int host_give_back(void *inside, void *base) {
-    (void)inside, (void)base;
-    return 0;
-}
-
 /* ---- the table ------------------------------------------------------------------------------------------ */
 
 static int host_rows(void *inside, const ravel__rows *rows, void *stream) {
@@ -206,21 +185,15 @@ static int host_count_mask(void *inside, const ravel__mask_job *job, void *strea
     return 0;
 }
 
-static int host_hash(void *inside, const ravel__hash_job *job, void *stream) {
-    (void)inside, (void)stream;
-    ravel__host_hash(job);
-    return 0;
-}
-
 static int host_cast(void *inside, const ravel__cast_job *job, void *stream) {
     (void)inside, (void)stream;
     ravel__host_cast(job);
     return 0;
 }
 
-static int host_fp8(void *inside, const ravel__fp8_job *job, void *stream) {
+static int host_compare(void *inside, const ravel__compare_job *job, void *stream) {
     (void)inside, (void)stream;
-    ravel__host_fp8(job);
+    ravel__host_compare(job);
     return 0;
 }
 
@@ -248,12 +221,8 @@ const ravel__driver ravel__host_driver = {
     .share = host_share,
     .import = host_import,
     .unshare = host_unshare,
-    .lend = host_lend,
-    .borrow = host_borrow,
-    .give_back = host_give_back,
     .rows = host_rows,
     .count_mask = host_count_mask,
-    .hash = host_hash,
     .cast = host_cast,
-    .fp8 = host_fp8,
+    .compare = host_compare,
 };

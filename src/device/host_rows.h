@@ -6,8 +6,7 @@
 
 void ravel__host_rows(const ravel__rows_head *block);
 void ravel__host_count_mask(const ravel__mask_job *job);
-void ravel__host_hash(const ravel__hash_job *job);
 void ravel__host_cast(const ravel__cast_job *job);
-void ravel__host_fp8(const ravel__fp8_job *job);
+void ravel__host_compare(const ravel__compare_job *job);
 
 #endif

@@ -6,9 +6,10 @@
  *   hash        XXH3-64 of each block of an array, the same value as on the host
  *   cast        refit's pack and unpack: tensors to or from a packed buffer, converted on the way, with the XXH3-64 of
  *               each packed block
+ *   compare     what changed between two packed buffers, block by block, in the bytes of base/sparse.h
  *
- * Rows. The packed side is an axis of positions, cut into runs; a run is a piece of one slot (a whole slot, a chunk of a
- * zig-zag shard, every cp-th position):
+ * Rows. The packed side is an axis of positions, cut into runs; a run is a piece of one slot (a whole slot, a chunk of
+ * a zig-zag shard, every cp-th position):
  *
  *     positions   |  run 0      |  run 1  |  run 2       |          run: sample, where it begins in the store,
  *     track 0     | - - - - - - - - - - - - - - - - - - -|               which of its tokens stand here
@@ -33,7 +34,7 @@
 
 enum {
     RAVEL__ROW_THREADS = 256,
-    RAVEL__ROW_ITEMS = 8,      /* units per thread, at most; fewer where there is little to do, ... */
+    RAVEL__ROW_ITEMS = 8,      /* units per thread, at most; fewer if there is little to do, ... */
     RAVEL__ROW_FEW = 2,        /* ... but not fewer than these, */
     RAVEL__ROW_ONE_WAVE = 396, /* ... as long as the device can hold all tiles at once (132 processors, 3 each) */
 };
@@ -50,7 +51,7 @@ typedef enum ravel__row_kind {
     RAVEL__ROW_SEGMENTS,  /* int32_t */
     RAVEL__ROW_HIDDEN,    /* uint8_t 1 in padding */
     RAVEL__ROW_SHOWN,     /* uint8_t 1 at tokens */
-    RAVEL__ROW_LOSS,      /* float 1 where a token of the response is predicted */
+    RAVEL__ROW_LOSS,      /* float 1 if a token of the response is predicted */
     /* others */
     RAVEL__ROW_COPY,  /* the source is `offset` bytes into the block */
     RAVEL__ROW_WEIGHT /* values[run] at the loss tokens of a run's sample, 0 at its others; goes to the store */
@@ -93,7 +94,7 @@ typedef struct ravel__rows_head {
 
 typedef struct ravel__rows {
     const ravel__rows_head *block;       /* in host memory */
-    const ravel__rows_head *device_side; /* the same on the device; NULL where it fits into a launch's parameters */
+    const ravel__rows_head *device_side; /* the same on the device; NULL if it fits into a launch's parameters */
 } ravel__rows;
 
 /* Blocks up to this size travel with the launch. */
@@ -163,51 +164,24 @@ typedef struct ravel__mask_job {
     int64_t *counts;     /* [count] loss tokens; or -t: token t is the first that is neither 0 nor 1 */
 } ravel__mask_job;
 
-/* ---- hashes --------------------------------------------------------------------------------------------- */
-
-typedef struct ravel__hash_job {
-    const void *data; /* aligned to 16 */
-    int64_t bytes;
-    int64_t block;    /* bytes of a block, a multiple of 1024; the last may be shorter */
-    uint64_t *hashes; /* [ceil(bytes / block)] */
-} ravel__hash_job;
-
 /* ---- refit ---------------------------------------------------------------------------------------------- */
 
 typedef enum ravel__cast_kind {
-    RAVEL__CAST_COPY,        /* the same bytes */
-    RAVEL__CAST_F32_BF16,    /* tensor f32, packed bf16 */
-    RAVEL__CAST_F32_F16,     /* tensor f32, packed f16 */
-    RAVEL__CAST_F32_F8_E4M3, /* tensor f32, packed fp8: value * scale, rounded; too large is NaN, as on the host */
+    RAVEL__CAST_COPY,     /* the same bytes */
+    RAVEL__CAST_F32_BF16, /* tensor f32, packed bf16 */
+    RAVEL__CAST_F32_F16,  /* tensor f32, packed f16 */
     RAVEL__CAST_KINDS
 } ravel__cast_kind;
 
 /* A piece of a tensor in the packed buffer. Pieces are in order of `at` and do not overlap; between two there may be
  * padding, which is packed as zeros. The hash is always that of the packed bytes. */
 typedef struct ravel__cast_piece {
-    int64_t at;    /* its first byte in the packed buffer, a multiple of the packed element's size */
-    int64_t bytes; /* in the packed buffer */
-    void *tensor;  /* its first element in the tensor; aligned to the element */
-    float scale;   /* fp8: 1 else */
-    int32_t kind;  /* ravel__cast_kind */
+    int64_t at;     /* its first byte in the packed buffer, a multiple of the packed element's size */
+    int64_t bytes;  /* in the packed buffer */
+    void *tensor;   /* its first element in the tensor; aligned to the element */
+    int32_t kind;   /* ravel__cast_kind */
+    int32_t unused; /* 0 */
 } ravel__cast_piece;
-
-/* A matrix to fp8 with a scale per block of RAVEL__FP8_BLOCK rows and columns (ravel/slab.h). */
-enum { RAVEL__FP8_BLOCK = 128 };
-typedef struct ravel__fp8_job {
-    const void *data; /* f32, or bf16 */
-    int32_t bf16;
-    int32_t reserved; /* 0 */
-    int64_t rows, cols, stride;
-    void *weight;
-    float *scale_inv;
-} ravel__fp8_job;
-
-/* From a block's largest absolute value. */
-RAVEL__BOTH static inline float ravel__fp8_scale(float most) {
-    float scale = most / 448.0f;
-    return scale >= 1.17549435e-38f ? scale : 1.0f;
-}
 
 /* What one block covers of the packed buffer. */
 typedef struct ravel__cast_span {
@@ -234,5 +208,27 @@ RAVEL__BOTH static inline ravel__cast_span ravel__cast_block(const ravel__cast_j
     const ravel__cast_span span = {at, left < job->block ? left : job->block};
     return span;
 }
+
+/* A block that is compared. */
+typedef struct ravel__compare_span {
+    int64_t at;      /* in both buffers, a multiple of 16 */
+    int32_t bytes;   /* from 1 to RAVEL__COMPARE_MOST; up to the next multiple of 16 both buffers may be read */
+    int32_t each;    /* bytes of an element: 1, 2, 4 or 8 */
+    int64_t found;   /* out: where its bytes begin in `out`, a multiple of 16 */
+    int32_t size;    /* out: how many they are; less than `bytes`: changes (base/sparse.h), else the block as it is */
+    int32_t changed; /* out: elements that differ */
+} ravel__compare_span;
+
+enum { RAVEL__COMPARE_MOST = 1 << 26 };
+
+/* The bytes of every block, as ravel__sparse_encode writes them, or whole where it writes none. They lie one behind the other in
+ * `out`, in any order: what is copied to the host is what changed. */
+typedef struct ravel__compare_job {
+    const void *fresh, *base;   /* aligned to 16, and never the same */
+    ravel__compare_span *spans; /* [blocks]; all lists are where the device can read and write them */
+    int64_t blocks;
+    unsigned char *out; /* aligned to 16, with room for every span's bytes rounded up to 16 */
+    uint64_t *used;     /* bytes of `out`, 0 before */
+} ravel__compare_job;
 
 #endif

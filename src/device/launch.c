@@ -1,4 +1,5 @@
-/* Launching the jobs of kernels.h: blocks that do not fit into a launch go to the device first, in memory of the cache. */
+/* Launching the jobs of kernels.h: blocks that do not fit into a launch go to the device first, in memory of the
+ * cache. */
 #include "device/handle.h"
 
 #include "base/assert.h"
@@ -77,16 +78,6 @@ ravel_status ravel__launch_count(ravel_stream *stream, const ravel__mask_job *jo
     return status;
 }
 
-ravel_status ravel__launch_hash(ravel_stream *stream, const ravel__hash_job *job, ravel_error *err) {
-    ravel_device *d = stream->device;
-    ravel_status status = ravel__device_usable(d, err);
-    if (status || job->bytes == 0) return status;
-    RAVEL_ASSERT(job->bytes > 0 && job->block > 0 && job->hashes);
-    RAVEL_ASSERT(job->block % 1024 == 0 && (uintptr_t)job->data % 16 == 0 && (job->bytes - 1) / job->block < INT32_MAX);
-    if (!d->driver->hash) return unsupported(d, "hashing", err);
-    return ravel__device_check(d, d->driver->hash(d->inside, job, stream->native), "hashing", err);
-}
-
 ravel_status ravel__launch_cast(ravel_stream *stream, const ravel__cast_job *job, ravel_error *err) {
     ravel_device *d = stream->device;
     ravel_status status = ravel__device_usable(d, err);
@@ -100,12 +91,12 @@ ravel_status ravel__launch_cast(ravel_stream *stream, const ravel__cast_job *job
                                job->unpack ? "unpacking tensors" : "packing tensors", err);
 }
 
-ravel_status ravel__launch_fp8(ravel_stream *stream, const ravel__fp8_job *job, ravel_error *err) {
+ravel_status ravel__launch_compare(ravel_stream *stream, const ravel__compare_job *job, ravel_error *err) {
     ravel_device *d = stream->device;
     ravel_status status = ravel__device_usable(d, err);
-    if (status) return status;
-    RAVEL_ASSERT(job->rows > 0 && job->cols > 0 && job->stride >= job->cols && job->data && job->weight &&
-                 job->scale_inv);
-    if (!d->driver->fp8) return unsupported(d, "packing fp8", err);
-    return ravel__device_check(d, d->driver->fp8(d->inside, job, stream->native), "packing fp8", err);
+    if (status || job->blocks == 0) return status;
+    RAVEL_ASSERT(job->blocks > 0 && job->blocks <= INT32_MAX && job->spans && job->used);
+    RAVEL_ASSERT(((uintptr_t)job->fresh | (uintptr_t)job->base | (uintptr_t)job->out) % 16 == 0);
+    if (!d->driver->compare) return unsupported(d, "comparing versions", err);
+    return ravel__device_check(d, d->driver->compare(d->inside, job, stream->native), "comparing versions", err);
 }

@@ -60,8 +60,8 @@ static ravel__memory_block **bucket(ravel__cache *cache, const void *array) {
     return &cache->known[hash >> 54];
 }
 
-/* What holds between two calls: each block is in the bucket of its address, and is used or in the free list of its size;
- * the sums are those of the blocks. Looks at all of them: for the slow ways only. The caller holds the lock. */
+/* What holds between two calls: each block is in the bucket of its address, and is used or in the free list of its
+ * size; the sums are those of the blocks. Looks at all of them: for the slow ways only. The caller holds the lock. */
 static bool cache_ok(ravel__cache *cache) {
     int64_t used = 0, unused = 0, listed = 0;
     for (int i = 0; i < RAVEL__BLOCK_BUCKETS; i++)
@@ -232,13 +232,6 @@ void ravel_device_release(ravel_device *device, void *array, ravel_stream *strea
         device->cache.cached_bytes += (int64_t)block->bytes;
         RAVEL_ASSERT(device->cache.used_bytes >= 0);
     }
-    (void)pthread_mutex_unlock(&device->lock);
-}
-
-void ravel_device_trim(ravel_device *device) {
-    (void)pthread_mutex_lock(&device->lock);
-    trim(device);
-    RAVEL_ASSERT(cache_ok(&device->cache));
     (void)pthread_mutex_unlock(&device->lock);
 }
 

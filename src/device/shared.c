@@ -1,8 +1,9 @@
-/* Memory between processes: descriptors over a Unix socket, and CUDA IPC handles of existing allocations. */
+/* Memory between processes: descriptors over a Unix socket. */
 #include "device/handle.h"
 
 #include "base/assert.h"
-#include "base/clock.h"
+#include "device/shared.h"
+#include "base/system/clock.h"
 #include "base/memory.h"
 
 #include <errno.h>
@@ -11,7 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-struct ravel_shared {
+struct ravel__shared {
     ravel_device *device;
     void *data;
     size_t bytes;
@@ -21,18 +22,18 @@ struct ravel_shared {
 
 /* ---- memory --------------------------------------------------------------------------------------------- */
 
-static ravel_status begin(ravel_device *device, size_t bytes, ravel_shared **shared, ravel_error *err) {
+static ravel_status begin(ravel_device *device, size_t bytes, ravel__shared **shared, ravel_error *err) {
     ravel_status status = ravel__device_usable(device, err);
     if (status) return status;
     if (bytes == 0) return ravel_error_set(err, RAVEL_E_ARGUMENT, "shared memory of 0 bytes");
-    ravel_shared *s = ravel__calloc(NULL, 1, sizeof *s);
+    ravel__shared *s = ravel__calloc(NULL, 1, sizeof *s);
     if (!s) return ravel__no_memory(err, sizeof *s, "shared memory");
-    *s = (ravel_shared){.device = device, .bytes = bytes, .fd = -1};
+    *s = (ravel__shared){.device = device, .bytes = bytes, .fd = -1};
     *shared = s;
     return RAVEL_OK;
 }
 
-static ravel_status end(ravel_shared *s, int code, const char *what, ravel_shared **shared, ravel_error *err) {
+static ravel_status end(ravel__shared *s, int code, const char *what, ravel__shared **shared, ravel_error *err) {
     ravel_status status = ravel__device_check(s->device, code, what, err);
     RAVEL_ASSERT(status || (s->data && s->bytes > 0));
     RAVEL_ASSERT(s->device && (status || s->fd >= -1));
@@ -43,8 +44,8 @@ static ravel_status end(ravel_shared *s, int code, const char *what, ravel_share
     return status;
 }
 
-ravel_status ravel_shared_create(ravel_device *device, size_t bytes, ravel_shared **shared, ravel_error *err) {
-    ravel_shared *s = NULL;
+ravel_status ravel__shared_create(ravel_device *device, size_t bytes, ravel__shared **shared, ravel_error *err) {
+    ravel__shared *s = NULL;
     ravel_status status = begin(device, bytes, &s, err);
     if (status) return status;
     RAVEL_ASSERT(s);
@@ -53,9 +54,9 @@ ravel_status ravel_shared_create(ravel_device *device, size_t bytes, ravel_share
     return end(s, code, "making shared memory", shared, err);
 }
 
-ravel_status ravel_shared_import(ravel_device *device, int fd, size_t bytes, int32_t writable, ravel_shared **shared,
-                                 ravel_error *err) {
-    ravel_shared *s = NULL;
+ravel_status ravel__shared_import(ravel_device *device, int fd, size_t bytes, int32_t writable, ravel__shared **shared,
+                                  ravel_error *err) {
+    ravel__shared *s = NULL;
     ravel_status status = begin(device, bytes, &s, err);
     if (status) return status;
     RAVEL_ASSERT(s);
@@ -64,7 +65,7 @@ ravel_status ravel_shared_import(ravel_device *device, int fd, size_t bytes, int
     return end(s, code, "mapping shared memory", shared, err);
 }
 
-void ravel_shared_free(ravel_shared *shared) {
+void ravel__shared_free(ravel__shared *shared) {
     if (!shared) return;
     RAVEL_ASSERT(shared->device && shared->data && shared->bytes > 0);
     shared->device->driver->unshare(shared->device->inside, shared->data, shared->bytes, shared->handle);
@@ -72,15 +73,15 @@ void ravel_shared_free(ravel_shared *shared) {
     ravel__release(NULL, shared, sizeof *shared);
 }
 
-void *ravel_shared_data(const ravel_shared *shared) {
+void *ravel__shared_data(const ravel__shared *shared) {
     return shared->data;
 }
 
-size_t ravel_shared_bytes(const ravel_shared *shared) {
+size_t ravel__shared_bytes(const ravel__shared *shared) {
     return shared->bytes;
 }
 
-int ravel_shared_fd(const ravel_shared *shared) {
+int ravel__shared_fd(const ravel__shared *shared) {
     return shared->fd;
 }
 
@@ -117,7 +118,7 @@ static void open_envelope(envelope *e, size_t bytes) {
     e->message.msg_controllen = sizeof e->control;
 }
 
-ravel_status ravel_fd_send(int socket, int fd, const void *note, size_t bytes, double seconds, ravel_error *err) {
+ravel_status ravel__fd_send(int socket, int fd, const void *note, size_t bytes, double seconds, ravel_error *err) {
     envelope e;
     if (bytes >= NOTE_BYTES)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "a note of %zu bytes; %d fit", bytes, NOTE_BYTES - 1);
@@ -152,7 +153,7 @@ static ravel_status receive(int socket, envelope *e, int *fd, ravel_error *err) 
     return RAVEL_OK;
 }
 
-ravel_status ravel_fd_recv(int socket, int *fd, void *note, size_t *bytes, double seconds, ravel_error *err) {
+ravel_status ravel__fd_recv(int socket, int *fd, void *note, size_t *bytes, double seconds, ravel_error *err) {
     envelope first;
     int found = -1;
     int64_t deadline = ravel__clock_ns() + ravel__wait_ns(seconds);
@@ -179,63 +180,4 @@ ravel_status ravel_fd_recv(int socket, int *fd, void *note, size_t *bytes, doubl
     *fd = found;
     *bytes = size;
     return RAVEL_OK;
-}
-
-/* ---- loans ---------------------------------------------------------------------------------------------- */
-
-/* An allocation is opened once per loan; the driver counts. */
-struct ravel__open_loan {
-    ravel__open_loan *next;
-    void *array, *base;
-};
-
-_Static_assert(RAVEL_LOAN_BYTES == RAVEL__LOAN_HANDLE + sizeof(uint64_t), "a loan is a handle and an offset");
-
-ravel_status ravel_loan_export(ravel_device *device, const void *array, uint8_t *loan, ravel_error *err) {
-    unsigned char handle[RAVEL__LOAN_HANDLE];
-    uint64_t offset = 0;
-    ravel_status status = ravel__device_usable(device, err);
-    if (!status)
-        status = ravel__device_check(device, device->driver->lend(device->inside, array, handle, &offset),
-                                     "exporting an array", err);
-    if (status) return status;
-    memcpy(loan, handle, sizeof handle);
-    memcpy(loan + sizeof handle, &offset, sizeof offset);
-    return RAVEL_OK;
-}
-
-ravel_status ravel_loan_open(ravel_device *device, const uint8_t *loan, void **array, ravel_error *err) {
-    uint64_t offset = 0;
-    ravel_status status = ravel__device_usable(device, err);
-    ravel__open_loan *open = status ? NULL : ravel__calloc(NULL, 1, sizeof *open);
-    if (status) return status;
-    if (!open) return ravel__no_memory(err, sizeof *open, "a loan");
-    status =
-        ravel__device_check(device, device->driver->borrow(device->inside, loan, &open->base), "opening an array", err);
-    if (status) {
-        ravel__release(NULL, open, sizeof *open);
-        return status;
-    }
-    memcpy(&offset, loan + RAVEL__LOAN_HANDLE, sizeof offset);
-    RAVEL_ASSERT(open->base);
-    open->array = (char *)open->base + offset;
-    (void)pthread_mutex_lock(&device->lock);
-    open->next = device->loans;
-    device->loans = open;
-    (void)pthread_mutex_unlock(&device->lock);
-    *array = open->array;
-    return RAVEL_OK;
-}
-
-void ravel_loan_close(ravel_device *device, void *array) {
-    (void)pthread_mutex_lock(&device->lock);
-    ravel__open_loan **link = &device->loans;
-    while (*link && (*link)->array != array) link = &(*link)->next;
-    ravel__open_loan *open = *link;
-    if (open) *link = open->next;
-    (void)pthread_mutex_unlock(&device->lock);
-    if (!open) return;
-    RAVEL_ASSERT(open->base && open->array == array);
-    (void)device->driver->give_back(device->inside, open->base);
-    ravel__release(NULL, open, sizeof *open);
 }

@@ -2,7 +2,7 @@
 #include "device/handle.h"
 
 #include "base/assert.h"
-#include "base/clock.h"
+#include "base/system/clock.h"
 #include "base/memory.h"
 
 #include <sched.h>
@@ -78,10 +78,6 @@ void ravel_stream_free(ravel_stream *stream) {
 
 ravel_device *ravel_stream_device(const ravel_stream *stream) {
     return stream->device;
-}
-
-void *ravel_stream_native(const ravel_stream *stream) {
-    return stream->native;
 }
 
 ravel_status ravel_stream_wait(ravel_stream *stream, double seconds, ravel_error *err) {
