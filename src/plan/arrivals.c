@@ -43,8 +43,8 @@ static void free_text(const ravel_plan_options *o, char *text) {
     if (text) ravel__release(o->allocator, text, strlen(text) + 1);
 }
 
-ravel_status ravel_planner_open(const ravel_plan_options *options, const ravel_planner_options *how,
-                                ravel_planner **planner, ravel_error *err) {
+ravel_status ravel_planner_create(const ravel_plan_options *options, const ravel_planner_options *how,
+                                  ravel_planner **planner, ravel_error *err) {
     ravel_plan_options own;
     ravel_planner_options waiting;
     ravel_planner_options_default(&waiting);
@@ -75,14 +75,6 @@ ravel_status ravel_planner_open(const ravel_plan_options *options, const ravel_p
     else
         *planner = p;
     return status;
-}
-
-ravel_status ravel_planner_create(const ravel_plan_options *options, double fill, ravel_planner **planner,
-                                  ravel_error *err) {
-    ravel_planner_options how;
-    ravel_planner_options_default(&how);
-    how.fill = fill;
-    return ravel_planner_open(options, &how, planner, err);
 }
 
 static void free_seats(ravel_planner *p) {

@@ -94,7 +94,8 @@ static ravel_status check_cap(const checker *c) {
         return c->plan->stats.over_budget ? BROKEN(c, "a group is over its budget or max-samples") : RAVEL_OK;
     for (int64_t b = 0; b < c->plan->bins; b++) {
         int64_t rows = c->plan->bin_offsets[b + 1] - c->plan->bin_offsets[b];
-        if (c->plan->bin_slots[b] > o->cp * o->budget || rows > c->rules->most)
+        int alone = rows == 1 && o->oversize == RAVEL_OVERSIZE_ALONE;
+        if ((c->plan->bin_slots[b] > o->cp * o->budget && !alone) || rows > c->rules->most)
             return BROKEN(c, "bin %lld holds %lld slot tokens and %lld samples; its caps are %lld and %lld",
                           (long long)b, (long long)c->plan->bin_slots[b], (long long)rows,
                           (long long)(o->cp * o->budget), (long long)c->rules->most);
@@ -167,8 +168,14 @@ static ravel_status add_tree_bounds(const checker *c, const int32_t *rows, int32
 
 static ravel_status add_hybrid_bounds(const checker *c, const int32_t *rows, int32_t count, ravel_plan_stats *s) {
     ravel__tasks tasks;
+    ravel__forest forest;
     ravel_hybrid bounds = {0};
     int64_t time, steps;
+    if (c->rules->trees) {
+        ravel_status made = ravel__forest_make(c->rules, c->input, rows, c->shared + (rows - c->rows), count, c->arena,
+                                               &forest, c->err);
+        return made ? made : ravel__tree_tasks_bound(c->rules, &forest, c->arena, &bounds, s, &time, &steps, c->err);
+    }
     ravel_status status = ravel__tasks_make(c->rules, c->input, rows, count, c->arena, &tasks, c->err);
     return status ? status : ravel__hybrid_bounds(&tasks, &bounds, s, &time, &steps);
 }

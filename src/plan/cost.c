@@ -2,6 +2,8 @@
 #include "plan/internal.h"
 
 #include "base/assert.h"
+#include "base/shape.h"
+#include "base/options.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -81,7 +83,7 @@ static int take_number(const char **text, int64_t *value) {
     memcpy(word, *text, length);
     word[length] = '\0';
     *text += length;
-    return ravel_parse_size(word, value, NULL) == RAVEL_OK && *value >= 0;
+    return ravel__parse_size(word, value, NULL) == RAVEL_OK && *value >= 0;
 }
 
 ravel_status ravel_cost_parse(const char *text, ravel_cost *cost, ravel_error *err) {
@@ -144,11 +146,11 @@ ravel_status ravel_cost_from_passes(const ravel_shape *shape, const ravel_passes
                                      "those of layers above 0",
                                      given[0], given[1], given[2], most);
     if (status) return status;
-    ravel__u128 all = (ravel__u128)ravel_shape_matmul_weights(shape),
+    ravel__u128 all = (ravel__u128)ravel__shape_matmul_weights(shape),
                 head = (ravel__u128)shape->hidden * (ravel__u128)shape->vocab;
     RAVEL_ASSERT(all > head);
     set_scaled(2 * ((all - head) * (ravel__u128)given[0] + head * (ravel__u128)given[1]),
-               (ravel__u128)ravel_shape_attention_width(shape) * (ravel__u128)given[2], cost);
+               (ravel__u128)ravel__shape_attention_width(shape) * (ravel__u128)given[2], cost);
     RAVEL_ASSERT(cost->linear >= 1 && cost->quadratic >= 0);
     return RAVEL_OK;
 }

@@ -6,6 +6,7 @@
 #include "plan/internal.h"
 
 #include "base/assert.h"
+#include "plan/cost_fit.h"
 
 #include <math.h>
 #include <string.h>
@@ -31,7 +32,7 @@ static int is_used(const rows *r, int64_t i, int32_t width) {
 
 /* ---- least squares --------------------------------------------------------------------------------------- */
 
-/* Gauss with pivots over the unknowns of `mask`; 0 where the rows do not determine them. */
+/* Gauss with pivots over the unknowns of `mask`; 0 if the rows do not determine them. */
 static int solve(const double a[UNKNOWNS][UNKNOWNS + 1], int mask, double *x) {
     RAVEL_ASSERT(mask > 0 && mask < 1 << UNKNOWNS);
     double m[UNKNOWNS][UNKNOWNS + 1];
@@ -164,7 +165,7 @@ static void set_cost(const double *x, ravel_cost_fit *f) {
     f->cost = (ravel_cost){llround(x[0] / unit), llround(x[1] / unit), llround(x[2] / unit)};
 }
 
-double ravel_cost_fit_seconds(const ravel_cost_fit *f, const ravel_cost_sample *s) {
+double ravel__cost_fit_seconds(const ravel_cost_fit *f, const ravel_cost_sample *s) {
     int32_t w = 0;
     while (w + 1 < f->widths && f->width[w] != s->width) w++;
     double work = (double)f->cost.linear * s->tokens + (double)f->cost.quadratic * s->squares;
@@ -178,7 +179,7 @@ typedef struct errors {
 
 static void add_error(const ravel_cost_fit *f, const ravel_cost_sample *s, errors *e) {
     RAVEL_ASSERT(s->seconds > 0);
-    double error = fabs(ravel_cost_fit_seconds(f, s) / s->seconds - 1);
+    double error = fabs(ravel__cost_fit_seconds(f, s) / s->seconds - 1);
     if (error > FAR) {
         e->far++;
         return;
@@ -192,7 +193,7 @@ static double mean_of(const errors *e) {
     return e->count ? e->sum / (double)e->count : 0;
 }
 
-/* Linear, quadratic, overhead and prices, without the errors; 0 where the rows do not determine them. */
+/* Linear, quadratic, overhead and prices, without the errors; 0 if the rows do not determine them. */
 static int fit_rows(const rows *r, ravel_cost_fit *f) {
     RAVEL_ASSERT(f->widths >= 1);
     double x[UNKNOWNS] = {0}, before[UNKNOWNS];
@@ -207,7 +208,7 @@ static int fit_rows(const rows *r, ravel_cost_fit *f) {
     return 1;
 }
 
-/* The error stays 0 where there are too few rows to keep any apart. */
+/* The error stays 0 if there are too few rows to keep any apart. */
 static void try_apart(const ravel_cost_sample *s, int64_t count, ravel_cost_fit *f) {
     ravel_cost_fit trial = *f;
     errors e = {0};

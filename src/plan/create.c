@@ -65,7 +65,8 @@ ravel_status ravel__emit(const ravel__rules *rules, const ravel_plan_input *inpu
     s->micro_steps_lower_bound = bounds->micro_steps_lower_bound;
     s->time_lower_bound = bounds->time_lower_bound;
     plan->api.digest = ravel__plan_digest(rules, input, &plan->api);
-    RAVEL_ASSERT(s->over_budget == 0 && s->samples == rules->placed && s->time >= s->time_lower_bound);
+    RAVEL_ASSERT((s->over_budget == 0 || rules->options.oversize == RAVEL_OVERSIZE_ALONE) &&
+                 s->samples == rules->placed && s->time >= s->time_lower_bound);
     *out = &plan->api;
     return RAVEL_OK;
 }
@@ -91,9 +92,12 @@ static ravel_status too_wide(const build *b, int64_t update, int64_t steps) {
 static ravel_status solve_hybrid(build *b, int64_t update, const int32_t *rows, int32_t count) {
     ravel__mark mark = ravel__arena_mark(b->arena);
     int64_t steps = 0, first = b->draft.offsets[update];
-    ravel_status status =
-        ravel__hybrid_update(b->rules, b->input, rows, count, first, b->arena, &b->draft, &steps, b->err);
+    ravel_status status = b->rules->trees ? ravel__hybrid_trees(b->rules, b->input, rows, b->shared + (rows - b->rows),
+                                                                count, first, b->arena, &b->draft, &steps, b->err)
+                                          : ravel__hybrid_update(b->rules, b->input, rows, count, first, b->arena,
+                                                                 &b->draft, &steps, b->err);
     RAVEL_ASSERT(status || steps >= 0);
+    if (!status && (first + steps) * b->rules->widths.pool > RAVEL__MOST_BINS) status = too_wide(b, update, steps);
     b->draft.offsets[update + 1] = first + steps;
     ravel__arena_rewind(b->arena, mark);
     return status;

@@ -3,6 +3,7 @@
 #include "plan/hybrid/hybrid.h"
 
 #include "base/assert.h"
+#include "plan/tree/check.h"
 
 #include <ravel/tree.h>
 
@@ -114,9 +115,23 @@ static ravel_status oversize(const ravel__rules *rules, const ravel_plan_input *
             (long long)o->budget, (long long)room);
     return ravel_error_set(err, RAVEL_E_OVERSIZE,
                            "sample %lld has %lld tokens, a slot of %lld; a bin holds %lld (cp %d * budget %lld, align "
-                           "%d): raise budget or cp, or set oversize to skip",
+                           "%d): raise budget or cp, or set oversize to skip or alone",
                            (long long)row, (long long)ravel__length(in, row), (long long)slot, (long long)room, o->cp,
                            (long long)o->budget, o->align);
+}
+
+/* Costs of samples are taken as they are, and the model says what a prefix costs: never more than the sample. */
+static ravel_status check_tree_costs(const ravel_plan_options *o, const ravel_plan_input *in, ravel_error *err) {
+    for (int64_t k = 0; in->costs && k < in->count; k++) {
+        int64_t row = in->order ? in->order[k] : k, next = k + 1 < in->count ? in->shared[k + 1] : 0;
+        ravel__u128 n = (ravel__u128)(next > in->shared[k] ? next : in->shared[k]);
+        if (n * (ravel__u128)o->cost.linear + n * n * (ravel__u128)o->cost.quadratic > (ravel__u128)in->costs[row])
+            return ravel_error_set(err, RAVEL_E_DATA,
+                                   "sample %lld has cost %lld, less than the %lld tokens that it shares: give costs in "
+                                   "units of the cost model, or leave out shared",
+                                   (long long)row, (long long)in->costs[row], (long long)n);
+    }
+    return RAVEL_OK;
 }
 
 /* Trees: an order and shared tokens that can be, with a layout and a cost that know them. Nothing shared is no
@@ -135,7 +150,7 @@ static ravel_status check_trees(const ravel_plan_options *o, ravel_plan_input *i
         for (int64_t i = 0; i < in->count; i++) lengths[i] = ravel__length(in, i);
     }
     ravel_status status =
-        ravel_tree_check(in->count, lengths ? lengths : in->lengths, in->order, in->shared, o->allocator, err);
+        ravel__tree_check(in->count, lengths ? lengths : in->lengths, in->order, in->shared, o->allocator, err);
     ravel__release(o->allocator, lengths, (size_t)in->count * sizeof *lengths);
     for (int64_t i = 0; !status && !*trees && i < in->count; i++) *trees = in->shared[i] > 0;
     if (status) return status;
@@ -148,17 +163,17 @@ static ravel_status check_trees(const ravel_plan_options *o, ravel_plan_input *i
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "samples share prefixes, which the padded layouts compute once per row; set layout to "
                                "packed, or leave out shared");
-    if (in->costs)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               "samples share prefixes and have costs of their own, which say nothing about a prefix; "
-                               "give a cost model instead of costs, or leave out shared");
+    status = check_tree_costs(o, in, err);
+    if (status) return status;
     if (o->tree_method != RAVEL_TREE_RAVEL && o->group_rule == RAVEL_GROUPS_RANK && o->dp > 1)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "group-rule rank needs tree-method ravel; the others do not keep groups on a rank");
-    if (o->cp_pool)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               "samples share prefixes, which groups of a cp-pool cannot yet; set cp instead of "
-                               "cp-pool, or leave out shared");
+    if (o->oversize == RAVEL_OVERSIZE_ALONE)
+        return ravel_error_set(
+            err, RAVEL_E_ARGUMENT,
+            "oversize alone is not for samples that share prefixes: set it to skip, or leave out shared");
+    if (o->tree_method != RAVEL_TREE_RAVEL && o->cp_pool)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "cp-pool needs tree-method ravel; the others know no widths");
     return RAVEL_OK;
 }
 
@@ -173,11 +188,14 @@ typedef struct sums {
 
 static ravel_status add_up(ravel__rules *rules, const ravel_plan_input *in, sums *s, ravel_error *err) {
     int64_t align = rules->options.align, most = rules->cap * align;
-    int plain = rules->options.layout == RAVEL_LAYOUT_PACKED;
+    int plain = rules->options.layout == RAVEL_LAYOUT_PACKED, alone = rules->options.oversize == RAVEL_OVERSIZE_ALONE;
     memset(s, 0, sizeof *s);
+    if (alone && rules->cap < 1)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "a budget of %lld tokens holds no slot (align %lld)",
+                               (long long)rules->options.budget, (long long)align);
     for (int64_t i = 0; i < in->count; i++) {
         int64_t length = ravel__length(in, i), prompt = 0;
-        if (plain ? length > most : ravel__is_oversize(rules, in, i)) {
+        if (!alone && (plain ? length > most : ravel__is_oversize(rules, in, i))) {
             if (rules->options.oversize == RAVEL_OVERSIZE_ERROR) return oversize(rules, in, i, err);
             rules->skipped++;
             continue;
@@ -192,12 +210,12 @@ static ravel_status add_up(ravel__rules *rules, const ravel_plan_input *in, sums
         }
         if (plain) continue;
         RAVEL_ASSERT(in->prompts || rules->options.layout != RAVEL_LAYOUT_PADDED_2D);
-        int64_t rest = ravel__slot(rules, in, i, &prompt) - prompt;
+        int64_t rest = ravel__slot_whole(rules, in, i, &prompt) - prompt;
         if (prompt > s->widest[0]) s->widest[0] = prompt;
         if (rest > s->widest[1]) s->widest[1] = rest;
     }
     rules->placed = (int32_t)in->count - rules->skipped;
-    RAVEL_ASSERT(rules->placed >= 0 && rules->skipped >= 0 && (plain ? s->longest <= most : 1));
+    RAVEL_ASSERT(rules->placed >= 0 && rules->skipped >= 0 && (plain && !alone ? s->longest <= most : 1));
     return RAVEL_OK;
 }
 

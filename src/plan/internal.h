@@ -82,15 +82,24 @@ static inline int64_t ravel__units(int64_t tokens, int64_t align) {
     return align & (align - 1) ? up / align : up >> __builtin_ctzll((uint64_t)align);
 }
 
-/* A sample's slot in units, and the prompt's part of it (padded-2d; elsewhere 0). */
-static inline int64_t ravel__slot(const ravel__rules *rules, const ravel_plan_input *input, int64_t row,
-                                  int64_t *prompt) {
+/* A sample's slot in units, and the prompt's part of it (padded-2d; elsewhere 0), whatever a bin holds. */
+static inline int64_t ravel__slot_whole(const ravel__rules *rules, const ravel_plan_input *input, int64_t row,
+                                        int64_t *prompt) {
     int64_t align = rules->options.align;
     *prompt = 0;
     if (rules->options.layout != RAVEL_LAYOUT_PADDED_2D) return ravel__units(ravel__length(input, row), align);
     RAVEL_ASSERT(input->prompts && input->responses); /* checked with the input */
     *prompt = ravel__units(input->prompts[row], align);
     return *prompt + ravel__units(input->responses[row], align);
+}
+
+/* The same as the planner sees it: with oversize = alone a larger sample fills a bin, so that nothing joins it. */
+static inline int64_t ravel__slot(const ravel__rules *rules, const ravel_plan_input *input, int64_t row,
+                                  int64_t *prompt) {
+    int64_t slot = ravel__slot_whole(rules, input, row, prompt);
+    if (rules->options.oversize != RAVEL_OVERSIZE_ALONE || slot <= rules->cap) return slot;
+    if (*prompt > rules->cap) *prompt = rules->cap;
+    return rules->cap;
 }
 
 /* The cost of a length by the model, where it needs 128 bits before the shift. */
@@ -108,7 +117,7 @@ static inline int64_t ravel__sample_cost(const ravel__rules *rules, const ravel_
     if (input->costs)
         return (int64_t)(((uint64_t)input->costs[row] + ((UINT64_C(1) << rules->shift) - 1)) >> rules->shift);
     if (rules->options.layout == RAVEL_LAYOUT_PACKED) return ravel__cost_of(rules, ravel__length(input, row));
-    return ravel__cost_of(rules, ravel__slot(rules, input, row, &prompt) * rules->options.align);
+    return ravel__cost_of(rules, ravel__slot_whole(rules, input, row, &prompt) * rules->options.align);
 }
 
 /* Whether a sample fits no bin at all. */
@@ -189,10 +198,10 @@ typedef struct ravel__job {
     ravel__arena *arena;
     ravel_error *err;
     int32_t method;
-    int32_t dp;    /* 1 where a rank is planned on its own */
+    int32_t dp;    /* 1 if a rank is planned on its own */
     int64_t bound; /* of bins: ravel__bins_bound of the pool */
     const ravel__search_limits *limits;
-    const int32_t *ranks; /* by row: the rank of its group, where that is decided already; else NULL */
+    const int32_t *ranks; /* by row: the rank of its group, if that is decided already; else NULL */
 } ravel__job;
 
 /* A job for the options' method and dp, with its bound and its search limits. */
@@ -278,7 +287,7 @@ ravel_status ravel__candidates_offer(const ravel__job *job, ravel__candidates *c
 /* The default method by layout; each enters what it makes. */
 ravel_status ravel__solve_packed(const ravel__job *job, ravel__candidates *candidates);
 ravel_status ravel__solve_padded(const ravel__job *job, ravel__candidates *candidates);
-/* Any method with groups on ranks; or with single samples dealt to ranks, where there are no such groups. */
+/* Any method with groups on ranks; or with single samples dealt to ranks, if there are no such groups. */
 ravel_status ravel__solve_ranks(const ravel__job *job, int32_t *seat, ravel__solution *solution);
 /* Solves one update: fills `seat` for every sample of the pool. */
 ravel_status ravel__solve(const ravel__job *job, int32_t *seat, ravel__solution *solution);

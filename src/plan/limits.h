@@ -29,7 +29,7 @@ typedef struct ravel__search_limits {
     int32_t group_trades_per_sample;  /* ... when groups are moved between ranks */
     int64_t pack_samples;             /* more packings than best-fit are tried up to this many samples */
     int64_t compare_samples;          /* other methods are compared up to this many samples */
-    int64_t compare_always_samples;   /* ... even where the plan is within 1/512 of its bound */
+    int64_t compare_always_samples;   /* ... even if the plan is within 1/512 of its bound */
     int64_t assignment_work;          /* homes: exact assignment where dp^3 * micro-steps is at most this */
 } ravel__search_limits;
 
@@ -40,7 +40,6 @@ typedef struct ravel__search_limits {
     X(START_PARTS, "start parts")       \
     X(START_MIXED, "start mixed")       \
     X(START_SHRUNK, "start shrunk")     \
-    X(ESTIMATE, "estimate of a spread") \
     X(RANKS_FIRST, "ranks first")       \
     X(REDEAL, "redeal of micro-steps")  \
     X(COMPARE, "methods by name")       \

@@ -25,7 +25,8 @@ static void measure_tree_bins(const ravel__rules *rules, const ravel_plan_input 
         for (int64_t i = plan->bin_offsets[b]; i < plan->bin_offsets[b + 1]; i++) {
             int64_t length = ravel__length(input, plan->samples[i]);
             bin_tokens[b] += length - plan->shared[i];
-            bin_costs[b] += ravel__cost_of(rules, length) - ravel__cost_of(rules, plan->shared[i]);
+            bin_costs[b] += ravel__sample_cost(rules, input, plan->samples[i]) -
+                            ravel__cost_of(rules, plan->shared[i]);
         }
         bin_slots[b] = ravel__units(bin_tokens[b], align) * align;
         *(rows ? &s->bins : &s->fillers) += 1;
@@ -50,6 +51,14 @@ static int64_t count_unique(const ravel__rules *rules, const ravel_plan_input *i
     return unique;
 }
 
+/* Slot tokens of a bin, those of a sample that is over the budget and alone included. */
+static int64_t slots_of(const ravel__rules *rules, const ravel_plan_input *input, const ravel_plan *plan, int64_t b,
+                        const ravel__bin *bin) {
+    int64_t prompt, row = bin->rows ? plan->samples[plan->bin_offsets[b]] : -1;
+    if (rules->options.oversize != RAVEL_OVERSIZE_ALONE || bin->rows != 1) return bin->size * rules->options.align;
+    return ravel__slot_whole(rules, input, row, &prompt) * rules->options.align;
+}
+
 static void measure_bins(const ravel__rules *rules, const ravel_plan_input *input, const ravel_plan *plan,
                          int64_t *bin_tokens, int64_t *bin_slots, int64_t *bin_costs, ravel_plan_stats *s) {
     int64_t capacity = rules->options.cp * rules->options.budget;
@@ -60,7 +69,7 @@ static void measure_bins(const ravel__rules *rules, const ravel_plan_input *inpu
             add_sample(rules, input, plan->samples[i], &bin);
             bin_tokens[b] += ravel__length(input, plan->samples[i]);
         }
-        bin_slots[b] = bin.size * rules->options.align;
+        bin_slots[b] = slots_of(rules, input, plan, b, &bin);
         bin_costs[b] = bin.cost + rules->overhead;
         *(bin.rows ? &s->bins : &s->fillers) += 1;
         s->actual_tokens += bin_tokens[b];

@@ -1,6 +1,8 @@
 /* The planner's options as a table, and the table of methods. */
 #include "plan/hybrid/hybrid.h"
 
+#include "base/options.h"
+
 #include <stddef.h>
 #include <string.h>
 
@@ -19,7 +21,7 @@ static const ravel_option table[] = {
      "hybrid context parallelism: ranks (dp * cp) that form groups of different widths in each micro-step; 0: off"},
     {"cp-widths", RAVEL_OPTION_STRING, AT(cp_widths), NULL, 0, 0, "LIST",
      "widths that groups may have, such as 1,2,4,8 [powers of two that divide the pool, and the pool]"},
-    {"min-cp", RAVEL_OPTION_I32, AT(min_cp), "1", 1, 0x1p12, NULL, "no group of the pool is narrower"},
+    {"min-cp", RAVEL_OPTION_I32, AT(min_cp), "1", 1, 0x1p12, NULL, "smallest width of a group of the pool"},
     {"cp-price", RAVEL_OPTION_STRING, AT(cp_price), NULL, 0, 0, "LIST",
      "extra time per mille by width, such as 2:30,4:60 [30 per doubling, and 150 beyond a node]"},
     {"cp-node", RAVEL_OPTION_I32, AT(cp_node), "8", 1, 0x1p12, NULL, "ranks of a node, for the default price"},
@@ -36,25 +38,24 @@ static const ravel_option table[] = {
     {"samples-per-update", RAVEL_OPTION_I64, AT(samples_per_update), "0", 0, 0x1p40, NULL,
      "instead of updates: cut after this many samples; 0: off"},
     {"sync", RAVEL_OPTION_ENUM, AT(sync), "micro-step", 0, 0, RAVEL_SYNC_CHOICES,
-     "what the ranks wait for: every micro-step (FSDP, ZeRO-3, experts), the update (DDP, ZeRO-1), or a pipeline"},
+     "where ranks synchronize: every micro-step (FSDP, ZeRO-3, experts), the update (DDP, ZeRO-1), or a pipeline"},
     {"layout", RAVEL_OPTION_ENUM, AT(layout), "packed", 0, 0, RAVEL_LAYOUT_CHOICES,
      "what counts against the budget: slots side by side, rows x longest, or prompts and responses padded apart"},
     {"method", RAVEL_OPTION_ENUM, AT(method), "ravel", 0, 0, RAVEL_METHOD_CHOICES, "how bins are made"},
     {"tree-method", RAVEL_OPTION_ENUM, AT(tree_method), "ravel", 0, 0, RAVEL_TREE_METHOD_CHOICES,
      "samples that share prefixes: how method ravel deals with them, or what other frameworks do"},
     {"effort", RAVEL_OPTION_ENUM, AT(effort), "default", 0, 0, RAVEL_EFFORT_CHOICES,
-     "how much the default method searches for a better plan"},
+     "search effort of the default method"},
     {"objective", RAVEL_OPTION_ENUM, AT(objective), "auto", 0, 0, RAVEL_OBJECTIVE_CHOICES,
-     "what is minimised first: predicted time, or the number of micro-steps; auto: time where --cost has an overhead, or "
-     "prefixes are shared"},
+     "what is minimised first: predicted time, or the number of micro-steps; auto: time if --cost has an overhead or prefixes are shared"},
     {"count", RAVEL_OPTION_I64, AT(count), "1", 1, 0x1p40, NULL, "samples per bin for method = count"},
     {"group-rule", RAVEL_OPTION_ENUM, AT(group_rule), "free", 0, 0, RAVEL_GROUP_CHOICES,
      "samples of one group: anywhere, in one update, or on one rank of one update"},
     {"oversize", RAVEL_OPTION_ENUM, AT(oversize), "error", 0, 0, RAVEL_OVERSIZE_CHOICES,
-     "a sample that fits no bin: an error, or left out and listed"},
+     "a sample that fits no bin: an error, left out and listed, or in a bin of its own, over the budget"},
     {"shuffle", RAVEL_OPTION_BOOL, AT(shuffle), "false", 0, 0, NULL,
      "deal samples to updates in an order shuffled by seed, else in input order"},
-    {"seed", RAVEL_OPTION_U64, AT(seed), "0", 0, 0, NULL, "for shuffle"},
+    {"seed", RAVEL_OPTION_U64, AT(seed), "0", 0, 0, NULL, "seed of --shuffle"},
     {NULL, 0, 0, NULL, 0, 0, NULL, NULL},
 };
 
@@ -95,14 +96,8 @@ static ravel_status check_cost(const ravel_cost *cost, ravel_error *err) {
 }
 
 ravel_status ravel__options_read(const ravel_plan_options *options, ravel_plan_options *own, ravel_error *err) {
-    if (!options || !options->size)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               "the plan's options have size 0; fill them with "
-                               "ravel_plan_options_default first");
     ravel_plan_options_default(own);
-    memcpy(own, options, options->size < sizeof *own ? options->size : sizeof *own);
-    own->size = sizeof *own;
-    ravel_status status = ravel_options_check(table, own, err);
+    ravel_status status = ravel__take_options(table, "plan", options, own, sizeof *own, err);
     if (!status) status = check_cost(&own->cost, err);
     if (!status && !own->budget && (own->method != RAVEL_METHOD_FIXED_COUNT || own->cp_pool))
         status =

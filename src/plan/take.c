@@ -210,7 +210,9 @@ static ravel_status solve_groups(const taking *t, const ravel__rules *rules, con
     draft->width = ravel__arena_push(t->arena, (size_t)input->count, sizeof *draft->width);
     if (!draft->width) return no_memory(t, (size_t)input->count);
     ravel_status status =
-        ravel__hybrid_update(&own, input, deal->rows, rules->placed, 0, t->arena, draft, &steps, t->err);
+        rules->trees ? ravel__hybrid_trees(&own, input, deal->rows, deal->shared, rules->placed, 0, t->arena, draft,
+                                           &steps, t->err)
+                     : ravel__hybrid_update(&own, input, deal->rows, rules->placed, 0, t->arena, draft, &steps, t->err);
     if (!rules->placed) steps = 0;
     if (rules->placed || t->flush) draft->offsets[1] = ravel__steps_for(rules, steps * pool, rules->widths.pool);
     RAVEL_ASSERT(status || draft->offsets[1] >= steps);
@@ -230,7 +232,7 @@ static ravel_status solve(const taking *t, const ravel__rules *rules, const rave
     return status;
 }
 
-/* A plan of the chosen rows; NULL where it would have no micro-steps and nothing to list. */
+/* A plan of the chosen rows; NULL if it would have no micro-steps and nothing to list. */
 static ravel_status plan_rows(const taking *t, ravel_plan **plan) {
     ravel__waiting w;
     ravel__draft draft;

@@ -1,5 +1,5 @@
 /* A cost model by a word: numbers, a model's shape, or a file that ravel plan --fit wrote. */
-#include <ravel/json.h>
+#include "base/json.h"
 #include <ravel/report.h>
 #include <ravel/shape.h>
 
@@ -10,15 +10,16 @@
 /* ---- a file of --fit -------------------------------------------------------------------------------------- */
 
 /* Copies the prices to `prices` if the file has any. */
-static ravel_status take_fit(const ravel_json *doc, const char *path, ravel_cost *cost, char *prices, size_t room,
+static ravel_status take_fit(const ravel__json *doc, const char *path, ravel_cost *cost, char *prices, size_t room,
                              ravel_error *err) {
-    const ravel_json_node *root = ravel_json_root(doc), *text = ravel_json_get(doc, root, "cp_price");
+    const ravel__json_node *root = ravel__json_root(doc), *text = ravel__json_get(doc, root, "cp_price");
     ravel_cost read = {0, 0, 0};
-    if (!ravel_json_integer(ravel_json_get(doc, root, "linear"), &read.linear) ||
-        !ravel_json_integer(ravel_json_get(doc, root, "quadratic"), &read.quadratic) ||
-        !ravel_json_integer(ravel_json_get(doc, root, "overhead"), &read.overhead))
+    if (!ravel__json_integer(ravel__json_get(doc, root, "linear"), &read.linear) ||
+        !ravel__json_integer(ravel__json_get(doc, root, "quadratic"), &read.quadratic) ||
+        !ravel__json_integer(ravel__json_get(doc, root, "overhead"), &read.overhead))
         return ravel_error_set(err, RAVEL_E_DATA, "%.900s: linear, quadratic and overhead must be whole numbers", path);
-    if (text && text->kind == RAVEL_JSON_STRING && text->bytes < room) memcpy(prices, text->as.string, text->bytes + 1);
+    if (text && text->kind == RAVEL__JSON_STRING && text->bytes < room)
+        memcpy(prices, text->as.string, text->bytes + 1);
     *cost = read;
     return RAVEL_OK;
 }
@@ -27,18 +28,18 @@ static ravel_status take_fit(const ravel_json *doc, const char *path, ravel_cost
 static ravel_status read_fit(const char *path, ravel_cost *cost, char *prices, size_t room, int *found,
                              ravel_error *err) {
     char text[4096];
-    ravel_json *doc = NULL;
+    ravel__json *doc = NULL;
     FILE *file = fopen(path, "r");
     if (!file) return RAVEL_OK;
     size_t bytes = fread(text, 1, sizeof text, file);
     (void)fclose(file);
     ravel_status status = RAVEL_OK;
-    if (bytes < sizeof text && ravel_json_parse(text, bytes, NULL, &doc, NULL) == RAVEL_OK &&
-        ravel_json_get(doc, ravel_json_root(doc), "ravel_cost")) {
+    if (bytes < sizeof text && ravel__json_parse(text, bytes, NULL, &doc, NULL) == RAVEL_OK &&
+        ravel__json_get(doc, ravel__json_root(doc), "ravel_cost")) {
         *found = 1;
         status = take_fit(doc, path, cost, prices, room, err);
     }
-    ravel_json_free(doc);
+    ravel__json_free(doc);
     return status;
 }
 

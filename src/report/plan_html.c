@@ -6,6 +6,7 @@
 
 #include "base/assert.h"
 #include "base/number.h"
+#include "base/options.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -130,8 +131,8 @@ static void put_title(page *p) {
 static void put_subtitle(page *p) {
     char sync[32], layout[32], a[32], b[32];
     const ravel_plan_options *o = p->options;
-    (void)ravel_choice_word(RAVEL_SYNC_CHOICES, o->sync, sync, sizeof sync);
-    (void)ravel_choice_word(RAVEL_LAYOUT_CHOICES, o->layout, layout, sizeof layout);
+    (void)ravel__choice_word(RAVEL_SYNC_CHOICES, o->sync, sync, sizeof sync);
+    (void)ravel__choice_word(RAVEL_LAYOUT_CHOICES, o->layout, layout, sizeof layout);
     ravel__printer_format(&p->out, "%s %s rank%s, %s tokens per %s, %s, sync %s, method %s, %lld update%s",
                           ravel__printer_thousands(p->plan->dp, a, sizeof a),
                           p->plan->hybrid ? "pooled context-parallel" : "data-parallel", p->plan->dp == 1 ? "" : "s",
@@ -234,8 +235,8 @@ static void put_data(page *p) {
     int64_t bins = p->steps * plan->dp, capacity = o->cp * o->budget;
     char sync[32], layout[32];
     RAVEL_ASSERT(bins <= plan->bins && plan->stats.cost_shift >= 0 && plan->stats.cost_shift < 64);
-    (void)ravel_choice_word(RAVEL_SYNC_CHOICES, o->sync, sync, sizeof sync);
-    (void)ravel_choice_word(RAVEL_LAYOUT_CHOICES, o->layout, layout, sizeof layout);
+    (void)ravel__choice_word(RAVEL_SYNC_CHOICES, o->sync, sync, sizeof sync);
+    (void)ravel__choice_word(RAVEL_LAYOUT_CHOICES, o->layout, layout, sizeof layout);
     ravel__printer_format(&p->out,
                           "{\"dp\":%d,\"steps\":%lld,\"capacity\":%lld,\"align\":%d,\"layout\":\"%s\",\"sync\":\"%s\","
                           "\"linear\":%lld,\"quadratic\":%lld,\"scale\":%llu",

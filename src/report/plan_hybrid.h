@@ -5,10 +5,9 @@
 #include "report/printer.h"
 
 /* ,"hybrid":{...}; nothing for other plans. */
-void ravel__hybrid_json(ravel__printer *text, const ravel_plan_input *input, const ravel_plan_options *options,
-                        const ravel_plan *plan);
-/* A box around the ranks of each group; cells are `width` x `height` from (left, top), a column per micro-step and a row
- * per rank. */
+void ravel__hybrid_json(ravel__printer *text, const ravel_plan *plan);
+/* A box around the ranks of each group; cells are `width` x `height` from (left, top), a column per micro-step and a
+ * row per rank. */
 void ravel__hybrid_boxes(ravel__printer *text, const ravel_plan *plan, double left, double top, double width,
                          double height);
 

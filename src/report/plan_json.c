@@ -2,6 +2,7 @@
 #include "report/plan_hybrid.h"
 
 #include "base/assert.h"
+#include "report/plan_json.h"
 
 #include <ravel/options.h>
 
@@ -51,15 +52,15 @@ static void put_stats(ravel__printer *t, const ravel_plan *plan) {
     ravel__printer_string(t, "]}");
 }
 
-ravel_status ravel_plan_options_json(const ravel_plan_options *options, ravel_write write, void *user,
-                                     ravel_error *err) {
+ravel_status ravel__plan_options_json(const ravel_plan_options *options, ravel_write write, void *user,
+                                      ravel_error *err) {
     ravel__printer t;
     ravel__printer_begin(&t, write, user, err);
     put_options(&t, options);
     return ravel__printer_end(&t);
 }
 
-ravel_status ravel_plan_stats_json(const ravel_plan *plan, ravel_write write, void *user, ravel_error *err) {
+ravel_status ravel__plan_stats_json(const ravel_plan *plan, ravel_write write, void *user, ravel_error *err) {
     ravel__printer t;
     ravel__printer_begin(&t, write, user, err);
     put_stats(&t, plan);
@@ -117,6 +118,7 @@ static void put_bin(ravel__printer *t, const ravel_plan *plan, int64_t bin, plac
 
 ravel_status ravel_plan_json(const ravel_plan_input *input, const ravel_plan_options *options, const ravel_plan *plan,
                              ravel_write write, void *user, ravel_error *err) {
+    (void)input; /* the calls of report.h take the same arguments */
     ravel__printer t;
     int64_t update = 0;
     RAVEL_ASSERT(plan->dp >= 1 && plan->bins == plan->micro_steps * plan->dp);
@@ -130,7 +132,7 @@ ravel_status ravel_plan_json(const ravel_plan_input *input, const ravel_plan_opt
     }
     ravel__printer_string(&t, "],\n\"stats\":");
     put_stats(&t, plan);
-    ravel__hybrid_json(&t, input, options, plan);
+    ravel__hybrid_json(&t, plan);
     ravel__printer_string(&t, "}\n");
     return ravel__printer_end(&t);
 }

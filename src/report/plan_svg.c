@@ -1,5 +1,5 @@
-/* The whole plan in one small still picture: a row per rank (or a few ranks), a column per micro-step (or a few), and in
- * each cell how much of the column's time is work, padding and waiting.
+/* The whole plan in one small still picture: a row per rank (or a few ranks), a column per micro-step (or a few), and
+ * in each cell how much of the column's time is work, padding and waiting.
  *
  *     rank 0  |#######-...|####-.....|      # work   - padding   . idle   (with trees: shared work comes first)
  *     rank 1  |##########-|######-...|

@@ -10,7 +10,7 @@
  *   5. at max     every start; then two micro-steps at a time are dealt again (redeal.h). Very short updates get that
  *                 at the default effort too.
  *
- * The best is kept: fewer micro-steps, then less predicted time. Plans of the named methods are compared too, where
+ * The best is kept: fewer micro-steps, then less predicted time. Plans of the named methods are compared too, if
  * they could be better (solve.c). */
 #include "plan/balance/redeal.h"
 #include "plan/balance/starts.h"
@@ -105,7 +105,8 @@ static ravel_status try_start(const method *m, ravel__start start, int *made) {
 /* Whether a start is likely to be the best, where only a few are tried. */
 static int promising(const method *m, ravel__start start) {
     int32_t count = m->job->pool->count, many = count / m->basis.bins >= 8;
-    if (m->job->rules->options.effort == RAVEL_EFFORT_FAST) return start == RAVEL__START_PACKED;
+    if (m->job->rules->options.effort == RAVEL_EFFORT_FAST)
+        return start == RAVEL__START_COSTS || start == RAVEL__START_PACKED;
     switch (start) {
     case RAVEL__START_SLOTS: return 0;
     case RAVEL__START_PARTS: return many && count <= 16384;

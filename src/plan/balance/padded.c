@@ -66,7 +66,7 @@ static int32_t cut(const runs *r, int32_t from, int32_t to, int64_t limit, int32
     return count;
 }
 
-/* The least limit, to within 2^-fine, with which `most` runs are enough; INT64_MAX where none is. */
+/* The least limit, to within 2^-fine, with which `most` runs are enough; INT64_MAX if none is. */
 static int64_t least_limit(const runs *r, int32_t from, int32_t to, int32_t most, int fine) {
     int64_t low = 0, high = 0;
     for (int32_t i = from; i < to; i++)
@@ -217,7 +217,7 @@ static ravel_status enter_sweeps(const ravel__job *job, ravel__candidates *c) {
     return status;
 }
 
-/* Several orders are compared even where the effort is small, so a second array of seats is needed here. */
+/* Several orders are compared even if the effort is small, so a second array of seats is needed here. */
 ravel_status ravel__solve_padded(const ravel__job *job, ravel__candidates *candidates) {
     size_t n = (size_t)job->pool->count;
     int32_t *only = candidates->trial == candidates->best ? candidates->best : NULL;

@@ -138,12 +138,27 @@ static ravel_status enter_own(const ravel__job *job, ravel__candidates *c) {
     return status ? status : ravel__candidates_offer(job, c, solution);
 }
 
+/* Where plans are not compared, packings still are: mffd may need a bin less than best-fit, seldom a micro-step
+ * less. */
+static ravel_status enter_fewest(const ravel__job *job, ravel__candidates *c) {
+    ravel__solution solution;
+    int32_t bins = 0;
+    if (job->rules->options.layout != RAVEL_LAYOUT_PACKED || on_ranks(job) || c->solution.bins_packed <= job->bound)
+        return RAVEL_OK;
+    ravel_status status = ravel__methods[RAVEL_METHOD_MFFD].pack(job, c->trial, &bins);
+    if (status || bins >= c->solution.bins_packed) return status;
+    c->solution.bins_packed = bins;
+    if (ravel__steps_for(job->rules, bins, job->dp) >= c->solution.steps) return RAVEL_OK;
+    status = solve_named(job, RAVEL_METHOD_MFFD, c->trial, &solution);
+    return status ? status : ravel__candidates_offer(job, c, solution);
+}
+
 /* Enters the plans of the named methods; the best plan is kept. */
 static ravel_status enter_others(const ravel__job *job, ravel__candidates *c) {
     int64_t bound = ravel__time_bound(job->rules, job->pool, 0);
     int64_t steps = ravel__steps_for(job->rules, job->bound, job->dp);
     ravel_status status = RAVEL_OK;
-    if (!should_compare(job, c, bound, steps)) return RAVEL_OK;
+    if (!should_compare(job, c, bound, steps)) return enter_fewest(job, c);
     for (int32_t m = RAVEL_METHOD_RAVEL + 1; !status && ravel_method_name(m); m++) {
         ravel__solution solution;
         if (m == RAVEL_METHOD_MFFD && job->rules->options.layout != RAVEL_LAYOUT_PACKED) continue; /* it is ffd there */

@@ -12,8 +12,6 @@ static ravel_status no_memory(const ravel__basis *b, size_t bytes) {
     return ravel__no_memory(b->job->err, bytes, "the default method");
 }
 
-enum { ESTIMATE_SAMPLES = 2048 };
-
 /* ---- spread ------------------------------------------------------------------------------------------------- */
 
 /* Repairs what is overfull of a spread over `bins`. */
@@ -40,39 +38,6 @@ static ravel_status spread_and_repair(const ravel__basis *b, const ravel__job *j
     *made = 0;
     ravel_status status = ravel__spread(job, bins, by_slots, bin, &over);
     return status ? status : repair(b, job, bins, over, bin, made);
-}
-
-/* A long update is estimated from every stride-th sample: whether a spread fits depends on how lengths are distributed
- * and on how full bins are, not on how many there are. The cap is widened so that the few bins are as full as all. */
-static ravel_status estimate_fit(const ravel__basis *b, int *unlikely) {
-    const ravel__pool *pool = b->job->pool;
-    int32_t stride = pool->count / ESTIMATE_SAMPLES, bins = stride ? b->bins / stride : 0, over;
-    *unlikely = 0;
-    if (!RAVEL__PART_ON(ESTIMATE)) return RAVEL_OK;
-    if (stride < 4 || bins < 64 || b->passes > 3 || b->job->rules->cap > INT64_C(1) << 40) return RAVEL_OK;
-    ravel__mark mark = ravel__arena_mark(b->job->arena);
-    ravel__rules rules = *b->job->rules;
-    ravel__job job = *b->job;
-    size_t n = (size_t)(pool->count / stride);
-    ravel__pool few = {(int32_t)n, NULL, ravel__arena_push(job.arena, n, 4), NULL, ravel__arena_push(job.arena, n, 8)};
-    int32_t *bin = ravel__arena_push(job.arena, n, sizeof *bin);
-    if (!few.slot || !few.cost || !bin) return no_memory(b, n * 16);
-    ravel__i128 all = 0, some = 0;
-    for (int32_t i = 0; i < pool->count; i++) all += pool->slot[i];
-    for (int32_t i = 0; i < few.count; i++) {
-        few.slot[i] = pool->slot[i * stride + stride / 2];
-        few.cost[i] = pool->cost[i * stride + stride / 2];
-        some += few.slot[i];
-    }
-    RAVEL_ASSERT(some <= all && bins >= 1);
-    if (all) rules.cap = (int64_t)(some * b->bins * rules.cap / (all * bins));
-    job.rules = &rules;
-    job.pool = &few;
-    job.dp = 1;
-    ravel_status status = ravel__spread(&job, bins, 0, bin, &over);
-    *unlikely = !status && over > bins / 10 * 3;
-    ravel__arena_rewind(job.arena, mark);
-    return status;
 }
 
 /* Karmarkar-Karp ignores the cap and max_samples; a result that breaks max_samples is not repaired. */
@@ -287,11 +252,6 @@ static ravel_status pack_shrunk(const ravel__basis *b, int32_t *bin, int32_t *bi
 static ravel_status fill(const ravel__basis *b, ravel__start start, int32_t *bin, int32_t *bins, int *made) {
     ravel_status status = RAVEL_OK;
     *bins = b->packed_bins;
-    if (start == RAVEL__START_COSTS) {
-        int unlikely;
-        status = estimate_fit(b, &unlikely);
-        if (status || unlikely) return status;
-    }
     if (start == RAVEL__START_COSTS || start == RAVEL__START_SLOTS)
         return spread_and_repair(b, b->job, b->bins, start == RAVEL__START_SLOTS, bin, made);
     if (start == RAVEL__START_PARTS) return difference_and_repair(b, bin, made);

@@ -36,8 +36,10 @@ static ravel_status alloc_tasks(ravel__tasks *t, int32_t count) {
     return RAVEL_OK;
 }
 
-ravel_status ravel__tasks_make(const ravel__rules *rules, const ravel_plan_input *input, const int32_t *rows,
-                               int32_t count, ravel__arena *arena, ravel__tasks *t, ravel_error *err) {
+/* Tasks from samples (rows of the input) or from a list. */
+static ravel_status make_tasks(const ravel__rules *rules, const ravel_plan_input *input, const int32_t *rows,
+                               const ravel__task_list *list, int32_t count, ravel__arena *arena, ravel__tasks *t,
+                               ravel_error *err) {
     memset(t, 0, sizeof *t);
     t->rules = rules;
     t->widths = &rules->widths;
@@ -48,22 +50,33 @@ ravel_status ravel__tasks_make(const ravel__rules *rules, const ravel_plan_input
     ravel__mark mark = ravel__arena_mark(arena);
     int32_t *spare_rows = ravel__arena_push(arena, (size_t)count, sizeof *spare_rows);
     if (!spare_rows) return ravel__no_memory(err, (size_t)count * sizeof *spare_rows, "tasks");
+    RAVEL_ASSERT(list || rows || !count);
     uint64_t *key = (uint64_t *)t->cost, *spare = (uint64_t *)t->worth;
     for (int32_t i = 0; i < count; i++) {
-        t->row[i] = rows[i];
-        key[i] = ~(uint64_t)ravel__sample_cost(rules, input, rows[i]);
+        t->row[i] = list ? i : rows[i];
+        key[i] = ~(uint64_t)(list ? list->cost[i] : ravel__sample_cost(rules, input, rows[i]));
     }
     ravel__sort_u64(key, t->row, spare, spare_rows, (size_t)count);
     ravel__arena_rewind(arena, mark);
     t->by_length = 1;
     for (int32_t i = 0; i < count; i++) {
         t->cost[i] = (int64_t)~key[i];
-        t->length[i] = ravel__length(input, t->row[i]);
-        t->fit[i] = narrowest(t->widths, t->length[i]);
+        t->length[i] = list ? list->length[t->row[i]] : ravel__length(input, t->row[i]);
+        t->fit[i] = narrowest(t->widths, list ? list->whole[t->row[i]] : t->length[i]);
         RAVEL_ASSERT(t->cost[i] >= 0 && (i == 0 || t->cost[i] <= t->cost[i - 1]));
         if (i && t->length[i] > t->length[i - 1]) t->by_length = 0;
     }
     return RAVEL_OK;
+}
+
+ravel_status ravel__tasks_make(const ravel__rules *rules, const ravel_plan_input *input, const int32_t *rows,
+                               int32_t count, ravel__arena *arena, ravel__tasks *t, ravel_error *err) {
+    return make_tasks(rules, input, rows, NULL, count, arena, t, err);
+}
+
+ravel_status ravel__tasks_of(const ravel__rules *rules, const ravel__task_list *list, int32_t count,
+                             ravel__arena *arena, ravel__tasks *t, ravel_error *err) {
+    return make_tasks(rules, NULL, NULL, list, count, arena, t, err);
 }
 
 void ravel__time_limits(const ravel__widths *widths, int64_t time, int64_t *limit) {
@@ -103,6 +116,11 @@ static ravel_status bound_steps(const ravel__tasks *t, int64_t *steps) {
     ravel__mark mark = ravel__arena_mark(t->arena);
     size_t n = (size_t)t->count;
     int64_t multiple = t->widths->multiple[0], cap = t->rules->options.budget * t->widths->pool / multiple, sum = 0;
+    for (size_t i = 0; i < n && t->one_slot; i++) sum += t->length[i];
+    if (t->one_slot) {
+        *steps = divide_up(sum, t->rules->options.budget * t->widths->pool);
+        return RAVEL_OK;
+    }
     uint32_t *slot = ravel__arena_push(t->arena, n, 4), *spare = ravel__arena_push(t->arena, n, 4);
     int32_t *order = ravel__arena_push(t->arena, n, 4), *spare_order = ravel__arena_push(t->arena, n, 4);
     if (!slot || !spare || !order || !spare_order) return ravel__no_memory(t->err, n * 16, "bounds");
@@ -188,7 +206,7 @@ static int64_t canonical(const ravel__tasks *t, int64_t low) {
 ravel_status ravel__hybrid_bounds(const ravel__tasks *t, ravel_hybrid *bounds, ravel_plan_stats *stats, int64_t *time,
                                   int64_t *steps) {
     ravel__u128 work = 0;
-    int64_t longest = 0, tokens = 0;
+    int64_t longest = t->longest, tokens = 0;
     ravel_status status = bound_steps(t, steps);
     if (status) return status;
     for (int32_t i = 0; i < t->count; i++) {

@@ -44,7 +44,7 @@ static void place_groups(const ravel__tasks *t, const ravel__layout *l, int32_t 
 }
 
 /* One micro-step after another. `first` by group. */
-static void place_all(const ravel__tasks *t, ravel__layout *l, int32_t *first) {
+void ravel__layout_place(const ravel__tasks *t, ravel__layout *l, int32_t *first) {
     for (int32_t from = 0, to = 0; from < l->groups; from = to) {
         while (to < l->groups && l->group[to].step == l->group[from].step) to++;
         if (t->rules->options.cp_empty == RAVEL_CP_EMPTY_WIDEN) use_all_ranks(t, l, from, to);
@@ -55,7 +55,7 @@ static void place_all(const ravel__tasks *t, ravel__layout *l, int32_t *first) {
 static ravel_status write_update(const ravel__tasks *t, ravel__layout *l, int64_t first_step, ravel__draft *draft) {
     int32_t *first = ravel__arena_push(t->arena, (size_t)l->groups, sizeof *first);
     if (!first) return ravel__no_memory(t->err, (size_t)l->groups * sizeof *first, "placing groups");
-    place_all(t, l, first);
+    ravel__layout_place(t, l, first);
     for (int32_t i = 0; i < t->count; i++) {
         const ravel__group *group = &l->group[l->of[i]];
         RAVEL_ASSERT(group->step < l->steps && first[l->of[i]] % t->widths->width[group->width] == 0);
@@ -138,11 +138,12 @@ void ravel__hybrid_measure(const ravel__rules *rules, const ravel_plan_input *in
             int64_t bin = step * h->pool + h->group_first[g], cost = 0;
             int32_t w = width_index(widths, h->group_width[g]);
             for (int64_t i = h->group_sample_offsets[g]; i < h->group_sample_offsets[g + 1]; i++) {
-                int64_t length = ravel__length(input, plan->samples[i]);
-                bin_tokens[bin] += length;
+                int64_t length = ravel__length(input, plan->samples[i]), shared = plan->shared ? plan->shared[i] : 0;
+                bin_tokens[bin] += length - shared;
                 bin_slots[bin] += ravel__width_slot(widths, length, w);
-                cost += ravel__sample_cost(rules, input, plan->samples[i]);
+                cost += ravel__sample_cost(rules, input, plan->samples[i]) - ravel__cost_of(rules, shared);
             }
+            if (plan->shared) bin_slots[bin] = ravel__width_slot(widths, bin_tokens[bin], w); /* one slot */
             for (int32_t k = 0; k < h->group_width[g]; k++) bin_costs[bin + k] += ravel__group_time(widths, cost, w);
             s->bins++;
             s->actual_tokens += bin_tokens[bin];

@@ -5,6 +5,7 @@
  *     shelf.c     one micro-step: groups of remaining samples that all take at most a given time
  *     balance.c   trades of samples between the groups of a micro-step
  *     solve.c     an update: micro-steps one after another, several ways, the best is kept
+ *     trees.c     an update of prefix trees: pieces of trees are placed like samples
  *     emit.c      a finished plan's groups, its figures, and their check
  *
  * A sample of cost c on a group of width k takes c / k * (1 + price(k) / 1000); a group takes the sum of its samples, a
@@ -62,12 +63,21 @@ typedef struct ravel__tasks {
     int64_t *worth;    /* cost at a good width, and the share of a micro-step's overhead: what placing it is worth */
     uint8_t *fit;      /* index of the narrowest width that holds the sample */
     int32_t by_length; /* lengths fall with costs, as with every cost model */
+    int32_t one_slot;  /* a group is one slot: lengths are rounded together (trees) */
+    int64_t longest;   /* a time that some task is known to need */
 } ravel__tasks;
+
+/* Tasks that are no samples: rows count from 0. A width must hold `whole` tokens. */
+typedef struct ravel__task_list {
+    const int64_t *length, *cost, *whole;
+} ravel__task_list;
+ravel_status ravel__tasks_of(const ravel__rules *rules, const ravel__task_list *list, int32_t count,
+                             ravel__arena *arena, ravel__tasks *tasks, ravel_error *err);
 
 ravel_status ravel__tasks_make(const ravel__rules *rules, const ravel_plan_input *input, const int32_t *rows,
                                int32_t count, ravel__arena *arena, ravel__tasks *tasks, ravel_error *err);
 
-/* Index of the width of least work among those of which a group may cost this much: limit[w]; -1: none. */
+/* Index of the width of least work whose group cost fits limit[w]; -1: none. */
 int32_t ravel__task_width(const ravel__tasks *tasks, int32_t task, const int64_t *limit);
 /* limit[w]: the most cost of a group of width index w within `time`. */
 void ravel__time_limits(const ravel__widths *widths, int64_t time, int64_t *limit);
@@ -127,10 +137,23 @@ ravel_status ravel__layout_balance(const ravel__tasks *tasks, ravel__layout *lay
 /* The time of each group, micro-step and of all; updates layout->time. */
 int64_t ravel__layout_time(const ravel__tasks *tasks, ravel__layout *layout, int64_t *step_time);
 
+/* First ranks of all groups, widest first in each micro-step; widens groups if cp-empty says so. `first` by group. */
+void ravel__layout_place(const ravel__tasks *tasks, ravel__layout *layout, int32_t *first);
+
 /* Solves one update into `layout`. */
 ravel_status ravel__hybrid_solve(ravel__tasks *tasks, int64_t bound_time, int64_t bound_steps, ravel__layout *layout);
 
 /* ---- the plan --------------------------------------------------------------------------------------------------- */
+
+/* The same two of prefix trees: bounds of a forest, and its update. `shared`: what each row shares with the one
+ * before. */
+typedef struct ravel__forest ravel__forest;
+ravel_status ravel__tree_tasks_bound(const ravel__rules *rules, const ravel__forest *forest, ravel__arena *arena,
+                                     ravel_hybrid *bounds, ravel_plan_stats *stats, int64_t *time, int64_t *steps,
+                                     ravel_error *err);
+ravel_status ravel__hybrid_trees(const ravel__rules *rules, const ravel_plan_input *input, const int32_t *rows,
+                                 const int64_t *shared, int32_t count, int64_t first_step, ravel__arena *arena,
+                                 ravel__draft *draft, int64_t *steps, ravel_error *err);
 
 /* A hybrid update: bins and group widths into the draft; returns the micro-steps in *steps. */
 ravel_status ravel__hybrid_update(const ravel__rules *rules, const ravel_plan_input *input, const int32_t *rows,

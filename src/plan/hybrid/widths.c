@@ -8,7 +8,7 @@
 
 /* ---- lists of numbers ---------------------------------------------------------------------------------------- */
 
-/* Takes one number of at most `most` that ends before one of `ends`; 0 where there is none. */
+/* Takes one number of at most `most` that ends before one of `ends`; 0 if there is none. */
 static int take_number(const char **text, const char *ends, int64_t most, int64_t *value) {
     const char *at = *text;
     *value = 0;
@@ -188,6 +188,7 @@ ravel_status ravel__hybrid_options_check(ravel_plan_options *o, ravel_error *err
         {"sync", "micro-step: groups meet in every micro-step", o->sync != RAVEL_SYNC_MICRO_STEP},
         {"method", "ravel", o->method != RAVEL_METHOD_RAVEL},
         {"group-rule", "free or update", o->group_rule == RAVEL_GROUPS_RANK},
+        {"oversize", "error or skip: a long sample takes a wide group", o->oversize == RAVEL_OVERSIZE_ALONE},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (rows[i].wrong)
@@ -206,4 +207,12 @@ int32_t ravel_plan_widths(const ravel_plan_options *options, int32_t *widths) {
     if (options->cp_pool < 1 || ravel__widths_make(options, &found, NULL)) return 0;
     for (int32_t i = 0; i < found.count; i++) widths[i] = found.width[i];
     return found.count;
+}
+
+int64_t ravel_plan_cp_price(const ravel_plan_options *options, int32_t width) {
+    ravel__widths one = {.pool = width, .count = 1, .width = {width}};
+    if (width < 1) return -1;
+    if (options->cp_price && read_prices(options->cp_price, &one, NULL)) return -1;
+    if (!options->cp_price) default_prices(options->cp_node, &one);
+    return one.price[0];
 }

@@ -82,7 +82,7 @@ static int roomy(const fewest *f, int64_t bins) {
     return volume <= room - room / 256 || f->job->pool->count / bins >= 8;
 }
 
-/* At the default effort only the packings that are likely to help, and only where one micro-step is a large share. */
+/* At the default effort only the packings that are likely to help, and only if one micro-step is a large share. */
 static ravel_status try_likely(fewest *f, int32_t bound) {
     ravel_status status = RAVEL_OK;
     int64_t least = least_bins(f, bound);

@@ -3,8 +3,8 @@
  *     unit    the leaves of a bin under one ancestor: what can move without cutting more than the way to it
  *     gain    what the bin loses with it; what the other bin pays for it differs, by what that one shares with it
  *
- * Bins are sorted, so micro-steps hold bins of like cost. A partner is one of the smallest bins of the micro-step, or the
- * bin of another micro-step with the most room below that one's largest. */
+ * Bins are sorted, so micro-steps hold bins of like cost. A partner is one of the smallest bins of the micro-step, or
+ * the bin of another micro-step with the most room below that one's largest. */
 #include "plan/tree/bins.h"
 
 #include "base/assert.h"
@@ -39,6 +39,11 @@ typedef struct balance {
     ravel__span *parts, *back; /* [leaves] */
     uint64_t *keys, *spare;
     int32_t *order, *spare_order;
+    int64_t
+        above; /* what the other bins of a partner's rank cost, less those of the largest rank; 0: bins are compared */
+    int64_t *total; /* [dp] by rank, */
+    int32_t *large, *low, *spare_ranks;
+    ravel__tree_bin *dealt; /* a micro-step's bins */
 } balance;
 
 /* ---- order ------------------------------------------------------------------------------------------------------ */
@@ -125,20 +130,7 @@ static void sort_units(balance *b, units *u) {
         b->keys[i] = (uint64_t)u->list[i].gain.cost;
         b->order[i] = i;
     }
-    if (u->count > 40) {
-        ravel__sort_u64(b->keys, b->order, b->spare, b->spare_order, (size_t)u->count);
-    } else {
-        for (int32_t i = 1; i < u->count; i++) {
-            uint64_t key = b->keys[i];
-            int32_t at = b->order[i], k = i;
-            for (; k > 0 && b->keys[k - 1] > key; k--) {
-                b->keys[k] = b->keys[k - 1];
-                b->order[k] = b->order[k - 1];
-            }
-            b->keys[k] = key;
-            b->order[k] = at;
-        }
-    }
+    ravel__sort_u64(b->keys, b->order, b->spare, b->spare_order, (size_t)u->count);
 }
 
 /* ---- moving ----------------------------------------------------------------------------------------------------- */
@@ -166,14 +158,16 @@ static void move(ravel__yard *y, ravel__tree_bin *from, ravel__tree_bin *to, con
 /* ---- one exchange ----------------------------------------------------------------------------------------------- */
 
 typedef struct offer {
-    int64_t better; /* by how much the largest bin and its partner come down */
-    int32_t partner, swaps;
+    int64_t better; /* by how much the largest bin (or rank) and its partner come down */
+    int32_t from, partner, swaps;
     unit out, in;
+    int64_t above;
 } offer;
 
-static void consider(offer *best, int64_t better, int32_t partner, const unit *out, const unit *in) {
+static void consider(const balance *b, offer *best, int64_t better, int32_t from, int32_t partner, const unit *out,
+                     const unit *in) {
     if (better <= best->better) return;
-    *best = (offer){better, partner, in != NULL, *out, in ? *in : (unit){0}};
+    *best = (offer){better, from, partner, in != NULL, *out, in ? *in : (unit){0}, b->above};
 }
 
 /* `limit`: what a partner in another micro-step may cost, that of the largest bin there. So no exchange adds time. */
@@ -214,7 +208,7 @@ static void try_swaps(balance *b, int32_t x, int32_t y, const unit *out, int32_t
                       int64_t limit, int same_step, offer *best) {
     ravel__yard *yard = b->y;
     ravel__tree_bin *bin_x = &yard->bin[x], *bin_y = &yard->bin[y];
-    int64_t new_x = bin_x->cost - out->gain.cost, new_y = bin_y->cost + alone->cost;
+    int64_t new_x = bin_x->cost - out->gain.cost, other = bin_y->cost + b->above, new_y = other + alone->cost;
     int64_t want = same_step ? (new_y - new_x) / 2 : new_y - limit;
     int32_t at = first_of(b, want);
     for (int32_t j = at > NEAR ? at - NEAR : 0; j < b->y_units.count && j < at + NEAR; j++) {
@@ -226,21 +220,21 @@ static void try_swaps(balance *b, int32_t x, int32_t y, const unit *out, int32_t
         if (are_related(yard, out, in)) {
             w = weigh_without(yard, bin_y, b->parts, out_parts, b->back, parts);
             v = weigh_without(yard, bin_x, b->back, parts, b->parts, out_parts);
-            left_y = bin_y->cost + w.cost - in->gain.cost;
+            left_y = other + w.cost - in->gain.cost;
         }
         if (bin_x->tokens - out->gain.tokens + v.tokens > yard->f->cap ||
             bin_y->tokens + w.tokens - in->gain.tokens > yard->f->cap ||
             bin_x->rows - out->gain.rows + v.rows > yard->f->most ||
             bin_y->rows + w.rows - in->gain.rows > yard->f->most)
             continue;
-        consider(best, improvement(bin_x->cost, new_x + v.cost, left_y, limit, same_step), y, out, in);
+        consider(b, best, improvement(bin_x->cost, new_x + v.cost, left_y, limit, same_step), x, y, out, in);
     }
 }
 
 static void try_partner(balance *b, int32_t x, int32_t y, int64_t limit, int same_step, offer *best) {
     ravel__yard *yard = b->y;
     const ravel__tree_bin *bin_x = &yard->bin[x], *bin_y = &yard->bin[y];
-    int64_t gap = same_step ? bin_x->cost - bin_y->cost : limit - bin_y->cost;
+    int64_t other = bin_y->cost + b->above, gap = same_step ? bin_x->cost - other : limit - bin_y->cost;
     if (gap <= 0) return;
     list_units(b, bin_y, &b->y_units);
     sort_units(b, &b->y_units);
@@ -252,23 +246,23 @@ static void try_partner(balance *b, int32_t x, int32_t y, int64_t limit, int sam
         int32_t parts = cut_out(bin_x, out, b->parts);
         ravel__weight w = ravel__weigh(yard, bin_y, b->parts, parts);
         if (bin_y->tokens + w.tokens <= yard->f->cap && bin_y->rows + w.rows <= yard->f->most)
-            consider(best,
-                     improvement(bin_x->cost, bin_x->cost - out->gain.cost, bin_y->cost + w.cost, limit, same_step), y,
-                     out, NULL);
+            consider(b, best, improvement(bin_x->cost, bin_x->cost - out->gain.cost, other + w.cost, limit, same_step),
+                     x, y, out, NULL);
         if (w.cost > gap / 2) try_swaps(b, x, y, out, parts, &w, limit, same_step, best);
     }
 }
 
 /* A swap was weighed as if the units had nothing to do with each other; if it is worse than that, it is taken back. */
-static int carry_out(balance *b, int32_t x, const offer *o, int64_t limit, int same_step) {
+static int carry_out(balance *b, const offer *o, int64_t limit, int same_step) {
     ravel__yard *yard = b->y;
-    ravel__tree_bin *bin_x = &yard->bin[x], *bin_y = &yard->bin[o->partner];
+    ravel__tree_bin *bin_x = &yard->bin[o->from], *bin_y = &yard->bin[o->partner];
     int64_t before_x = bin_x->cost;
     int32_t out = cut_out(bin_x, &o->out, b->parts), in = o->swaps ? cut_out(bin_y, &o->in, b->back) : 0;
     move(yard, bin_x, bin_y, b->parts, out);
     move(yard, bin_y, bin_x, b->back, in);
-    if (improvement(before_x, bin_x->cost, bin_y->cost, limit, same_step) > 0 && bin_x->tokens <= yard->f->cap &&
-        bin_y->tokens <= yard->f->cap && bin_x->rows <= yard->f->most && bin_y->rows <= yard->f->most)
+    if (improvement(before_x, bin_x->cost, bin_y->cost + o->above, limit, same_step) > 0 &&
+        bin_x->tokens <= yard->f->cap && bin_y->tokens <= yard->f->cap && bin_x->rows <= yard->f->most &&
+        bin_y->rows <= yard->f->most)
         return 1;
     move(yard, bin_x, bin_y, b->back, in);
     move(yard, bin_y, bin_x, b->parts, out);
@@ -277,7 +271,7 @@ static int carry_out(balance *b, int32_t x, const offer *o, int64_t limit, int s
 
 /* ---- micro-steps ------------------------------------------------------------------------------------------------ */
 
-/* Exchanges that bring less than 2^-FINEST of a bin are left; a micro-step is even where its largest bin is within
+/* Exchanges that bring less than 2^-FINEST of a bin are left; a micro-step is even if its largest bin is within
  * 2^-EVEN of the mean. */
 enum { FINEST = 16, EVEN = 12 };
 
@@ -306,7 +300,7 @@ static int relieve(balance *b, int32_t first, int32_t count) {
     if (best.partner < 0) return 0;
     int same_step = best.partner >= first && best.partner < first + count;
     int32_t step = best.partner / b->dp * b->dp;
-    int done = carry_out(b, first, &best, yard->bin[step].cost, same_step);
+    int done = carry_out(b, &best, yard->bin[step].cost, same_step);
     settle(b, first);
     if (!same_step) settle(b, step);
     return done;
@@ -328,8 +322,14 @@ static int make(ravel__yard *y, int32_t dp, balance *b) {
     b->spare = ravel__arena_push(y->arena, 2 * n, sizeof *b->spare);
     b->order = ravel__arena_push(y->arena, 2 * n, sizeof *b->order);
     b->spare_order = ravel__arena_push(y->arena, 2 * n, sizeof *b->spare_order);
-    return b->x.list && b->y_units.list && b->leaf && b->stack && b->share && b->depth && b->sum && b->parts &&
-           b->back && b->keys && b->spare && b->order && b->spare_order;
+    b->total = ravel__arena_push(y->arena, (size_t)dp, sizeof *b->total);
+    b->large = ravel__arena_push(y->arena, (size_t)dp, sizeof *b->large);
+    b->low = ravel__arena_push(y->arena, (size_t)dp, sizeof *b->low);
+    b->spare_ranks = ravel__arena_push(y->arena, (size_t)dp, sizeof *b->spare_ranks);
+    b->dealt = ravel__arena_push(y->arena, (size_t)dp, sizeof *b->dealt);
+    return b->total && b->large && b->low && b->spare_ranks && b->dealt && b->x.list && b->y_units.list && b->leaf &&
+           b->stack && b->share && b->depth && b->sum && b->parts && b->back && b->keys && b->spare && b->order &&
+           b->spare_order;
 }
 
 int64_t ravel__tree_balance(ravel__yard *y, int32_t dp, int32_t rounds) {
@@ -350,4 +350,154 @@ int64_t ravel__tree_balance(ravel__yard *y, int32_t dp, int32_t rounds) {
     }
     ravel__arena_rewind(y->arena, mark);
     return ravel__tree_sort(y, dp);
+}
+
+/* ---- ranks ------------------------------------------------------------------------------------------------------ */
+
+/* Ranks by what they have in all, least first. */
+static void order_ranks(balance *b, int32_t *ranks, uint64_t *key, uint64_t *spare) {
+    for (int32_t r = 0; r < b->dp; r++) {
+        key[r] = (uint64_t)b->total[r];
+        ranks[r] = r;
+    }
+    ravel__sort_u64(key, ranks, spare, b->spare_ranks, (size_t)b->dp);
+}
+
+/* The largest bin of a micro-step to the rank that has the least so far: bin s * dp + r is then rank r's. Returns what the
+ * largest rank has. */
+static int64_t deal(balance *b, uint64_t *key, uint64_t *spare) {
+    ravel__yard *y = b->y;
+    int64_t most = 0;
+    sort_bins(y->bin, y->bins);
+    memset(b->total, 0, (size_t)b->dp * sizeof *b->total);
+    for (int32_t first = 0; first < y->bins; first += b->dp) {
+        order_ranks(b, b->low, key, spare);
+        memcpy(b->dealt, y->bin + first, (size_t)b->dp * sizeof *b->dealt);
+        for (int32_t k = 0; k < b->dp; k++) {
+            y->bin[first + b->low[k]] = b->dealt[k];
+            b->total[b->low[k]] += b->dealt[k].cost;
+        }
+    }
+    for (int32_t r = 0; r < b->dp; r++)
+        if (b->total[r] > most) most = b->total[r];
+    return most;
+}
+
+/* One of the largest rank's bins gives to, or exchanges with, a bin of one of the ranks that have least. */
+static int relieve_rank(balance *b, int32_t heavy) {
+    ravel__yard *y = b->y;
+    offer best = {.partner = -1, .better = b->total[heavy] >> FINEST};
+    for (int32_t x = heavy; x < y->bins; x += b->dp) {
+        list_units(b, &y->bin[x], &b->x);
+        for (int32_t k = 0; k < NEAR && b->low[k] != heavy; k++)
+            for (int32_t at = b->low[k]; at < y->bins; at += b->dp) {
+                b->above = (b->total[b->low[k]] - y->bin[at].cost) - (b->total[heavy] - y->bin[x].cost);
+                try_partner(b, x, at, 0, 1, &best);
+            }
+    }
+    if (best.partner < 0) return 0;
+    int32_t to = best.partner % b->dp;
+    b->total[heavy] -= y->bin[best.from].cost;
+    b->total[to] -= y->bin[best.partner].cost;
+    int done = carry_out(b, &best, 0, 1);
+    b->total[heavy] += y->bin[best.from].cost;
+    b->total[to] += y->bin[best.partner].cost;
+    return done;
+}
+
+int64_t ravel__tree_balance_ranks(ravel__yard *y, int32_t dp, int32_t rounds) {
+    ravel__mark mark = ravel__arena_mark(y->arena);
+    balance b;
+    int64_t most = 0;
+    uint64_t *key = ravel__arena_push(y->arena, (size_t)dp, 8), *spare = ravel__arena_push(y->arena, (size_t)dp, 8);
+    if (!key || !spare || !make(y, dp, &b)) y->short_of_memory = 1;
+    if (!y->short_of_memory) most = deal(&b, key, spare);
+    for (int64_t r = 0; r < (int64_t)rounds * (y->bins / dp) && y->work > 0 && !y->short_of_memory; r++) {
+        int64_t sum = 0;
+        order_ranks(&b, b.low, key, spare);
+        int32_t heavy = b.low[dp - 1];
+        most = b.total[heavy];
+        for (int32_t k = 0; k < dp; k++) sum += b.total[k];
+        if (most - sum / dp <= most >> EVEN || !relieve_rank(&b, heavy)) break;
+    }
+    for (int32_t r = 0; r < dp && !y->short_of_memory; r++)
+        if (!r || b.total[r] > most) most = b.total[r];
+    ravel__arena_rewind(y->arena, mark);
+    return most;
+}
+
+/* ---- empty bins ------------------------------------------------------------------------------------------------- */
+
+/* The bin of two or more leaves that costs most; -1: all are single. */
+static int32_t largest_of_two(const ravel__yard *y, int32_t first, int32_t end) {
+    int32_t best = -1;
+    for (int32_t b = first; b < end; b++)
+        if (y->bin[b].rows > 1 && (best < 0 || y->bin[b].cost > y->bin[best].cost)) best = b;
+    return best;
+}
+
+/* The bin's subtrees below its topmost fork, smallest first, as units whose gain is what they have of their own.
+ * Returns the cost of the way to the fork, which both halves pay. */
+static int64_t list_branches(balance *b, const ravel__tree_bin *bin, units *u) {
+    int32_t count = list_leaves(b, bin), start = 0;
+    int64_t fork = INT64_MAX;
+    for (int32_t k = 1; k < count; k++)
+        if (b->share[k] < fork) fork = b->share[k];
+    int64_t path = ravel__cost_of(b->y->f->rules, fork);
+    u->count = 0;
+    for (int32_t k = 1; k <= count; k++) {
+        if (k < count && b->share[k] > fork) continue;
+        int64_t first = ravel__cost_of(b->y->f->rules, b->share[start]);
+        ravel__weight own = {0, b->sum[k].cost - b->sum[start].cost + first - path, 0};
+        u->list[u->count++] = (unit){b->leaf[start], b->leaf[k - 1] + 1, own};
+        start = k;
+    }
+    sort_units(b, u);
+    return path;
+}
+
+/* Branches go to the half that has less, largest first; those of the second half become parts. Returns the larger
+ * half's cost. */
+static int64_t choose_half(balance *b, const ravel__tree_bin *bin, int32_t *count) {
+    int64_t path = list_branches(b, bin, &b->y_units), halves[2] = {path, path};
+    *count = 0;
+    for (int32_t i = b->y_units.count - 1; i >= 0; i--) {
+        const unit *branch = &b->y_units.list[b->order[i]];
+        int second = halves[1] < halves[0] || (halves[1] == halves[0] && i + 1 < b->y_units.count);
+        halves[second] += branch->gain.cost;
+        if (second) *count += cut_out(bin, branch, b->back + *count);
+    }
+    return halves[0] > halves[1] ? halves[0] : halves[1];
+}
+
+/* Into the empty bin goes a half of the branches, or one subtree where that is more even. */
+static void halve(balance *b, int32_t from, int32_t empty) {
+    ravel__yard *y = b->y;
+    int32_t parts;
+    int64_t cost = choose_half(b, &y->bin[from], &parts);
+    offer best = {.partner = -1, .better = y->bin[from].cost - cost};
+    y->work = INT64_MAX;
+    list_units(b, &y->bin[from], &b->x);
+    try_partner(b, from, empty, 0, 1, &best);
+    if (best.partner >= 0)
+        (void)carry_out(b, &best, 0, 1);
+    else
+        move(y, &y->bin[from], &y->bin[empty], b->back, parts);
+    RAVEL_ASSERT(y->short_of_memory || (y->bin[from].count && y->bin[empty].count));
+}
+
+/* A half from the same micro-step adds no time. */
+int ravel__tree_fill(ravel__yard *y, int32_t dp) {
+    ravel__mark mark = ravel__arena_mark(y->arena);
+    balance b = {0};
+    for (int32_t k = 0; k < y->bins && !y->short_of_memory; k++) {
+        if (y->bin[k].count) continue;
+        int32_t from = largest_of_two(y, k / dp * dp, k / dp * dp + dp);
+        if (from < 0) from = largest_of_two(y, 0, y->bins);
+        if (from < 0) break;
+        if (!b.y && !make(y, 1, &b)) y->short_of_memory = 1;
+        if (!y->short_of_memory) halve(&b, from, k);
+    }
+    ravel__arena_rewind(y->arena, mark);
+    return b.y != NULL;
 }

@@ -107,7 +107,9 @@ ravel__weight ravel__weigh(ravel__yard *y, const ravel__tree_bin *b, const ravel
 
 /* ---- changing --------------------------------------------------------------------------------------------------- */
 
+/* Without memory nothing changes any more: what was not taken cannot be given back. */
 static int grow(ravel__yard *y, ravel__tree_bin *b) {
+    if (y->short_of_memory) return 0;
     if (b->count < b->room) return 1;
     int32_t room = b->room ? 2 * b->room : 4;
     ravel__span *spans = ravel__arena_push(&y->spans, (size_t)room, sizeof *spans);

@@ -1,5 +1,6 @@
-/* Bins of a forest as spans of leaves: subtrees are runs, so a bin is a few spans, and what it computes follows from sums
- * over each span and from what the neighbouring ends share. Moving a run of leaves costs a few minima, whatever its length.
+/* Bins of a forest as spans of leaves: subtrees are runs, so a bin is a few spans, and what it computes follows from
+ * sums over each span and from what the neighbouring ends share. Moving a run of leaves costs a few minima, whatever
+ * its length.
  *
  *     bin     [ 3 .. 8 )   [ 12 .. 13 )   [ 40 .. 61 )        tokens = own tokens of each span
  *                      ^ shares ^     ^ shares ^                      - what neighbouring spans share */
@@ -72,7 +73,7 @@ ravel__weight ravel__weigh(ravel__yard *y, const ravel__tree_bin *bin, const rav
 /* Adds a span to a bin that has none of its leaves; takes a piece of one span out of it. */
 void ravel__bin_take(ravel__yard *y, ravel__tree_bin *bin, ravel__span span);
 void ravel__bin_give(ravel__yard *y, ravel__tree_bin *bin, ravel__span span);
-/* A new, empty bin at the end; NULL where memory is short. The others may move. */
+/* A new, empty bin at the end; NULL if memory is short. The others may move. */
 ravel__tree_bin *ravel__yard_open(ravel__yard *y);
 /* Forgets all bins, or brings them from, or to, a bin for each leaf. */
 void ravel__yard_clear(ravel__yard *y);
@@ -81,17 +82,28 @@ void ravel__yard_store(const ravel__yard *y, int32_t *bin);
 
 /* ---- pack.c ----------------------------------------------------------------------------------------------------- */
 
-/* Packs the forest into few bins of at most `limit` cost each. Subtrees stay whole if they fit one; `rests`: the emptiest
- * bin of a subtree that does not is packed again, higher up. */
+/* From here on a limit of cost means none. */
+#define RAVEL__NO_LIMIT (INT64_MAX / 4)
+
+/* Packs the forest into few bins of at most `limit` cost each. Subtrees stay whole if they fit one; `rests`: the
+ * emptiest bin of a subtree that does not is packed again, higher up. */
 void ravel__tree_pack(ravel__yard *y, int64_t limit, int rests);
-/* Empties the bin of least cost into the others: 1 if it is gone. They keep to `limit`, or where it is 0 only to the cap. */
+/* Empties the bin of least cost into the others: 1 if it is gone. They keep to `limit`, or where it is 0 only to the
+ * cap. */
 int ravel__tree_dissolve(ravel__yard *y, int64_t limit);
 
 /* ---- balance.c -------------------------------------------------------------------------------------------------- */
 
-/* Sorts bins, largest cost first: micro-step s is then bins s * dp .. s * dp + dp - 1. Returns the sum of their largest. */
+/* Sorts bins, largest cost first: micro-step s is then bins s * dp .. s * dp + dp - 1. Returns the sum of their
+ * largest. */
 int64_t ravel__tree_sort(ravel__yard *y, int32_t dp);
 /* Reduces that sum by moves and swaps of subtrees; at most `rounds` per micro-step and pass. */
 int64_t ravel__tree_balance(ravel__yard *y, int32_t dp, int32_t rounds);
+/* The same where ranks meet only at the end of an update: bins are dealt to ranks, bin s * dp + r to rank r, and what the
+ * largest rank has is reduced, and returned. */
+int64_t ravel__tree_balance_ranks(ravel__yard *y, int32_t dp, int32_t rounds);
+/* Splits the largest bins at subtrees until none is empty, or each has one leaf. 0: there was nothing to do, else they
+ * are out of order. */
+int ravel__tree_fill(ravel__yard *y, int32_t dp);
 
 #endif

@@ -5,10 +5,10 @@
  *     copies(v) = max(1, copies of a child, below(v) / (cap - e(v)) rounded up)
  *     below(v)  = sum over children of (their tokens * their copies + below)
  *
- * bins hold v, and at the top (e = 0) that is the bound on bins. Time: in a plan of time T a rank that holds v has paid the
- * cost of its path at least once, so with costs instead of tokens, T instead of cap and max(copies, ranks) instead of
- * copies it is the ranks that hold v. The bound is the least T for which no node needs more than dp ranks and the top has
- * work for no more than dp of them; it grows with less time, so bisection finds it.
+ * bins hold v, and at the top (e = 0) that is the bound on bins. Time: in a plan of time T a rank that holds v has paid
+ * the cost of its path at least once, so with costs instead of tokens, T instead of cap and max(copies, ranks) instead
+ * of copies it is the ranks that hold v. The bound is the least T for which no node needs more than dp ranks and the
+ * top has work for no more than dp of them; it grows with less time, so bisection finds it.
  */
 #include "plan/tree/tree.h"
 

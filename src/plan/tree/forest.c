@@ -1,5 +1,5 @@
-/* The leaves of a problem. A sample that another one covers is computed for nothing wherever that one is, so it goes with
- * it and is no leaf; unless max_samples may bind, where every sample counts. */
+/* The leaves of a problem. A sample that another one covers is computed for nothing wherever that one is, so it goes
+ * with it and is no leaf; unless max_samples may bind, where every sample counts. */
 #include "plan/tree/tree.h"
 
 #include "base/assert.h"
@@ -17,8 +17,8 @@ static void add_leaf(cover *c, int32_t sample, int64_t length, int64_t shared) {
     c->first[f->count++] = sample;
 }
 
-/* `shared`: with the last leaf. Leaves that the sample covers are taken back: what it shares with the leaf before them is
- * the least of both. */
+/* `shared`: with the last leaf. Leaves that the sample covers are taken back: what it shares with the leaf before them
+ * is the least of both. */
 static void add_sample(cover *c, int32_t sample, int64_t length, int64_t shared) {
     ravel__forest *f = c->f;
     c->parent[sample] = sample;
@@ -128,10 +128,9 @@ ravel_status ravel__forest_make(const ravel__rules *rules, const ravel_plan_inpu
         return ravel__no_memory(err, n * 140, "the trees of an update");
     collapse(&c, rules, input, rows, shared);
     f->length[f->count] = f->shared[f->count] = 0;
-    for (int32_t i = 0; i <= f->count; i++) {
-        f->cost[i] = ravel__cost_of(rules, f->length[i]);
-        f->twice[i] = ravel__cost_of(rules, f->shared[i]);
-    }
+    f->cost[f->count] = 0;
+    for (int32_t i = 0; i < f->count; i++) f->cost[i] = ravel__sample_cost(rules, input, rows[c.first[i]]);
+    for (int32_t i = 0; i <= f->count; i++) f->twice[i] = ravel__cost_of(rules, f->shared[i]);
     list_nodes(f, &open);
     ravel__arena_rewind(arena, mark);
     return RAVEL_OK;

@@ -2,6 +2,7 @@
 #include <ravel/tree.h>
 
 #include "base/assert.h"
+#include "plan/tree/check.h"
 #include "base/memory.h"
 #include "base/sort.h"
 
@@ -105,8 +106,8 @@ static ravel_status check_order(int64_t count, const int32_t *order, const ravel
     return status;
 }
 
-ravel_status ravel_tree_check(int64_t count, const int64_t *lengths, const int32_t *order, const int64_t *shared,
-                              const ravel_allocator *allocator, ravel_error *err) {
+ravel_status ravel__tree_check(int64_t count, const int64_t *lengths, const int32_t *order, const int64_t *shared,
+                               const ravel_allocator *allocator, ravel_error *err) {
     ravel_status status = check_count(count, err);
     if (status || !count) return status;
     if (order && (status = check_order(count, order, allocator, err))) return status;

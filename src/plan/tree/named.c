@@ -1,5 +1,5 @@
-/* What other frameworks do with prefix trees, by name, so that a user can compare. Bins stand in the order in which they were
- * made: bin b is micro-step b / dp of rank b % dp. */
+/* What other frameworks do with prefix trees, by name, so that a user can compare. Bins stand in the order in which
+ * they were made: bin b is micro-step b / dp of rank b % dp. */
 #include "plan/tree/bins.h"
 
 #include "base/assert.h"
@@ -68,8 +68,8 @@ static int32_t fitting(const ravel__yard *y, int32_t from, int32_t to) {
     return end;
 }
 
-/* A run of leaves of one group goes whole to the rank of the open micro-step that has the least, and the micro-step ends
- * when none has room (TRL's streaming budget). A group over the cap is cut. */
+/* A run of leaves of one group goes whole to the rank of the open micro-step that has the least, and the micro-step
+ * ends when none has room (TRL's streaming budget). A group over the cap is cut. */
 static void fill_groups(ravel__yard *y, const int32_t *group, int32_t dp) {
     int32_t first = 0;
     open_step(y, dp);

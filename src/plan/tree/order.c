@@ -3,12 +3,13 @@
  *     node   a run of tokens that every sample below it has: tokens [from, to) of `sample`, any of those below
  *     child  found by its first token (and key) in a hash table of (parent, token, key)
  *
- * Insertion walks down while whole runs are equal. Where a run differs inside, it is split in two; where no child begins
- * with the next token, the rest of the sample becomes a leaf. So a shared token is read twice, in the sample and in the
- * node's sample, and tokens beyond the first that differs are not read at all. The node's sample is the one that came
- * through last, since its tokens are most likely in the cache still.
+ * Insertion walks down while whole runs are equal. Where a run differs inside, it is split in two; where no child
+ * begins with the next token, the rest of the sample becomes a leaf. So a shared token is read twice, in the sample and
+ * in the node's sample, and tokens beyond the first that differs are not read at all. The node's sample is the one that
+ * came through last, since its tokens are most likely in the cache still.
  *
- * The order is depth first, children by the age of their first sample; samples that end at a node come after its children. */
+ * The order is depth first, children by the age of their first sample; samples that end at a node come after its
+ * children. */
 #include <ravel/tree.h>
 
 #include "base/assert.h"
@@ -56,7 +57,8 @@ static int same_tree(const trie *t, int32_t x, int32_t y) {
     return !t->in->sample_keys || t->in->sample_keys[x] == t->in->sample_keys[y];
 }
 
-/* Where the table has the child of `parent` (a name) that goes on like the sample after `at` tokens, or a free place. */
+/* Where the table has the child of `parent` (a name) that goes on like the sample after `at` tokens, or a free
+ * place. */
 static uint64_t place_of(const trie *t, int32_t parent, int32_t sample, int64_t at) {
     int32_t token = token_at(t, sample, at);
     uint64_t key = key_at(t, sample, at), mixed = (uint64_t)(uint32_t)parent << 32 | (uint32_t)token;
@@ -173,7 +175,8 @@ static void insert(trie *t, int32_t sample) {
 
 /* ---- walking -------------------------------------------------------------------------------------------------- */
 
-/* Depth first. `low`: the least depth that was gone back to since the last sample, which is what the next one shares. */
+/* Depth first. `low`: the least depth that was gone back to since the last sample, which is what the next one
+ * shares. */
 static void walk(const trie *t, int32_t *order, int64_t *shared) {
     int64_t low = 0, placed = 0;
     int32_t top = 0, now = 0;

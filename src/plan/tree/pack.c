@@ -1,8 +1,9 @@
 /* Packing: few bins, few cuts.
  *
- * Nodes come children first. A subtree that fits a bin is one item of the node above. A node that does not fit packs its
- * items, largest first, each into the bin with the least added cost, then the least room; its bins are those that were opened
- * below it, which all hold its path already. The emptiest of them goes up as an item, to be filled with something else.
+ * Nodes come children first. A subtree that fits a bin is one item of the node above. A node that does not fit packs
+ * its items, largest first, each into the bin with the least added cost, then the least room; its bins are those that
+ * were opened below it, which all hold its path already. The emptiest of them goes up as an item, to be filled with
+ * something else.
  *
  *     node does not fit       items: [child][child][rest of a child]  ->  bins [====][====][== ] -> rest of this node */
 #include "plan/tree/bins.h"
@@ -11,9 +12,6 @@
 #include "base/sort.h"
 
 #include <string.h>
-
-/* From here on a limit means none. */
-#define NO_LIMIT (INT64_MAX / 4)
 
 typedef struct item {
     ravel__span own;          /* a whole subtree */
@@ -76,8 +74,6 @@ static void put(const packing *p, const item *it, int32_t bin) {
     for (int32_t k = 0; it->spans && k < it->count; k++) ravel__bin_take(p->y, &p->y->bin[bin], it->spans[k]);
 }
 
-enum { FEW = 24 }; /* items that are sorted by insertion */
-
 /* Largest first, ties in tree order. Items are listed last child first. */
 static void order_items(const packing *p, int32_t count, const ravel__tree_node *n) {
     for (int32_t i = 0; i < count; i++) {
@@ -86,20 +82,7 @@ static void order_items(const packing *p, int32_t count, const ravel__tree_node 
         p->keys[i] = ~(uint64_t)(tokens > cost ? tokens : cost);
         p->order[i] = count - 1 - i;
     }
-    if (count > FEW) {
-        ravel__sort_u64(p->keys, p->order, p->spare, p->spare_order, (size_t)count);
-        return;
-    }
-    for (int32_t i = 1; i < count; i++) {
-        uint64_t key = p->keys[i];
-        int32_t at = p->order[i], k = i;
-        for (; k > 0 && p->keys[k - 1] > key; k--) {
-            p->keys[k] = p->keys[k - 1];
-            p->order[k] = p->order[k - 1];
-        }
-        p->keys[k] = key;
-        p->order[k] = at;
-    }
+    ravel__sort_u64(p->keys, p->order, p->spare, p->spare_order, (size_t)count);
 }
 
 /* The emptiest bin of the node becomes its rest if it is less than three quarters full. */
@@ -109,7 +92,7 @@ static void keep_rest(const packing *p, int32_t v, int32_t first) {
     for (int32_t b = first + 1; b < y->bins; b++)
         if (room_in(p, &y->bin[b]) > room_in(p, &y->bin[best])) best = b;
     ravel__tree_bin *bin = &y->bin[best], last = y->bin[y->bins - 1];
-    int64_t all = p->limit < NO_LIMIT ? p->limit : y->f->cap;
+    int64_t all = p->limit < RAVEL__NO_LIMIT ? p->limit : y->f->cap;
     if (room_in(p, bin) <= all / 4) return;
     p->rest[v] = (item){.spans = bin->spans,
                         .count = bin->count,
@@ -150,7 +133,8 @@ static int fits_alone(const packing *p, const ravel__tree_node *n) {
 
 static int make(ravel__yard *y, int64_t limit, packing *p) {
     size_t n = (size_t)y->f->nodes;
-    *p = (packing){.y = y, .limit = limit, .norm = limit < NO_LIMIT && limit > y->f->cap ? limit / y->f->cap : 1};
+    *p =
+        (packing){.y = y, .limit = limit, .norm = limit < RAVEL__NO_LIMIT && limit > y->f->cap ? limit / y->f->cap : 1};
     p->first = ravel__arena_push(y->arena, n, sizeof *p->first);
     p->rest = ravel__arena_push(y->arena, n, sizeof *p->rest);
     p->items = ravel__arena_push(y->arena, n, sizeof *p->items);
@@ -166,7 +150,7 @@ void ravel__tree_pack(ravel__yard *y, int64_t limit, int rests) {
     packing p;
     ravel__yard_clear(y);
     y->work -= y->f->nodes / 8;
-    if (make(y, limit < NO_LIMIT ? limit : NO_LIMIT, &p)) {
+    if (make(y, limit < RAVEL__NO_LIMIT ? limit : RAVEL__NO_LIMIT, &p)) {
         for (int32_t v = 0; v < y->f->nodes && !y->short_of_memory; v++) {
             p.first[v] = -1;
             if (v == y->f->nodes - 1 || !fits_alone(&p, &y->f->node[v])) pack_node(&p, v, rests);
@@ -186,15 +170,16 @@ typedef struct moved {
     int32_t count;
 } moved;
 
-/* The bin that takes a span: with a limit the least added cost, then the least room; without one the least cost in the end. */
-static int32_t find_home(ravel__yard *y, ravel__span s, int32_t not, int64_t limit) {
+/* The bin that takes a span: with a limit the least added cost, then the least room; without one the least cost in the
+ * end. */
+static int32_t find_home(ravel__yard *y, ravel__span s, int32_t except, int64_t limit) {
     int32_t best = -1;
     int64_t best_cost = 0, best_next = 0, most = limit ? limit : INT64_MAX;
     ravel__weight least = ravel__span_least(y, s);
     y->work -= y->bins / 8;
     for (int32_t b = 0; b < y->bins; b++) {
         const ravel__tree_bin *bin = &y->bin[b];
-        if (b == not || bin->tokens + least.tokens > y->f->cap || bin->cost + least.cost > most) continue;
+        if (b == except || bin->tokens + least.tokens > y->f->cap || bin->cost + least.cost > most) continue;
         ravel__weight w = ravel__weigh(y, bin, &s, 1);
         if (bin->tokens + w.tokens > y->f->cap || bin->rows + w.rows > y->f->most) continue;
         if (bin->cost + w.cost > most) continue;

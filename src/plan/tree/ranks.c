@@ -1,11 +1,10 @@
 /* After the bins, or before them: which rank.
  *
- * Groups that stay on one rank are dealt to the ranks by what they cost with their own prefixes shared, largest first; then
- * each rank is planned by itself, all with the same number of micro-steps.
+ * Groups that stay on one rank are dealt to the ranks by what they cost with their own prefixes shared, largest first;
+ * then each rank is planned by itself, all with the same number of micro-steps.
  *
- * Otherwise bins are made first. If ranks meet at the end of an update, each micro-step's bins go to ranks by cost, the
- * largest to the rank that has the least so far; then homes and pipelines are served as in any plan (balance/place.c), which
- * is told what each sample costs in its bin. */
+ * Otherwise bins are made first, and dealt to ranks (balance.c). Then homes and pipelines are served as in any plan
+ * (balance/place.c), which is told what each sample costs in its bin. */
 #include "plan/tree/tree.h"
 
 #include "base/assert.h"
@@ -42,8 +41,8 @@ static ravel_status list_bins(const ravel__tree_job *job, const int32_t *bin, in
 }
 
 static int64_t own_cost(const ravel__tree_job *job, const lists *l, int32_t at) {
-    int64_t length = ravel__length(job->input, job->rows[l->sample[at]]);
-    return ravel__cost_of(job->rules, length) - ravel__cost_of(job->rules, l->shared[at]);
+    return ravel__sample_cost(job->rules, job->input, job->rows[l->sample[at]]) -
+           ravel__cost_of(job->rules, l->shared[at]);
 }
 
 ravel_status ravel__tree_pool(const ravel__tree_job *job, const int32_t *seat, int64_t bins, ravel__pool *pool) {
@@ -64,51 +63,7 @@ ravel_status ravel__tree_pool(const ravel__tree_job *job, const int32_t *seat, i
     return status;
 }
 
-/* ---- bins to ranks ---------------------------------------------------------------------------------------------- */
-
-typedef struct evening {
-    int64_t *cost;         /* [bins] */
-    int64_t *total;        /* [dp] */
-    uint64_t *key, *spare; /* [dp] */
-    int32_t *large, *low, *spare_ranks, *to;
-} evening;
-
-/* The largest bin of a micro-step to the rank with the least so far. */
-static void even_step(evening *e, int64_t step, int32_t dp) {
-    size_t n = (size_t)dp;
-    for (int32_t r = 0; r < dp; r++) {
-        e->key[r] = ~(uint64_t)e->cost[step * dp + r];
-        e->large[r] = e->low[r] = r;
-    }
-    ravel__sort_u64(e->key, e->large, e->spare, e->spare_ranks, n);
-    for (int32_t r = 0; r < dp; r++) e->key[r] = (uint64_t)e->total[r];
-    ravel__sort_u64(e->key, e->low, e->spare, e->spare_ranks, n);
-    for (int32_t r = 0; r < dp; r++) {
-        e->to[step * dp + e->large[r]] = (int32_t)(step * dp) + e->low[r];
-        e->total[e->low[r]] += e->cost[step * dp + e->large[r]];
-    }
-}
-
-static ravel_status even_totals(const ravel__tree_job *job, const ravel__pool *pool, int64_t steps, int32_t *seat) {
-    int32_t dp = job->rules->options.dp;
-    size_t n = (size_t)dp, bins = (size_t)(steps * dp);
-    evening e = {.cost = ravel__arena_push(job->arena, bins, sizeof *e.cost),
-                 .total = ravel__arena_push(job->arena, n, sizeof *e.total),
-                 .key = ravel__arena_push(job->arena, n, sizeof *e.key),
-                 .spare = ravel__arena_push(job->arena, n, sizeof *e.spare),
-                 .large = ravel__arena_push(job->arena, n, sizeof *e.large),
-                 .low = ravel__arena_push(job->arena, n, sizeof *e.low),
-                 .spare_ranks = ravel__arena_push(job->arena, n, sizeof *e.spare_ranks),
-                 .to = ravel__arena_push(job->arena, bins, sizeof *e.to)};
-    if (!e.cost || !e.total || !e.key || !e.spare || !e.large || !e.low || !e.spare_ranks || !e.to)
-        return no_memory(job, bins * 12 + n * 36);
-    memset(e.cost, 0, bins * sizeof *e.cost);
-    memset(e.total, 0, n * sizeof *e.total);
-    for (int32_t i = 0; i < pool->count; i++) e.cost[seat[i]] += pool->cost[i];
-    for (int64_t s = 0; s < steps; s++) even_step(&e, s, dp);
-    for (int32_t i = 0; i < pool->count; i++) seat[i] = e.to[seat[i]];
-    return RAVEL_OK;
-}
+/* ---- homes and pipelines ---------------------------------------------------------------------------------------- */
 
 ravel_status ravel__tree_place(const ravel__tree_job *job, int64_t steps, int32_t *seat) {
     const ravel_plan_options *o = &job->rules->options;
@@ -116,8 +71,6 @@ ravel_status ravel__tree_place(const ravel__tree_job *job, int64_t steps, int32_
     ravel__mark mark = ravel__arena_mark(job->arena);
     ravel__pool pool;
     ravel_status status = ravel__tree_pool(job, seat, steps * o->dp, &pool);
-    if (!status && o->sync != RAVEL_SYNC_MICRO_STEP && o->group_rule != RAVEL_GROUPS_RANK)
-        status = even_totals(job, &pool, steps, seat);
     if (!status) {
         ravel__job place = {.rules = job->rules,
                             .pool = &pool,
@@ -182,48 +135,65 @@ static ravel_status choose_ranks(const ravel__tree_job *job, int32_t *rank) {
     return status;
 }
 
-/* One rank by itself: into as few bins as it can. `seat` of its samples is the number of the bin. */
-static ravel_status solve_rank(const ravel__tree_job *job, const lists *l, int32_t rank, int32_t *rows, int32_t *own,
+/* What a rank plans by itself. */
+typedef struct rank_job {
+    ravel__rules rules;
+    ravel__tree_job job;
+} rank_job;
+
+static void set_rank(const ravel__tree_job *job, const lists *l, int32_t rank, int32_t *rows, rank_job *r) {
+    r->rules = *job->rules;
+    r->rules.options.dp = r->rules.options.multiple = 1;
+    r->rules.options.min_micro_steps = 0;
+    r->rules.options.group_rule = RAVEL_GROUPS_FREE;
+    r->rules.steps_done = 0;
+    r->rules.by_time = 0;
+    r->job = *job;
+    r->job.rules = &r->rules;
+    r->job.rows = rows;
+    r->job.shared = l->shared + l->start[rank];
+    r->job.count = l->start[rank + 1] - l->start[rank];
+    r->job.ranks = NULL;
+    for (int32_t i = 0; i < r->job.count; i++) rows[i] = job->rows[l->sample[l->start[rank] + i]];
+}
+
+/* Each rank into as few bins as it can; own[] by the list. *most: of any rank. */
+static ravel_status solve_each(const ravel__tree_job *job, const lists *l, int32_t *rows, int32_t *own, int64_t *most,
                                ravel__solution *solution) {
-    ravel__rules rules = *job->rules;
-    ravel__tree_job alone = *job;
-    ravel__tree_bound bound = {0};
-    rules.options.dp = rules.options.multiple = 1;
-    rules.options.min_micro_steps = 0;
-    rules.options.group_rule = RAVEL_GROUPS_FREE;
-    rules.steps_done = 0;
-    rules.by_time = 0;
-    alone.rules = &rules;
-    alone.rows = rows;
-    alone.shared = l->shared + l->start[rank];
-    alone.count = l->start[rank + 1] - l->start[rank];
-    alone.ranks = NULL;
-    *solution = (ravel__solution){0, 0};
-    for (int32_t i = 0; i < alone.count; i++) rows[i] = job->rows[l->sample[l->start[rank] + i]];
-    return alone.count ? ravel__tree_solve(&alone, own, solution, &bound) : RAVEL_OK;
+    int32_t dp = job->rules->options.dp;
+    ravel_status status = RAVEL_OK;
+    *most = solution->bins_packed = 0;
+    for (int32_t r = 0; !status && r < dp && *most * dp <= RAVEL__MOST_BINS; r++) {
+        rank_job one;
+        ravel__solution found = {0, 0};
+        ravel__tree_bound bound = {0};
+        set_rank(job, l, r, rows, &one);
+        if (one.job.count) status = ravel__tree_solve(&one.job, own + l->start[r], &found, &bound);
+        solution->bins_packed += found.bins_packed;
+        if (found.steps > *most) *most = found.steps;
+    }
+    return status;
 }
 
 ravel_status ravel__tree_solve_ranks(const ravel__tree_job *job, int32_t *seat, ravel__solution *solution) {
     int32_t dp = job->rules->options.dp;
     size_t n = (size_t)job->count;
     lists l;
+    int64_t most = 0;
     int32_t *rank = ravel__arena_push(job->arena, n, sizeof *rank);
     int32_t *rows = ravel__arena_push(job->arena, n, sizeof *rows),
             *own = ravel__arena_push(job->arena, n, sizeof *own);
     if (!rank || !rows || !own) return no_memory(job, n * 12);
     ravel_status status = choose_ranks(job, rank);
     if (!status) status = list_bins(job, rank, dp, &l);
-    int64_t most = 0;
-    solution->bins_packed = 0;
-    for (int32_t r = 0; !status && r < dp; r++) {
-        ravel__solution one;
-        status = solve_rank(job, &l, r, rows, own, &one);
-        solution->bins_packed += one.bins_packed;
-        if (one.steps > most) most = one.steps;
-        if (most * dp > RAVEL__MOST_BINS) break; /* the caller says so */
-        for (int32_t i = l.start[r]; !status && i < l.start[r + 1]; i++)
-            seat[l.sample[i]] = own[i - l.start[r]] * dp + r;
-    }
+    if (!status) status = solve_each(job, &l, rows, own, &most, solution);
     solution->steps = ravel__steps_for(job->rules, most * dp, dp);
+    if (status || solution->steps * dp > RAVEL__MOST_BINS) return status; /* the caller says so */
+    for (int32_t r = 0; !status && r < dp; r++) {
+        rank_job one;
+        set_rank(job, &l, r, rows, &one);
+        if (one.job.count) status = ravel__tree_fill_rank(&one.job, solution->steps, own + l.start[r]);
+        for (int32_t i = l.start[r]; !status && i < l.start[r + 1]; i++) seat[l.sample[i]] = own[i] * dp + r;
+    }
     return status;
 }

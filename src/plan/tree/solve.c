@@ -41,12 +41,13 @@ typedef struct effort {
     int32_t rounds; /* exchanges per micro-step and pass, of the best */
     int32_t quick;  /* ... of a candidate */
     int32_t more;   /* micro-steps beyond the fewest */
+    int32_t wider;  /* limits above the least one are tried too */
 } effort;
 
 static const effort efforts[] = {
-    [RAVEL_EFFORT_FAST] = {20000, 3, 8, 2, 0},
-    [RAVEL_EFFORT_DEFAULT] = {200000, 8, 64, 8, 2},
-    [RAVEL_EFFORT_MAX] = {20000000, 12, 400, 64, 4},
+    [RAVEL_EFFORT_FAST] = {20000, 3, 8, 2, 0, 0},
+    [RAVEL_EFFORT_DEFAULT] = {200000, 8, 64, 8, 2, 1},
+    [RAVEL_EFFORT_MAX] = {20000000, 12, 400, 64, 4, 1},
 };
 
 typedef struct search {
@@ -62,14 +63,18 @@ typedef struct search {
     int32_t fewest;      /* bins of any packing */
 } search;
 
-/* No limit of cost. */
-#define NO_LIMIT (INT64_MAX / 4)
-
 static int is_better(const search *s, int64_t steps, int64_t time) {
     const ravel__rules *rules = s->f->rules;
     if (!s->steps) return 1;
     if (rules->by_time) return time + steps * rules->overhead < s->time + s->steps * rules->overhead;
     return steps < s->steps || (steps == s->steps && time < s->time);
+}
+
+/* Ranks meet in every micro-step, or only at the end. */
+static int64_t balance(ravel__yard *y, const ravel__rules *rules, int32_t dp, int32_t rounds) {
+    return rules->options.sync == RAVEL_SYNC_MICRO_STEP || y->bins == dp || dp == 1
+               ? ravel__tree_balance(y, dp, rounds)
+               : ravel__tree_balance_ranks(y, dp, rounds);
 }
 
 /* Balances what is in the yard, and keeps it if it is the best. */
@@ -79,7 +84,7 @@ static void offer(search *s, int32_t rounds) {
     if (y->bins < s->fewest) s->fewest = y->bins;
     int64_t steps = ravel__steps_for(s->f->rules, y->bins, s->dp);
     while (y->bins < steps * s->dp && ravel__yard_open(y)) {}
-    int64_t time = ravel__tree_balance(y, s->dp, rounds);
+    int64_t time = balance(y, s->f->rules, s->dp, rounds);
     if (y->short_of_memory || !is_better(s, steps, time)) return;
     s->steps = steps;
     s->time = time;
@@ -105,7 +110,7 @@ static void pack_steps(search *s, int64_t steps, int rests) {
     int32_t bins = (int32_t)(steps * s->dp), tries = 0;
     int64_t low = s->bound->time / steps;
     if (low < s->longest) low = s->longest;
-    int64_t high = s->dp == 1 ? NO_LIMIT : low + low / 64;
+    int64_t high = s->dp == 1 ? RAVEL__NO_LIMIT : low + low / 64;
     int ok = pack(s, high, bins, rests);
     for (; s->dp > 1 && tries < LIMITS && !ok; tries++) {
         low = high;
@@ -123,6 +128,8 @@ static void pack_steps(search *s, int64_t steps, int rests) {
             low = mid;
     }
     if (packed || pack(s, high, bins, rests)) offer(s, s->effort->quick);
+    for (int64_t more = high >> 5; more < high && s->dp > 1 && s->effort->wider && s->yard.work > 0; more *= 2)
+        if (pack(s, high + more, bins, rests)) offer(s, s->effort->quick); /* where the cap decides, not the time */
 }
 
 /* The order, cut into runs of the least largest cost. */
@@ -146,11 +153,11 @@ static void cut_steps(search *s, int64_t steps, int32_t *bin) {
 /* How few bins hold it all; returns how many do where nothing is cut that fits one. Both are candidates on one rank; on
  * more the first is, so that there always is one. */
 static int32_t pack_few(search *s, int rests) {
-    ravel__tree_pack(&s->yard, NO_LIMIT, rests);
+    ravel__tree_pack(&s->yard, RAVEL__NO_LIMIT, rests);
     int32_t whole = s->yard.bins;
     if (!s->fewest || whole < s->fewest) s->fewest = whole;
     if (s->dp == 1 && s->f->rules->by_time) offer(s, 0);
-    while (s->yard.bins > s->bound->bins && s->yard.work > 0 && ravel__tree_dissolve(&s->yard, NO_LIMIT)) {}
+    while (s->yard.bins > s->bound->bins && s->yard.work > 0 && ravel__tree_dissolve(&s->yard, RAVEL__NO_LIMIT)) {}
     if (s->yard.bins < s->fewest) s->fewest = s->yard.bins;
     offer(s, 0);
     return whole;
@@ -171,8 +178,7 @@ static void try_steps(search *s, int64_t steps, int64_t most, int32_t *bin) {
 static ravel_status try_flat(search *s, int32_t *bin) {
     const ravel__tree_job *job = s->job;
     int64_t flat = 0;
-    for (int32_t i = 0; i < job->count; i++)
-        flat += ravel__cost_of(job->rules, ravel__length(job->input, job->rows[i]));
+    for (int32_t i = 0; i < job->count; i++) flat += ravel__sample_cost(job->rules, job->input, job->rows[i]);
     if (flat - s->total > s->total / 16) return RAVEL_OK;
     ravel__solution solution;
     int32_t *seat = ravel__arena_push(job->arena, (size_t)job->count, sizeof *seat);
@@ -206,6 +212,36 @@ static void try_all(search *s, int32_t *bin) {
     offer(s, s->effort->rounds);
 }
 
+/* A bin for every rank and micro-step, as far as there are leaves. Ranks that meet at the end of the update are evened
+ * out over all bins if there is only one of them. */
+static void fill(ravel__yard *y, const ravel__rules *rules, int32_t dp, int32_t *bin, int64_t bins) {
+    const effort *e = &efforts[rules->options.effort];
+    ravel__yard_load(y, bin, (int32_t)bins);
+    if (y->short_of_memory || !ravel__tree_fill(y, dp)) return;
+    y->work = e->work;
+    if (dp == 1 && rules->options.sync != RAVEL_SYNC_MICRO_STEP) (void)ravel__tree_balance(y, y->bins, e->rounds);
+    (void)balance(y, rules, dp, e->rounds);
+    ravel__yard_store(y, bin);
+}
+
+ravel_status ravel__tree_fill_rank(const ravel__tree_job *job, int64_t bins, int32_t *bin) {
+    ravel__mark mark = ravel__arena_mark(job->arena);
+    ravel__forest f;
+    ravel__yard y = {0};
+    ravel_status status =
+        ravel__forest_make(job->rules, job->input, job->rows, job->shared, job->count, job->arena, &f, job->err);
+    int32_t *leaves = status ? NULL : ravel__arena_push(job->arena, (size_t)f.count, sizeof *leaves);
+    if (!status && !leaves) status = no_memory(job, (size_t)f.count * sizeof *leaves);
+    if (!status) status = ravel__yard_make(&f, 0, job->arena, &y, job->err);
+    for (int32_t i = 0; !status && i < job->count; i++) leaves[f.leaf[i]] = bin[i];
+    if (!status) fill(&y, job->rules, 1, leaves, bins);
+    for (int32_t i = 0; !status && i < job->count; i++) bin[i] = leaves[f.leaf[i]];
+    if (!status && y.short_of_memory) status = no_memory(job, (size_t)job->count);
+    ravel__yard_free(&y);
+    ravel__arena_rewind(job->arena, mark);
+    return status;
+}
+
 static ravel_status solve_trees(const ravel__tree_job *job, search *s) {
     size_t n = (size_t)s->f->count;
     int32_t *bin = ravel__arena_push(job->arena, n, sizeof *bin);
@@ -220,6 +256,7 @@ static ravel_status solve_trees(const ravel__tree_job *job, search *s) {
     status = try_flat(s, bin);
     if (status) return status;
     try_all(s, bin);
+    if (s->steps) fill(&s->yard, s->f->rules, s->dp, s->best, s->steps * s->dp);
     return s->yard.short_of_memory ? no_memory(job, n) : RAVEL_OK;
 }
 

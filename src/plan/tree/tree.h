@@ -8,9 +8,9 @@
  *        v
  *     seat              a bin for each leaf, and so for each sample (solve.c)
  *
- * No nodes are kept. With L the lengths and H what each leaf shares with the one before it, what i < j share is the least H
- * of i + 1 .. j; a set of leaves in order computes sum(L - s) tokens and costs sum(c(L) - c(s)), s being what each shares
- * with the one before it in the set. bounds.c has what no plan can be below. */
+ * No nodes are kept. With L the lengths and H what each leaf shares with the one before it, what i < j share is the
+ * least H of i + 1 .. j; a set of leaves in order computes sum(L - s) tokens and costs sum(c(L) - c(s)), s being what
+ * each shares with the one before it in the set. bounds.c has what no plan can be below. */
 #ifndef RAVEL_PLAN_TREE_H
 #define RAVEL_PLAN_TREE_H
 
@@ -34,8 +34,8 @@ ravel_status ravel__tree_list(const ravel_plan_input *input, const int32_t *bin,
 
 /* ---- forest.c ------------------------------------------------------------------------------------------------- */
 
-/* A fork, a leaf, or the top. Nodes are listed children first, a subtree being one run: the last child of node v is v - 1,
- * the one before a child c is c - size(c). */
+/* A fork, a leaf, or the top. Nodes are listed children first, a subtree being one run: the last child of node v is v -
+ * 1, the one before a child c is c - size(c). */
 typedef struct ravel__tree_node {
     int64_t depth, path; /* tokens of the way from the top to the node's end, and their cost */
     int32_t from, to;    /* its leaves: from .. to - 1 */
@@ -89,7 +89,7 @@ typedef struct ravel__tree_job {
     const int32_t *rows;   /* [count] */
     const int64_t *shared; /* [count] with the one before in the update */
     int32_t count;
-    const int32_t *ranks; /* by row: the rank of its group, where that is decided already; else NULL */
+    const int32_t *ranks; /* by row: the rank of its group, if that is decided already; else NULL */
     ravel__arena *arena;
     ravel_error *err;
 } ravel__tree_job;
@@ -101,6 +101,8 @@ ravel_status ravel__tree_place(const ravel__tree_job *job, int64_t steps, int32_
 ravel_status ravel__tree_solve_named(const ravel__tree_job *job, const ravel__forest *forest, int32_t *seat,
                                      ravel__solution *solution);
 ravel_status ravel__tree_solve_ranks(const ravel__tree_job *job, int32_t *seat, ravel__solution *solution);
+/* solve.c: the bins of one rank split until there are `bins`, as far as there are leaves. bin[count] by sample. */
+ravel_status ravel__tree_fill_rank(const ravel__tree_job *job, int64_t bins, int32_t *bin);
 
 /* Solves an update: seat[count] (micro-step * dp + rank), with its bounds. */
 ravel_status ravel__tree_solve(const ravel__tree_job *job, int32_t *seat, ravel__solution *solution,
