@@ -9,6 +9,9 @@
 #include "batch/rows.h"
 #include "device/handle.h"
 
+#include "base/options.h"
+#include "batch/cp.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -85,7 +88,7 @@ ravel_status ravel__cp_uneven(const ravel_cp *cp, int64_t slot, int64_t sample, 
                               ravel_error *err) {
     char choices[32] = "", who[64];
     int64_t multiple = ravel__cp_multiple(cp), right = align / common_divisor(align, multiple) * multiple;
-    ravel_choice_word(RAVEL_CP_CHOICES, cp->kind, choices, sizeof choices);
+    ravel__choice_word(RAVEL_CP_CHOICES, cp->kind, choices, sizeof choices);
     if (sample >= 0)
         (void)snprintf(who, sizeof who, "sample %lld takes a slot of", (long long)sample);
     else
@@ -96,8 +99,8 @@ ravel_status ravel__cp_uneven(const ravel_cp *cp, int64_t slot, int64_t sample, 
                            who, (long long)length, choices, cp->ranks, (long long)multiple, (long long)right);
 }
 
-ravel_status ravel_cp_check(const ravel_cp *cp, const int32_t *cu_slots, int64_t slots, const int32_t *samples,
-                            ravel_error *err) {
+ravel_status ravel__cp_check(const ravel_cp *cp, const int32_t *cu_slots, int64_t slots, const int32_t *samples,
+                             ravel_error *err) {
     ravel_status status = ravel__cp_valid(cp, 0, 1, err);
     if (status) return status;
     if (slots < 0 || cu_slots[0] != 0)
@@ -119,7 +122,7 @@ ravel_status ravel_cp_check(const ravel_cp *cp, const int32_t *cu_slots, int64_t
 static ravel_status check_rank(const ravel_cp *cp, int32_t rank, const int32_t *cu_slots, int64_t slots,
                                ravel_error *err) {
     ravel_status status = ravel__cp_valid(cp, rank, 0, err);
-    return status ? status : ravel_cp_check(cp, cu_slots, slots, NULL, err);
+    return status ? status : ravel__cp_check(cp, cu_slots, slots, NULL, err);
 }
 
 typedef void run_fn(void *user, int64_t begin, const ravel__run *run, int64_t at);
@@ -150,33 +153,14 @@ typedef struct moving {
     size_t each;
 } moving;
 
-static void index_run(void *user, int64_t begin, const ravel__run *run, int64_t at) {
-    int32_t *index = (int32_t *)user + at;
-    for (int64_t k = 0; k < run->count; k++) index[k] = (int32_t)(begin + run->first + k * run->step);
-}
-
 static void scatter_run(void *user, int64_t begin, const ravel__run *run, int64_t at) {
     const moving *m = user;
     ravel__put(m->to + (size_t)(begin + run->first) * m->each, m->from + (size_t)at * m->each, run->count, run->step,
                m->each);
 }
 
-/* Keys seen by positions first, first + step, ...: the sum of position + 1. */
-static void work_run(void *user, int64_t begin, const ravel__run *run, int64_t at) {
-    (void)begin;
-    (void)at;
-    int64_t n = run->count;
-    RAVEL_ASSERT(n >= 0 && run->first >= 0 && run->step >= 1);
-    *(int64_t *)user += n * (run->first + 1) + run->step * (n * (n - 1) / 2);
-}
-
-ravel_status ravel_cp_index(const ravel_cp *cp, int32_t rank, const int32_t *cu_slots, int64_t slots, int32_t *index,
-                            ravel_error *err) {
-    return walk(cp, rank, cu_slots, slots, index_run, index, err);
-}
-
-/* A shard is written from front to back, and read in pieces that lie far apart: those of a few slots ahead are prefetched
- * while this one is copied. */
+/* A shard is written from front to back, and read in pieces that lie far apart: those of a few slots ahead are
+ * prefetched while this one is copied. */
 static void gather_host(const ravel_cp *cp, int32_t rank, const int32_t *cu_slots, int64_t slots, const void *whole,
                         size_t each, void *shard) {
     enum { AHEAD = 2 };
@@ -250,12 +234,4 @@ ravel_status ravel_cp_scatter(const ravel_cp *cp, int32_t rank, const int32_t *c
     if (place && place->kind == RAVEL_DEVICE)
         return move_on_device(cp, rank, cu_slots, slots, shard, each, whole, 1, place, err);
     return walk(cp, rank, cu_slots, slots, scatter_run, &m, err);
-}
-
-ravel_status ravel_cp_work(const ravel_cp *cp, int32_t rank, const int32_t *cu_slots, int64_t slots, int64_t *pairs,
-                           ravel_error *err) {
-    int64_t sum = 0;
-    ravel_status status = walk(cp, rank, cu_slots, slots, work_run, &sum, err);
-    if (status == RAVEL_OK) *pairs = sum;
-    return status;
 }

@@ -8,6 +8,7 @@
 #include "device/handle.h"
 
 #include "base/assert.h"
+#include "base/options.h"
 
 #include <stddef.h>
 #include <string.h>
@@ -42,12 +43,7 @@ void ravel_padded_options_default(ravel_padded_options *options) {
 static ravel_status read_inputs(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_padded_options *options,
                                 ravel_padded_options *o, ravel_error *err) {
     ravel_padded_options_default(o);
-    if (!options || !options->size)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               "padded options: size is 0; fill them with ravel_padded_options_default");
-    memcpy(o, options, options->size < sizeof *o ? options->size : sizeof *o);
-    o->size = sizeof *o;
-    ravel_status status = ravel_options_check(ravel_padded_option_table(), o, err);
+    ravel_status status = ravel__take_options(ravel_padded_option_table(), "padded", options, o, sizeof *o, err);
     if (!status) status = ravel__bin_valid(ragged, bin, err);
     if (status) return status;
     if (o->side == RAVEL_PAD_2D && !ragged->prompts && bin->count)
@@ -114,7 +110,7 @@ static ravel_status measure(const ravel_ragged *ragged, const ravel_bin *bin, co
     return status;
 }
 
-/* The caller's record, with 0 where an older caller has no field. */
+/* The caller's record, with 0 if an older caller has no field. */
 static ravel_status read_record(const ravel_padded *padded, ravel_padded *own, ravel_error *err) {
     return ravel__record_read("padded", padded, padded->size, offsetof(ravel_padded, place), own, sizeof *own, err);
 }

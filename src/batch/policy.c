@@ -3,6 +3,8 @@
 #include <ravel/policy.h>
 
 #include "base/assert.h"
+#include "batch/policy_terms.h"
+#include "base/options.h"
 #include "base/memory.h"
 
 #include <math.h>
@@ -22,7 +24,11 @@ ravel_option_table ravel_policy_option_table(void) {
         ROW(clip_high, "clip-high", F64, "0.2", 0, 1e6, NULL, "the ratio is clipped at 1 + this (DAPO: 0.28)"),
         ROW(dual_clip, "dual-clip", F64, "0", 0, 1e6, NULL, "bound of the loss for negative advantages; 0: none"),
         ROW(kl, "kl", F64, "0", 0, 1e6, NULL, "weight of the divergence from the reference model"),
-        ROW(tis, "tis", F64, "0", 0, 1e6, NULL, "truncated importance sampling: cap of trainer / generator; 0: off"),
+        ROW(correction, "correction", ENUM, "none", 0, 0, RAVEL_CORRECTION_CHOICES,
+            "how tokens or samples are weighed by trainer / generator"),
+        ROW(correction_low, "correction-low", F64, "0", 0, 1, NULL,
+            "lower limit of that weight; 0: the correction's own"),
+        ROW(correction_high, "correction-high", F64, "0", 0, 1e6, NULL, "upper limit; 0: the correction's own"),
         {0}};
     return table;
 }
@@ -96,8 +102,8 @@ ravel_status ravel_advantages(int32_t kind, const double *rewards, const int64_t
 
 /* ---- the loss ------------------------------------------------------------------------------------------- */
 
-double ravel_policy_surrogate(double ratio, double advantage, double clip_low, double clip_high, double dual_clip,
-                              double *slope) {
+double ravel__policy_surrogate(double ratio, double advantage, double clip_low, double clip_high, double dual_clip,
+                               double *slope) {
     double low = 1 - clip_low, high = 1 + clip_high, clipped = ratio < low ? low : ratio > high ? high : ratio;
     double loss = -ratio * advantage;
     *slope = -ratio * advantage;
@@ -112,7 +118,7 @@ double ravel_policy_surrogate(double ratio, double advantage, double clip_low, d
     return loss;
 }
 
-double ravel_policy_divergence(int32_t kind, double logprob, double reference, double *slope) {
+double ravel__policy_divergence(int32_t kind, double logprob, double reference, double *slope) {
     double d = logprob - reference;
     switch (kind) {
     case RAVEL_KL_K1: *slope = 1; return d;
@@ -121,32 +127,93 @@ double ravel_policy_divergence(int32_t kind, double logprob, double reference, d
     }
 }
 
-/* Of one sample, with one ratio per sample. */
+ravel_status ravel_policy_get_correction(int32_t kind, double low, double high, ravel_correction *correction,
+                                         ravel_error *err) {
+    static const ravel_correction rows[] = {
+#define X(NAME, title, whole, zero, current, from, to, source) \
+    {.kind = RAVEL_CORRECTION_##NAME,                          \
+     .sequence = whole,                                        \
+     .masked = zero,                                           \
+     .now = current,                                           \
+     .low = from,                                              \
+     .high = to,                                               \
+     .name = title,                                            \
+     .paper = source},
+        RAVEL_CORRECTION_LIST(X)
+#undef X
+    };
+    _Static_assert(sizeof rows / sizeof *rows == RAVEL_CORRECTIONS, "a row for each");
+    if (kind < 0 || kind >= RAVEL_CORRECTIONS)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "correction is %d; it must be one of %s", kind,
+                               RAVEL_CORRECTION_CHOICES);
+    ravel_correction found = rows[kind];
+    if (kind == RAVEL_CORRECTION_NONE && (low != 0 || high != 0))
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "correction-low %g and correction-high %g are limits of a correction; say which", low,
+                               high);
+    if (low != 0) found.low = low;
+    if (high != 0) found.high = high;
+    if (kind != RAVEL_CORRECTION_NONE && !(found.low >= 0 && found.low <= found.high))
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "correction-low %g and correction-high %g are no range",
+                               found.low, found.high);
+    *correction = found;
+    return RAVEL_OK;
+}
+
+double ravel__policy_weight(const ravel_correction *c, double log_ratio, double *raw) {
+    double x = exp(log_ratio < -20 ? -20 : log_ratio > 20 ? 20 : log_ratio);
+    *raw = x;
+    if (c->kind == RAVEL_CORRECTION_NONE) return 1;
+    if (c->masked) return x >= c->low && x <= c->high ? x : 0;
+    return x < c->low ? c->low : x > c->high ? c->high : x;
+}
+
+/* Of one sample: with one ratio or one correction per sample. */
 typedef struct sequence {
-    double step, tokens, pull;
+    double step, tokens, gap, pull;
 } sequence;
+
+/* The options, and the correction that they name. */
+typedef struct terms {
+    const ravel_policy_options *p;
+    ravel_correction c;
+} terms;
 
 static double old_of(const ravel_policy_rows *x, int64_t r) {
     return x->old ? (double)x->old[r] : (double)x->logprobs[r];
 }
 
-/* The importance weight of a token, capped; *whole is what it was before. */
-static double importance(const ravel_policy_options *p, const ravel_policy_rows *x, int64_t r, double *whole) {
-    *whole = 0;
-    if (p->tis <= 0) return 1;
-    RAVEL_ASSERT(x->generator);
-    *whole = exp(old_of(x, r) - (double)x->generator[r]);
-    return fmin(*whole, p->tis);
+/* The weight of a token by the correction; *raw is what it was before the limits. */
+static double importance(const ravel_correction *c, const ravel_policy_rows *x, int64_t r, const sequence *q,
+                         double *raw) {
+    *raw = 0;
+    if (c->kind == RAVEL_CORRECTION_NONE) return 1;
+    RAVEL_ASSERT(x->generator && (q || !c->sequence));
+    double trainer = c->now ? (double)x->logprobs[r] : old_of(x, r);
+    return ravel__policy_weight(c, c->sequence ? q->gap : trainer - (double)x->generator[r], raw);
 }
 
-static ravel_status check(const ravel_policy_options *p, const ravel_policy_rows *x, ravel_error *err) {
-    ravel_status status = ravel_options_check(ravel_policy_option_table(), p, err);
+/* The policy's loss of a token by its ratio, and the derivative by the ratio's logarithm. */
+static double surrogate(const terms *t, double ratio, double advantage, double now, double *slope) {
+    const ravel_policy_options *p = t->p;
+    if (!t->c.now) return ravel__policy_surrogate(ratio, advantage, p->clip_low, p->clip_high, p->dual_clip, slope);
+    *slope = -advantage;
+    return -advantage * now;
+}
+
+static ravel_status check(const terms *t, const ravel_policy_rows *x, ravel_error *err) {
+    const ravel_policy_options *p = t->p;
+    int whole = p->ratio == RAVEL_RATIO_SEQUENCE || t->c.sequence;
+    ravel_status status = ravel__check_options(ravel_policy_option_table(), p, err);
     if (status) return status;
     if (!p->size)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "policy options: size is 0; fill them with ravel_policy_options_default");
     if (p->dual_clip != 0 && !(p->dual_clip > 1))
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "dual-clip is %g; it must be 0 (off) or above 1", p->dual_clip);
+    if (t->c.now && p->ratio == RAVEL_RATIO_SEQUENCE)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "correction cispo has no ratio of samples: it needs ratio = token");
     if (x->count < 0) return ravel_error_set(err, RAVEL_E_ARGUMENT, "count is below 0");
     const struct {
         const void *array;
@@ -155,13 +222,13 @@ static ravel_status check(const ravel_policy_options *p, const ravel_policy_rows
     } needs[] = {{x->logprobs, 1, "logprobs", "always"},
                  {x->advantages, 1, "advantages", "always"},
                  {x->weights, 1, "weights", "always"},
-                 {x->generator, p->tis > 0, "generator", "with tis"},
+                 {x->generator, t->c.kind != RAVEL_CORRECTION_NONE, "generator", "with a correction"},
                  {x->reference, p->kl > 0, "reference", "with kl"},
-                 {x->samples, p->ratio == RAVEL_RATIO_SEQUENCE, "samples", "with ratio = sequence"}};
+                 {x->samples, whole, "samples", "with a ratio or correction of samples"}};
     for (size_t i = 0; x->count && i < sizeof needs / sizeof *needs; i++)
         if (needs[i].needed && !needs[i].array)
             return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s is NULL; it is needed %s", needs[i].name, needs[i].why);
-    for (int64_t r = 0; p->ratio == RAVEL_RATIO_SEQUENCE && r < x->count; r++)
+    for (int64_t r = 0; whole && r < x->count; r++)
         if (x->samples[r] < 0 || x->samples[r] >= x->sample_count)
             return ravel_error_set(err, RAVEL_E_DATA, "token %lld is of sample %d; there are %lld", (long long)r,
                                    x->samples[r], (long long)x->sample_count);
@@ -169,34 +236,48 @@ static ravel_status check(const ravel_policy_options *p, const ravel_policy_rows
 }
 
 /* First the ratios, then per sample the sum of its tokens' derivatives by the ratio. */
-static void add_sequences(const ravel_policy_options *p, const ravel_policy_rows *x, sequence *sequences) {
+static void add_sequences(const terms *t, const ravel_policy_rows *x, sequence *sequences) {
     RAVEL_ASSERT(x->samples && sequences);
-    double whole, slope;
+    double raw, slope;
     for (int64_t r = 0; r < x->count; r++) {
         if (x->weights[r] == 0) continue;
         sequences[x->samples[r]].step += (double)x->logprobs[r] - old_of(x, r);
         sequences[x->samples[r]].tokens += 1;
+        if (t->c.sequence) sequences[x->samples[r]].gap += old_of(x, r) - (double)x->generator[r];
     }
     for (int64_t r = 0; r < x->count; r++) {
         sequence *s = sequences + x->samples[r];
         if (x->weights[r] == 0) continue;
         RAVEL_ASSERT(s->tokens >= 1);
-        (void)ravel_policy_surrogate(exp(s->step / s->tokens), x->advantages[r], p->clip_low, p->clip_high,
-                                     p->dual_clip, &slope);
-        s->pull += (double)x->weights[r] * importance(p, x, r, &whole) * slope;
+        (void)surrogate(t, exp(s->step / s->tokens), x->advantages[r], x->logprobs[r], &slope);
+        s->pull += (double)x->weights[r] * importance(&t->c, x, r, s, &raw) * slope;
     }
 }
 
-static void one_token(const ravel_policy_options *p, const ravel_policy_rows *x, int64_t r, const sequence *q,
-                      float *loss, float *slope_out, ravel_policy_sums *s) {
+/* A sample's one weight counts once, shared out over its tokens. */
+static void count_weight(const ravel_correction *c, const sequence *q, double weight, double raw,
+                         ravel_policy_sums *s) {
+    if (c->kind == RAVEL_CORRECTION_NONE) return;
+    RAVEL_ASSERT(q || !c->sequence);
+    double unit = c->sequence ? 1 / q->tokens : 1;
+    s->corrected += unit;
+    s->weight += unit * weight;
+    s->weight_square += unit * weight * weight;
+    s->raw_square += unit * raw * raw;
+    s->outside += raw < c->low || raw > c->high ? unit : 0;
+}
+
+static void one_token(const terms *t, const ravel_policy_rows *x, int64_t r, const sequence *q, float *loss,
+                      float *slope_out, ravel_policy_sums *s) {
+    const ravel_policy_options *p = t->p;
+    int whole = p->ratio == RAVEL_RATIO_SEQUENCE;
     RAVEL_ASSERT(r >= 0 && r < x->count && (!q || q->tokens >= 1));
     double w = x->weights[r], now = x->logprobs[r], a = x->advantages[r], step = now - old_of(x, r);
-    double ratio = exp(q ? q->step / q->tokens : step), slope, kl_slope = 0, kl = 0, whole;
-    double value = ravel_policy_surrogate(ratio, a, p->clip_low, p->clip_high, p->dual_clip, &slope);
-    double tis = importance(p, x, r, &whole);
-    if (p->kl > 0) kl = ravel_policy_divergence(p->kl_kind, now, x->reference[r], &kl_slope);
-    double own = w * (tis * value + p->kl * kl);
-    double derivative = w * p->kl * kl_slope + (q ? q->pull / q->tokens : w * tis * slope);
+    double ratio = exp(whole ? q->step / q->tokens : step), slope, kl_slope = 0, kl = 0, raw;
+    double value = surrogate(t, ratio, a, now, &slope), weight = importance(&t->c, x, r, q, &raw);
+    if (p->kl > 0) kl = ravel__policy_divergence(p->kl_kind, now, x->reference[r], &kl_slope);
+    double own = w * (weight * value + p->kl * kl);
+    double derivative = w * p->kl * kl_slope + (whole ? q->pull / q->tokens : w * weight * slope);
     if (loss) *loss = (float)own;
     if (slope_out) *slope_out = (float)derivative;
     s->loss += own;
@@ -206,23 +287,24 @@ static void one_token(const ravel_policy_options *p, const ravel_policy_rows *x,
     s->clipped += slope == 0 && a != 0;
     s->approx_kl += exp(step) - step - 1;
     s->kl += kl;
-    s->tis += tis;
-    s->tis_capped += p->tis > 0 && whole > p->tis;
+    count_weight(&t->c, q, weight, raw, s);
 }
 
 ravel_status ravel_policy_loss(const ravel_policy_options *options, const ravel_policy_rows *rows, float *losses,
                                float *slopes, ravel_policy_sums *sums, ravel_error *err) {
     ravel_policy_options preset;
     ravel_policy_options_default(&preset);
-    const ravel_policy_options *p = options ? options : &preset;
-    ravel_status status = check(p, rows, err);
+    terms t = {.p = options ? options : &preset};
+    ravel_status status =
+        ravel_policy_get_correction(t.p->correction, t.p->correction_low, t.p->correction_high, &t.c, err);
+    if (!status) status = check(&t, rows, err);
     if (status) return status;
     sequence *sequences = NULL;
-    if (p->ratio == RAVEL_RATIO_SEQUENCE && rows->sample_count > 0) {
+    if ((t.p->ratio == RAVEL_RATIO_SEQUENCE || t.c.sequence) && rows->sample_count > 0) {
         sequences = ravel__calloc(NULL, (size_t)rows->sample_count, sizeof *sequences);
         if (!sequences)
             return ravel__no_memory(err, (size_t)rows->sample_count * sizeof *sequences, "ratios of samples");
-        add_sequences(p, rows, sequences);
+        add_sequences(&t, rows, sequences);
     }
     *sums = (ravel_policy_sums){0};
     for (int64_t r = 0; r < rows->count; r++) {
@@ -232,7 +314,7 @@ ravel_status ravel_policy_loss(const ravel_policy_options *options, const ravel_
             if (slope) *slope = 0;
             continue;
         }
-        one_token(p, rows, r, sequences ? sequences + rows->samples[r] : NULL, loss, slope, sums);
+        one_token(&t, rows, r, sequences ? sequences + rows->samples[r] : NULL, loss, slope, sums);
     }
     ravel__release(NULL, sequences, (size_t)rows->sample_count * sizeof *sequences);
     return RAVEL_OK;

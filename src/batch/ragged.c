@@ -21,15 +21,18 @@ ravel_status ravel__bin_valid(const ravel_ragged *ragged, const ravel_bin *bin, 
     if (ragged->size < FIRST || ragged->size > sizeof *ragged)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "ragged.size is %zu; it must be sizeof(ravel_ragged), %zu",
                                ragged->size, sizeof *ragged);
-    if (ragged->count < 0 || ragged->field_count < 0 || !ragged->offsets)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "a store of %lld samples and %lld fields needs its offsets",
+    if (ragged->count < 0 || ragged->field_count < 0)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "a store of %lld samples and %lld fields",
                                (long long)ragged->count, (long long)ragged->field_count);
+    if (!ragged->offsets && ragged->prompts)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "a store of samples without tokens (no offsets) has prompts");
     if (bin->count < 0 || bin->count > INT32_MAX - 2)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "a bin of %lld samples", (long long)bin->count);
     return RAVEL_OK;
 }
 
 static ravel_status check_length(const ravel_ragged *ragged, int64_t i, ravel_error *err) {
+    if (!ragged->offsets) return RAVEL_OK;
     int64_t begin = ragged->offsets[i], end = ragged->offsets[i + 1];
     if (begin < 0 || end <= begin || end - begin > INT32_MAX)
         return ravel_error_set(err, RAVEL_E_DATA,
@@ -48,8 +51,8 @@ ravel_status ravel__sequence_get(const ravel_ragged *ragged, int64_t index, rave
     ravel_status status = check_length(ragged, index, err);
     if (status) return status;
     seq->index = index;
-    seq->offset = ragged->offsets[index];
-    seq->length = ragged->offsets[index + 1] - seq->offset;
+    seq->offset = ragged->offsets ? ragged->offsets[index] : index;
+    seq->length = ragged->offsets ? ragged->offsets[index + 1] - seq->offset : 1;
     seq->prompt = ragged->prompts ? ragged->prompts[index] : 0;
     seq->lead = 0;
     RAVEL_ASSERT(seq->offset >= 0 && seq->length >= 1 && seq->prompt >= 0 && seq->prompt <= seq->length);
@@ -64,7 +67,7 @@ int64_t ravel_ragged_find(const ravel_ragged *ragged, const char *name) {
 
 int64_t ravel_field_bytes(const ravel_ragged *ragged, const ravel_field *field) {
     ravel__track track;
-    int64_t count = ragged->offsets[ragged->count], bytes;
+    int64_t count = ragged->offsets ? ragged->offsets[ragged->count] : ragged->count, bytes;
     if (ravel__track_init(field, &track, NULL)) return -1;
     if (field->kind == RAVEL_FIELD_STEP) count -= ragged->count;
     if (field->kind == RAVEL_FIELD_SAMPLE || field->kind == RAVEL_FIELD_SPREAD) count = ragged->count;
@@ -91,7 +94,7 @@ ravel_status ravel_ragged_check(const ravel_ragged *ragged, ravel_error *err) {
     const ravel_bin none = {NULL, 0};
     ravel_status status = ravel__bin_valid(ragged, &none, err);
     if (status) return status;
-    if (ragged->offsets[0] != 0)
+    if (ragged->offsets && ragged->offsets[0] != 0)
         return ravel_error_set(err, RAVEL_E_DATA, "offsets begin with %lld; they must begin with 0",
                                (long long)ragged->offsets[0]);
     for (int64_t i = 0; i < ragged->count && !status; i++) status = check_length(ragged, i, err);

@@ -14,7 +14,7 @@ typedef struct ravel__book {
     ravel__row_track *tracks;
     ravel__row_run *runs;
     int32_t *samples; /* [sequences] */
-    double *values;   /* [runs], where there is room for them */
+    double *values;   /* [runs], if there is room for them */
     char *lists;      /* what ravel__book_list hands out */
     int64_t positions;
 } ravel__book;

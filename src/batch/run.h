@@ -13,7 +13,7 @@ typedef struct ravel__run {
 } ravel__run;
 
 /* The runs of `rank` (-1: the whole slot) in a slot of `length` positions: 1 or 2. The length must be a multiple of
- * ravel__cp_multiple where there is a rank. */
+ * ravel__cp_multiple if there is a rank. */
 int ravel__slot_runs(const ravel_cp *cp, int32_t rank, int64_t length, ravel__run runs[2]);
 
 /* A slot's length must be a multiple of this. */
@@ -45,8 +45,8 @@ static inline void ravel__run_span(const ravel__run *run, int64_t low, int64_t h
 /* `count` pieces of `each` bytes that lie side by side, to every step-th place of `target`. */
 void ravel__put(char *target, const char *source, int64_t count, int64_t step, size_t each);
 
-/* Prefetches the first cache lines of data that is read soon. (Always inline: compilers take a function that only prefetches
- * for one without effect, and drop its calls.) */
+/* Prefetches the first cache lines of data that is read soon. (Always inline: compilers take a function that only
+ * prefetches for one without effect, and drop its calls.) */
 __attribute__((always_inline)) static inline void ravel__soon(const char *at, size_t bytes) {
     enum { LINE = 64, MOST = 8 };
     size_t lines = bytes / LINE + 1;

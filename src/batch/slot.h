@@ -41,7 +41,8 @@ typedef struct ravel__track {
 /* Checks the field and sets everything but the writer. */
 ravel_status ravel__track_init(const ravel_field *field, ravel__track *track, ravel_error *err);
 
-/* How many positions hold an element, from the sequence's first token on, and which element of the data the first is. */
+/* How many positions hold an element, from the sequence's first token on, and which element of the data the first
+ * is. */
 int64_t ravel__field_held(int32_t kind, const ravel__sequence *seq);
 int64_t ravel__field_first(int32_t kind, const ravel__sequence *seq);
 
@@ -64,7 +65,7 @@ typedef enum ravel__derived_kind {
     RAVEL__SEGMENTS,  /* int32_t the sequence's number; 0 in padding */
     RAVEL__HIDDEN,    /* uint8_t 1 in padding */
     RAVEL__SHOWN,     /* uint8_t 1 at tokens */
-    RAVEL__LOSS,      /* float 1 where a token of the response is predicted */
+    RAVEL__LOSS,      /* float 1 if a token of the response is predicted */
     RAVEL__DERIVED_COUNT
 } ravel__derived_kind;
 

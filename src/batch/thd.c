@@ -2,7 +2,7 @@
  *
  *     sequences    samples of the bin | tail padding | empty sequences      (a filler bin: one filler of one token
  *                                                                           instead of samples)
- *     fixed shape  max_samples + 1 sequences, always; else the tail is there only where there is a tail
+ *     fixed shape  max_samples + 1 sequences, always; else the tail is there only if there is a tail
  *
  * measure walks the bin once and decides every size; pack measures again, which is cheap beside the copying, and so
  * cannot write past the measured sizes. Fields are written sample by sample, all fields of a sample before the next:
@@ -10,6 +10,8 @@
 #include "batch/rows.h"
 #include "batch/thd.h"
 #include "device/handle.h"
+
+#include "base/options.h"
 
 #include <stddef.h>
 #include <string.h>
@@ -32,7 +34,7 @@ ravel_option_table ravel_thd_option_table(void) {
         ROW(max_seqlen, "max-seqlen", I64, "0", 0, INT32_MAX, NULL, "value of max_seqlen; 0: the longest slot"),
         ROW(cp, "cp", I32, "1", 1, 1 << 20, NULL, "context-parallel ranks"),
         ROW(cp_rank, "cp-rank", I32, "-1", -1, 1 << 20, NULL, "pack only this rank's positions; -1: the whole bin"),
-        ROW(cp_kind, "cp-kind", ENUM, "zig-zag", 0, 0, RAVEL_CP_CHOICES, "how positions are dealt to cp ranks"),
+        ROW(cp_kind, "cp-kind", ENUM, "zig-zag", 0, 0, RAVEL_CP_CHOICES, "how positions are distributed over cp ranks"),
         {NULL, 0, 0, NULL, 0, 0, NULL, NULL}};
     return table;
 }
@@ -46,9 +48,8 @@ void ravel_thd_options_default(ravel_thd_options *options) {
 /* ---- options -------------------------------------------------------------------------------------------- */
 
 static ravel_status check_options(const ravel_thd_options *o, ravel_error *err) {
-    ravel_status status = ravel_options_check(ravel_thd_option_table(), o, err);
     ravel_cp cp = ravel__thd_cp(o);
-    if (!status) status = ravel__cp_valid(&cp, o->cp_rank, 1, err);
+    ravel_status status = ravel__cp_valid(&cp, o->cp_rank, 1, err);
     if (status) return status;
     if (o->total_multiple > 1 && o->total_multiple % o->align)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "total-multiple is %lld; it must be a multiple of align, %d",
@@ -64,12 +65,8 @@ static ravel_status check_options(const ravel_thd_options *o, ravel_error *err) 
 
 ravel_status ravel__thd_options_read(const ravel_thd_options *options, ravel_thd_options *own, ravel_error *err) {
     ravel_thd_options_default(own);
-    if (!options || !options->size)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               "thd options: size is 0; fill them with ravel_thd_options_default");
-    memcpy(own, options, options->size < sizeof *own ? options->size : sizeof *own);
-    own->size = sizeof *own;
-    return check_options(own, err);
+    ravel_status status = ravel__take_options(ravel_thd_option_table(), "thd", options, own, sizeof *own, err);
+    return status ? status : check_options(own, err);
 }
 
 /* ---- sizes ---------------------------------------------------------------------------------------------- */
@@ -99,7 +96,8 @@ static ravel_status add_samples(const ravel_ragged *ragged, const ravel_bin *bin
     ravel__sequence seq = ravel__no_sample(1);
     if (bin->count == 0) return add_slot(o, &seq, 0, t, err);
     for (int64_t i = 0; i < bin->count; i++) {
-        if (i + AHEAD < bin->count && bin->samples[i + AHEAD] >= 0 && bin->samples[i + AHEAD] < ragged->count)
+        if (ragged->offsets && i + AHEAD < bin->count && bin->samples[i + AHEAD] >= 0 &&
+            bin->samples[i + AHEAD] < ragged->count)
             __builtin_prefetch(&ragged->offsets[bin->samples[i + AHEAD]]);
         ravel_status status = ravel__sequence_get(ragged, bin->samples[i], &seq, err);
         if (!status) status = add_slot(o, &seq, i, t, err);
@@ -263,6 +261,7 @@ ravel__sequence ravel__thd_sequence(const ravel_ragged *ragged, const ravel_bin 
 static void look_ahead(const packing *p, int64_t i) {
     enum { NEAR = 3, FAR = 16 };
     const ravel_bin *bin = p->bin;
+    if (!p->ragged->offsets) return;
     if (i + FAR < bin->count) __builtin_prefetch(&p->ragged->offsets[bin->samples[i + FAR]]);
     if (i + NEAR >= bin->count) return;
     RAVEL_ASSERT(bin->samples[i + NEAR] >= 0 && bin->samples[i + NEAR] < p->ragged->count); /* measure has looked */

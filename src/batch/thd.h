@@ -6,7 +6,7 @@
 
 /* The caller's options, checked, with defaults where an older caller has no field. */
 ravel_status ravel__thd_options_read(const ravel_thd_options *options, ravel_thd_options *own, ravel_error *err);
-/* The caller's record, with 0 where an older caller has no field. */
+/* The caller's record, with 0 if an older caller has no field. */
 ravel_status ravel__thd_read(const ravel_thd *thd, ravel_thd *own, ravel_error *err);
 
 /* Sequence i, and the length of its slot when `begin` of `tokens` tokens came before. The bin has been checked. */

@@ -1,8 +1,10 @@
 /* From packed order back to sample order, and the list of sample and position per packed token.
  *
- * Both walk the sequences of a packed bin by thd->samples and thd->cu_seqlens_padded alone, so they work for any bin that
- * was packed, here or elsewhere. */
+ * Both walk the sequences of a packed bin by thd->samples and thd->cu_seqlens_padded alone, so they work for any bin
+ * that was packed, here or elsewhere. */
 #include "batch/rows.h"
+
+#include "batch/cp.h"
 #include "batch/thd.h"
 #include "device/handle.h"
 
@@ -46,13 +48,13 @@ static ravel_status begin_walk(walking *w, const ravel_thd *thd, const ravel_thd
             "field \"%s\": a value that was spread over a sample's tokens cannot be collected; unpack "
             "it per token",
             field->name ? field->name : "");
-    return ravel_cp_check(&w->cp, w->slots, w->thd.sequences, w->samples, err);
+    return ravel__cp_check(&w->cp, w->slots, w->thd.sequences, w->samples, err);
 }
 
 static ravel_status look(const walking *w, int64_t i, stop *s, ravel_error *err) {
     int64_t slot = w->slots[i + 1] - w->slots[i];
     ravel_status status = RAVEL_OK;
-    RAVEL_ASSERT(slot >= 0); /* ravel_cp_check has seen the boundaries */
+    RAVEL_ASSERT(slot >= 0); /* ravel__cp_check has seen the boundaries */
     s->index = i;
     s->seq = ravel__no_sample(0);
     s->run_count = ravel__slot_runs(&w->cp, w->options.cp_rank, slot, s->runs);
@@ -132,41 +134,4 @@ ravel_status ravel_thd_unpack(const ravel_ragged *ragged, const ravel_thd_option
     if (!status) status = ravel__track_init(field, &u.track, err);
     if (status) return status;
     return w.thd.place.kind == RAVEL_DEVICE ? unpack_device(&w, &u, err) : walk(&w, unpack_stop, &u, err);
-}
-
-/* ---- the list ------------------------------------------------------------------------------------------- */
-
-typedef struct listing {
-    int32_t kind;
-    int64_t *index;
-} listing;
-
-static void list_run(const listing *l, const ravel__sequence *g, const ravel__run *run, int64_t *index) {
-    int64_t from, to, first = ravel__field_first(l->kind, g) + run->first - g->lead;
-    ravel__run_span(run, g->lead, g->lead + ravel__field_held(l->kind, g), &from, &to);
-    for (int64_t k = 0; k < run->count; k++) index[k] = k >= from && k < to ? first + k * run->step : -1;
-}
-
-static void list_stop(void *user, const stop *s) {
-    const listing *l = user;
-    int64_t *index = l->index + s->at;
-    if (l->kind == RAVEL_FIELD_SAMPLE) {
-        l->index[s->index] = s->seq.index;
-        return;
-    }
-    for (int r = 0; r < s->run_count; r++) {
-        list_run(l, &s->seq, &s->runs[r], index);
-        index += s->runs[r].count;
-    }
-}
-
-ravel_status ravel_thd_index(const ravel_ragged *ragged, const ravel_thd_options *options, const ravel_thd *thd,
-                             const ravel_field *field, int64_t *index, ravel_error *err) {
-    walking w = {.ragged = ragged};
-    listing l = {.kind = field->kind};
-    l.index = index;
-    ravel__track track;
-    ravel_status status = begin_walk(&w, thd, options, field, err);
-    if (!status) status = ravel__track_init(field, &track, err);
-    return status ? status : walk(&w, list_stop, &l, err);
 }

@@ -1,5 +1,5 @@
-/* The tree layout of a bin. One walk over the samples keeps the path of the sample before: what sample i shares stays, the rest
- * of that path ends at the first own place of sample i, and the own tokens are put on top.
+/* The tree layout of a bin. One walk over the samples keeps the path of the sample before: what sample i shares stays,
+ * the rest of that path ends at the first own place of sample i, and the own tokens are put on top.
  *
  *     path of i - 1   p0 p1 p2 | p3 p4            shared[i] = 3: limits of p3 and p4 are starts[i]
  *     path of i       p0 p1 p2 | q0 q1 q2         q0 = starts[i], its parent is p2
@@ -225,6 +225,22 @@ ravel_status ravel_tree_pack_field(const ravel_tree_bin *bin, const ravel_tree_b
         else
             memset(to + (size_t)p * each, 0, each);
     }
+    return RAVEL_OK;
+}
+
+ravel_status ravel_tree_own(const ravel_tree_bin *bin, int64_t *offsets, int32_t *samples, int64_t *own,
+                            ravel_error *err) {
+    ravel_tree_batch sizes = {.size = sizeof sizes};
+    ravel_status status = ravel_tree_measure(bin, 1, &sizes, err);
+    if (status) return status;
+    *own = 0;
+    for (int64_t i = 0; i < bin->count; i++) {
+        offsets[2 * i] = bin->cu_seqlens[i];
+        offsets[2 * i + 1] = bin->cu_seqlens[i] + (bin->shared ? bin->shared[i] : 0);
+        if (offsets[2 * i + 1] < bin->cu_seqlens[i + 1]) samples[(*own)++] = (int32_t)(2 * i + 1);
+    }
+    offsets[2 * bin->count] = bin->cu_seqlens[bin->count];
+    RAVEL_ASSERT(*own == sizes.runs);
     return RAVEL_OK;
 }
 

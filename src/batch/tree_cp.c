@@ -1,7 +1,7 @@
 /* A tree over context-parallel ranks: chunks of equal tokens, dealt by their pairs of (query, key).
  *
- * The heaviest chunk goes to the rank with the least work that still has room; then the heaviest and the lightest rank swap
- * two chunks for as long as that helps. For one causal sequence with two chunks per rank this is the zig-zag. */
+ * The heaviest chunk goes to the rank with the least work that still has room; then the heaviest and the lightest rank
+ * swap two chunks for as long as that helps. For one causal sequence with two chunks per rank this is the zig-zag. */
 #include <ravel/tree_batch.h>
 
 #include "base/assert.h"

@@ -7,10 +7,11 @@
  *
  * Words are added without carry, on any rank, in any order, and read together once. Without weights every weight is 1,
  * and the sums are just the counts. */
-#include <ravel/weights.h>
+#include "batch/weights.h"
 
 #include "base/assert.h"
 #include "base/memory.h"
+#include "base/options.h"
 #include "batch/weights_device.h"
 #include "device/handle.h"
 
@@ -56,12 +57,7 @@ void ravel_weights_options_default(ravel_weights_options *options) {
 /* The caller's options, checked, with defaults where an older caller has no field. */
 static ravel_status read_options(const ravel_weights_options *options, ravel_weights_options *o, ravel_error *err) {
     ravel_weights_options_default(o);
-    if (!options || !options->size)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               "weights options: size is 0; fill them with ravel_weights_options_default");
-    memcpy(o, options, options->size < sizeof *o ? options->size : sizeof *o);
-    o->size = sizeof *o;
-    ravel_status status = ravel_options_check(ravel_weights_option_table(), o, err);
+    ravel_status status = ravel__take_options(ravel_weights_option_table(), "weights", options, o, sizeof *o, err);
     if (status) return status;
     if (o->mode == RAVEL_SEQ_MEAN_TOKEN_SUM_NORM && o->divisor < 1)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "seq-mean-token-sum-norm needs a divisor of at least 1");
@@ -105,13 +101,17 @@ typedef struct weighing {
     const double *sample_weights;
     ravel__mask mask;
     int64_t count;
-    int64_t *counted; /* [count] loss tokens, where the mask is on a device; else NULL */
+    int64_t *counted;           /* [count] loss tokens, where the mask is on a device; else NULL */
+    const int64_t *loss_tokens; /* [count] of whole samples, where only parts of them are here; else NULL */
 } weighing;
 
 static ravel_status weigh_begin(weighing *w, const ravel_ragged *ragged, const ravel_bin *bin, const ravel_field *mask,
                                 const double *sample_weights, ravel_error *err) {
     const ravel_bin all = {NULL, 0};
     ravel_status status = ravel__bin_valid(ragged, bin ? bin : &all, err);
+    if (!status && !ragged->offsets && mask)
+        status = ravel_error_set(err, RAVEL_E_ARGUMENT,
+                                 "samples without tokens have no loss mask; a sample weight of 0 leaves one out");
     if (!status) status = ravel__mask_init(mask, &w->mask, err);
     w->ragged = ragged;
     w->bin = bin;
@@ -131,18 +131,23 @@ static void weigh_end(weighing *w) {
 static ravel_status weigh(const weighing *w, int64_t i, weighed *out, ravel_error *err) {
     RAVEL_ASSERT(i >= 0 && i < w->count);
     ravel_status status = ravel__sequence_get(w->ragged, w->bin ? w->bin->samples[i] : i, &out->seq, err);
-    if (!status && w->counted)
+    if (!status && !w->ragged->offsets)
+        out->loss_tokens = 1; /* the sample itself */
+    else if (!status && w->loss_tokens)
+        out->loss_tokens = w->loss_tokens[i];
+    else if (!status && w->counted)
         out->loss_tokens = w->counted[i];
     else if (!status)
         status = ravel__mask_count(&w->mask, &out->seq, &out->loss_tokens, err);
     if (!status) status = fixed_weight(w->sample_weights, out->seq.index, &out->fixed, err);
-    RAVEL_ASSERT(status || (i < w->count && out->loss_tokens >= 0 && out->loss_tokens < out->seq.length));
+    RAVEL_ASSERT(status || (out->loss_tokens >= 0 &&
+                            (w->loss_tokens || !w->ragged->offsets || out->loss_tokens < out->seq.length)));
     return status;
 }
 
 static void count_one(ravel_counts *c, const weighed *w) {
     int has = w->loss_tokens > 0;
-    RAVEL_ASSERT(w->loss_tokens >= 0 && w->loss_tokens < w->seq.length && w->fixed >= 0);
+    RAVEL_ASSERT(w->loss_tokens >= 0 && w->loss_tokens <= w->seq.length && w->fixed >= 0);
     c->samples++;
     c->samples_with_loss += has;
     c->tokens += w->seq.length;
@@ -186,7 +191,10 @@ ravel_status ravel_counts_sample(const ravel_ragged *ragged, int64_t sample, con
     ravel_status status = ravel__mask_init(mask, &m, err);
     if (!status && mask) status = ravel__host_source(mask, err);
     if (!status) status = ravel__sequence_get(ragged, sample, &seq, err);
-    if (!status) status = ravel__mask_count(&m, &seq, loss_tokens, err);
+    if (!status && !ragged->offsets)
+        *loss_tokens = 1;
+    else if (!status)
+        status = ravel__mask_count(&m, &seq, loss_tokens, err);
     return status;
 }
 
@@ -246,15 +254,6 @@ static ravel_status weight_of(const recipe *r, int64_t loss_tokens, int64_t fixe
     return RAVEL_OK;
 }
 
-ravel_status ravel_weights_sample(const ravel_counts *counts, const ravel_weights_options *options, int64_t loss_tokens,
-                                  double sample_weight, double *weight, ravel_error *err) {
-    recipe r = {0};
-    int64_t fixed = 0;
-    ravel_status status = make_recipe(counts, options, &r, err);
-    if (!status) status = fixed_weight(&sample_weight, 0, &fixed, err);
-    return status ? status : weight_of(&r, loss_tokens, fixed, weight, err);
-}
-
 static ravel_status check_dtype(int32_t dtype, ravel_error *err) {
     if (dtype == RAVEL_F32 || dtype == RAVEL_F64) return RAVEL_OK;
     return ravel_error_set(err, RAVEL_E_ARGUMENT, "weights are f32 or f64, not dtype %d", dtype);
@@ -269,7 +268,9 @@ static ravel_status fill_host(const weighing *w, const recipe *r, int32_t dtype,
         status = weigh(w, i, &one, err);
         if (!status) status = weight_of(r, one.loss_tokens, one.fixed, &value, err);
         if (status) break;
-        if (dtype == RAVEL_F32)
+        if (!w->ragged->offsets)
+            (void)ravel_dtype_store(dtype, (char *)weights + one.seq.index * ravel_dtype_bytes(dtype), value);
+        else if (dtype == RAVEL_F32)
             ravel__mask_spread_f32(&w->mask, &one.seq, (float)value, (float *)weights + one.seq.offset);
         else
             ravel__mask_spread_f64(&w->mask, &one.seq, value, (double *)weights + one.seq.offset);
@@ -284,6 +285,8 @@ static ravel_status fill_device(const weighing *w, const recipe *r, int32_t dtyp
     const ravel__book_room room = {.tracks = 1, .runs = w->count, .values = w->count};
     weighed one = {0};
     ravel__book book;
+    if (!w->ragged->offsets)
+        return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "weights of samples without tokens are made in host memory");
     ravel_status status = ravel__book_open(&book, &room, err);
     if (status) return status;
     for (int64_t i = 0; !status && i < w->count; i++) {
@@ -303,7 +306,13 @@ static ravel_status fill_device(const weighing *w, const recipe *r, int32_t dtyp
 ravel_status ravel_weights_fill(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_field *mask,
                                 const double *sample_weights, const ravel_counts *counts,
                                 const ravel_weights_options *options, int32_t dtype, void *weights, ravel_error *err) {
-    weighing w = {0};
+    return ravel__weights_fill(ragged, bin, mask, sample_weights, NULL, counts, options, dtype, weights, err);
+}
+
+ravel_status ravel__weights_fill(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_field *mask,
+                                 const double *sample_weights, const int64_t *loss_tokens, const ravel_counts *counts,
+                                 const ravel_weights_options *options, int32_t dtype, void *weights, ravel_error *err) {
+    weighing w = {.loss_tokens = loss_tokens};
     recipe r = {0};
     ravel_weights_options own;
     ravel_status status = check_dtype(dtype, err);
@@ -328,101 +337,4 @@ ravel_status ravel_weights_total(const ravel_counts *counts, const ravel_weights
     double above = read_words(r.per_sample ? counts->weight_with_loss : counts->weighted_tokens);
     *total = above > 0 ? r.factor * above / r.denominator : 0;
     return RAVEL_OK;
-}
-
-/* ---- the identity --------------------------------------------------------------------------------------- */
-
-/* A sum that keeps what each addition loses (Neumaier). */
-typedef struct careful {
-    double sum, lost;
-} careful;
-
-static void careful_add(careful *c, double x) {
-    double next = c->sum + x;
-    c->lost += fabs(c->sum) >= fabs(x) ? c->sum - next + x : x - next + c->sum;
-    c->sum = next;
-}
-
-static double weight_at(int32_t dtype, const void *weights, int64_t i) {
-    RAVEL_ASSERT(i >= 0 && (dtype == RAVEL_F32 || dtype == RAVEL_F64));
-    return dtype == RAVEL_F32 ? (double)((const float *)weights)[i] : ((const double *)weights)[i];
-}
-
-static ravel_status check_sample(const weighing *w, const weighed *one, double value, int32_t dtype,
-                                 const void *weights, careful *sum, ravel_error *err) {
-    if (dtype == RAVEL_F32) value = (double)(float)value;
-    for (int64_t t = 0; t < one->seq.length; t++) {
-        double is = weight_at(dtype, weights, one->seq.offset + t);
-        double should = t > 0 && ravel__mask_at(&w->mask, &one->seq, t) ? value : 0;
-        if (is != should)
-            return ravel_error_set(err, RAVEL_E_DATA, "sample %lld, token %lld: the weight is %.17g, and must be %.17g",
-                                   (long long)one->seq.index, (long long)t, is, should);
-        careful_add(sum, is);
-    }
-    return RAVEL_OK;
-}
-
-typedef struct verdict {
-    ravel_counts counts;
-    int64_t share;  /* of the total that this rank's weights sum to, in 2^-60ths */
-    int64_t failed; /* ranks that found a fault: they still take part, so that no rank waits for them */
-} verdict;
-enum { VERDICT_WORDS = RAVEL_COUNTS_WORDS + 2 };
-static_assert(sizeof(verdict) == VERDICT_WORDS * sizeof(int64_t), "a verdict is summed as an array of words");
-
-static ravel_status judge(const verdict *all, const ravel_counts *counts, int32_t dtype, double total,
-                          ravel_error *err) {
-    if (all->failed)
-        return ravel_error_set(err, RAVEL_E_MISMATCH, "%lld other ranks found wrong weights", (long long)all->failed);
-    if (memcmp(&all->counts, counts, sizeof *counts) != 0)
-        return ravel_error_set(err, RAVEL_E_MISMATCH,
-                               "the counts say %lld samples and %lld loss tokens, and the ranks have %lld and %lld",
-                               (long long)counts->samples, (long long)counts->loss_tokens,
-                               (long long)all->counts.samples, (long long)all->counts.loss_tokens);
-    double sum = ldexp((double)all->share, -60), off = fabs(sum - (total > 0));
-    if (off > (dtype == RAVEL_F32 ? 0x1p-23 : 0x1p-46))
-        return ravel_error_set(err, RAVEL_E_MISMATCH, "the weights sum to %.17g, and must sum to %.17g", sum * total,
-                               total);
-    return RAVEL_OK;
-}
-
-/* This rank's part: its counts, and its share of the total. */
-static ravel_status check_mine(const weighing *w, const recipe *r, double total, int32_t dtype, const void *weights,
-                               verdict *mine, ravel_error *err) {
-    careful sum = {0, 0};
-    for (int64_t i = 0; i < w->count; i++) {
-        weighed one = {0};
-        double value = 0;
-        ravel_status status = weigh(w, i, &one, err);
-        if (!status) status = weight_of(r, one.loss_tokens, one.fixed, &value, err);
-        if (!status) status = check_sample(w, &one, value, dtype, weights, &sum, err);
-        if (status) return status;
-        count_one(&mine->counts, &one);
-    }
-    mine->share = total > 0 ? llround(ldexp((sum.sum + sum.lost) / total, 60)) : 0;
-    return RAVEL_OK;
-}
-
-ravel_status ravel_weights_check(const ravel_ragged *ragged, const ravel_bin *bin, const ravel_field *mask,
-                                 const double *sample_weights, const ravel_counts *counts,
-                                 const ravel_weights_options *options, int32_t dtype, const void *weights,
-                                 const ravel_sum_hook *hook, ravel_error *err) {
-    weighing w = {0};
-    recipe r = {0};
-    verdict all;
-    double total = 0;
-    memset(&all, 0, sizeof all);
-    ravel_status status = check_dtype(dtype, err);
-    if (!status && mask) status = ravel__host_source(mask, err);
-    if (!status) status = weigh_begin(&w, ragged, bin, mask, sample_weights, err);
-    if (!status) status = make_recipe(counts, options, &r, err);
-    if (!status) status = ravel_weights_total(counts, options, &total, err);
-    if (!status) status = check_mine(&w, &r, total, dtype, weights, &all, err);
-    all.failed = status != RAVEL_OK;
-    int64_t words[VERDICT_WORDS];
-    memcpy(words, &all, sizeof words);
-    ravel_status summed = hook && hook->sum ? hook->sum(hook->user, words, VERDICT_WORDS, err) : RAVEL_OK;
-    if (status || summed) return status ? status : summed;
-    memcpy(&all, words, sizeof all);
-    return judge(&all, counts, dtype, total, err);
 }

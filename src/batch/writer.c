@@ -113,9 +113,9 @@ typedef uint32_t __attribute__((aligned(1), may_alias)) element4;
 typedef uint64_t __attribute__((aligned(1), may_alias)) element8;
 
 /* The steps of cp 2, 4 and 8 are constants, so that the compiler loads whole vectors and shuffles (this file is built
- * with -O3); the source has all the positions in between, so that reading them is allowed. Every line of the source is read
- * for a few of its elements, and processors prefetch no further than a page: what comes NEXT is prefetched here, line by
- * line, never past `end`. */
+ * with -O3); the source has all the positions in between, so that reading them is allowed. Every line of the source is
+ * read for a few of its elements, and processors prefetch no further than a page: what comes NEXT is prefetched here,
+ * line by line, never past `end`. */
 enum { NEXT = 2048, PIECE = 128 }; /* bytes ahead; bytes of the target between two rounds of prefetching */
 #define EVERY(type, step)                                                                   \
     for (int64_t i = 0; i < count; i += PIECE / (int64_t)sizeof(type)) {                    \

@@ -6,32 +6,40 @@
  *     mine  ---------- samples that stay: straight copy ------------------------->  arrived, in bin order
  *
  * Both sides know all lengths and the plan, so each computes the same sizes and offsets: nothing but
- * elements of samples goes over the wire. The samples of a piece are in the order of the receiver's bins, so the receiver takes each piece from its front.
+ * elements of samples goes over the wire. The samples of a piece are in the order of the receiver's bins, so the
+ * receiver takes each piece from its front.
  *
- * With a cut for context parallelism a sample's part of a piece is only what one cp rank packs: the positions of its runs,
- * and one element more, since labels are shifted by one to the left.
+ * With a cut for context parallelism a sample's part of a piece is only what one cp rank packs: the positions of its
+ * runs, and one element more, since labels are shifted by one to the left.
  *
  *     zig-zag, cp 2, rank 0      0 1 2 . . . 6 7       runs 0 1 and 6 7; element 2 is the label of position 1
  *
- * In a hybrid plan a sample goes to every member of its group, each of which packs another part of it. */
+ * In a hybrid plan a sample goes to every member of its group, each of which packs another part of it.
+ *
+ * With shared prefixes only own tokens travel: elements of TOKEN fields that a sample has in common with the one before
+ * it in its bin are copied from that one when it has arrived. A piece ends with 8 bytes per such sample, the XXH3 of
+ * what was left out, and the receiver compares. */
 #include <ravel/exchange.h>
 
 #include "base/assert.h"
 #include "base/memory.h"
+#include "base/xxh3.h"
 #include "batch/run.h"
-#include "feed/field.h"
+#include "feed/source/field.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-/* How a sample is cut for one receiver. align 0: it travels whole. */
+/* How a sample is cut for one receiver. align 0: it travels whole, but for the first `skip` elements of TOKEN
+ * fields. */
 typedef struct cut {
-    int32_t ranks, rank, align;
+    int32_t ranks, rank, align, skip;
 } cut;
 
-/* How much goes between this rank and another: samples, and the elements of fields of each per-token kind. */
+/* How much goes between this rank and another: samples, the elements of fields of each per-token kind, and sums of
+ * elements that were left out. */
 typedef struct traffic {
-    int64_t samples, tokens, nexts, steps;
+    int64_t samples, tokens, nexts, steps, sums;
 } traffic;
 
 struct ravel_exchange {
@@ -51,6 +59,7 @@ struct ravel_exchange {
     traffic *sends, *takes;  /* [ranks] */
     traffic away;            /* what has to leave: a receiver's part of each sample */
     int32_t cp_kind, is_cut;
+    int32_t shares; /* of a plan with shared prefixes */
 };
 
 /* ---- who sends what ------------------------------------------------------------------------------------- */
@@ -76,10 +85,11 @@ static int is_mine(const ravel_exchange *x, int32_t sample) {
     return sample >= x->first && sample < x->first + x->count;
 }
 
-static void add_whole(traffic *t, int64_t length) {
-    RAVEL_ASSERT(length >= 1);
+static void add_whole(traffic *t, int64_t length, int64_t skip) {
+    RAVEL_ASSERT(length >= 1 && skip >= 0 && skip <= length);
     t->samples++;
-    t->tokens += length;
+    t->sums += skip > 0;
+    t->tokens += length - skip;
     t->nexts += length;
     t->steps += length - 1;
 }
@@ -89,9 +99,21 @@ static void add_part(traffic *t, const cut *c, int64_t length) {
     int64_t tokens = (length + c->ranks - 1 - c->rank) / c->ranks, first = c->rank == 0;
     RAVEL_ASSERT(length >= 1 && c->rank >= 0 && c->rank < c->ranks && tokens >= first);
     t->samples += first;
-    t->tokens += tokens;
+    t->sums += c->skip > 0;
+    t->tokens += tokens - c->skip;
     t->nexts += tokens;
     t->steps += tokens - first;
+}
+
+/* Elements of TOKEN fields that the sample before has already: not for those that stay on their rank. */
+static int32_t skip_of(const ravel_plan *plan, const ravel_group *group, int64_t i, int stays) {
+    return plan->shared && !stays ? (int32_t)plan->shared[group->samples - plan->samples + i] : 0;
+}
+
+/* What member `rank` of the group gets of its sample i; with shared prefixes all members get it whole. */
+static cut cut_of(const ravel_plan *plan, const ravel_group *group, int32_t rank, int64_t i, int stays) {
+    if (!plan->shared) return (cut){group->width, rank - group->first, 0, 0};
+    return (cut){1, 0, 0, skip_of(plan, group, i, stays)};
 }
 
 /* One pass over the plan in bin order: the samples
@@ -101,7 +123,8 @@ static void count_traffic(ravel_exchange *x, const ravel_plan *plan, const int64
         for (int32_t to = 0; to < plan->dp; to++) {
             ravel_group group = ravel_plan_group(plan, step, to);
             for (int64_t i = 0; i < group.count; i++)
-                if (is_mine(x, group.samples[i])) add_whole(&x->sends[to], lengths[group.samples[i]]);
+                if (is_mine(x, group.samples[i]))
+                    add_whole(&x->sends[to], lengths[group.samples[i]], skip_of(plan, &group, i, to == x->rank));
         }
 }
 
@@ -126,11 +149,11 @@ static void list_arriving(ravel_exchange *x, const ravel_plan *plan, const int64
         for (int64_t i = 0; i < group.count; i++, k++) {
             int32_t sample = group.samples[i], home = home_of(starts, x->ranks, sample);
             x->arriving[k] = sample;
-            x->arriving_cuts[k] = (cut){group.width, x->rank - group.first, 0};
+            x->arriving_cuts[k] = cut_of(plan, &group, x->rank, i, home == x->rank);
             x->homes[k] = home;
             x->lengths[k] = lengths[sample];
             x->tokens += lengths[sample];
-            add_whole(&x->takes[home], lengths[sample]);
+            add_whole(&x->takes[home], lengths[sample], x->arriving_cuts[k].skip);
         }
     }
     RAVEL_ASSERT(k == x->samples);
@@ -149,7 +172,7 @@ static void list_leaving(ravel_exchange *x, const ravel_plan *plan, int64_t *nex
             for (int64_t i = 0; i < group.count; i++) {
                 if (!is_mine(x, group.samples[i])) continue;
                 x->leaving[next[to]] = (int32_t)(group.samples[i] - x->first);
-                x->leaving_cuts[next[to]++] = (cut){group.width, to - group.first, 0};
+                x->leaving_cuts[next[to]++] = cut_of(plan, &group, to, i, to == x->rank);
             }
         }
     RAVEL_ASSERT(x->leave[x->ranks] == x->departures);
@@ -211,7 +234,8 @@ ravel_status ravel_exchange_create(const ravel_plan *plan, const int64_t *counts
                                    const ravel_allocator *allocator, ravel_exchange **exchange, ravel_error *err) {
     ravel_status status = check_input(plan, counts, rank, err);
     if (status) return status;
-    ravel_exchange head = {.allocator = allocator, .rank = rank, .ranks = plan->dp, .count = counts[rank]};
+    ravel_exchange head = {
+        .allocator = allocator, .rank = rank, .ranks = plan->dp, .count = counts[rank], .shares = plan->shared != NULL};
     for (int32_t r = 0; r < rank; r++) head.first += counts[r];
     count_samples(&head, plan);
     RAVEL_ASSERT(head.first + head.count <= plan->count && head.samples >= 0 && head.departures >= 0);
@@ -272,7 +296,7 @@ static int64_t cut_elements(const ravel_exchange *x, const cut *c, int32_t kind,
 
 static void add_cut(const ravel_exchange *x, const cut *c, traffic *t, int64_t length) {
     if (c->ranks == 1) {
-        add_whole(t, length);
+        add_whole(t, length, 0);
         return;
     }
     t->samples++;
@@ -296,15 +320,23 @@ static void cut_traffic(ravel_exchange *x, int32_t kind, const int64_t *lengths)
     for (int32_t r = 0; r < x->ranks; r++) RAVEL_ASSERT(x->sends[r].samples == x->leave[r + 1] - x->leave[r]);
 }
 
+/* Places of a tree are dealt to cp ranks after packing, so each needs whole samples. */
+static ravel_status check_cut(const ravel_exchange *x, ravel_error *err) {
+    if (!x->shares) return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                           "samples that share prefixes are not cut: every context-parallel rank gets them whole");
+}
+
 ravel_status ravel_exchange_cut(ravel_exchange *x, const ravel_cp *cp, int32_t cp_rank, int32_t align,
                                 const int64_t *lengths, ravel_error *err) {
     ravel_status status = ravel__cp_valid(cp, cp_rank, 0, err);
+    if (!status && cp->ranks > 1) status = check_cut(x, err);
     if (status) return status;
     if (align < 1 || align % ravel__cp_multiple(cp))
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "align is %d; to cut for cp %d it must be a multiple of %" PRId64,
                                align, cp->ranks, ravel__cp_multiple(cp));
     if (cp->ranks <= 1) return RAVEL_OK;
-    const cut all = {cp->ranks, cp_rank, align};
+    const cut all = {cp->ranks, cp_rank, align, 0};
     for (int64_t i = 0; i < x->departures; i++) x->leaving_cuts[i] = all;
     for (int64_t k = 0; k < x->samples; k++) x->arriving_cuts[k] = all;
     cut_traffic(x, cp->kind, lengths);
@@ -321,7 +353,7 @@ static ravel_status set_align(const ravel_plan_options *options, int32_t kind, c
         if (align < 1 || align > 1 << 30 || align % ravel__cp_multiple(&cp))
             return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                    "slots on %d ranks are multiples of %" PRId64 ", which cannot be cut that way; "
-                                   "cp-split of the plan must be what cp_kind is",
+                                   "set cp-split of the plan to the same kind as cp_kind",
                                    cuts[i].ranks, align);
         cuts[i].align = (int32_t)align;
     }
@@ -330,7 +362,8 @@ static ravel_status set_align(const ravel_plan_options *options, int32_t kind, c
 
 ravel_status ravel_exchange_cut_groups(ravel_exchange *x, const ravel_plan_options *options, int32_t cp_kind,
                                        const int64_t *lengths, ravel_error *err) {
-    ravel_status status = set_align(options, cp_kind, x->leaving_cuts, x->departures, err);
+    ravel_status status = check_cut(x, err);
+    if (!status) status = set_align(options, cp_kind, x->leaving_cuts, x->departures, err);
     if (!status) status = set_align(options, cp_kind, x->arriving_cuts, x->samples, err);
     if (!status) cut_traffic(x, cp_kind, lengths);
     return status;
@@ -339,6 +372,11 @@ ravel_status ravel_exchange_cut_groups(ravel_exchange *x, const ravel_plan_optio
 /* Whether only parts of this field's elements travel in such a sample. */
 static int is_cut(const ravel_exchange *x, const cut *c, const ravel_field *field) {
     return x->is_cut && c->ranks > 1 && !ravel__field_per_sample(field);
+}
+
+/* Elements of this field that such a sample leaves out. */
+static int64_t skip_in(const cut *c, const ravel_field *field) {
+    return field->kind == RAVEL_FIELD_TOKEN ? c->skip : 0;
 }
 
 /* ---- sizes ---------------------------------------------------------------------------------------------- */
@@ -372,7 +410,7 @@ static int64_t piece_bytes(const payload *c, traffic t) {
         RAVEL_ASSERT(elements >= 0);
         bytes += elements * ravel__field_each(field);
     }
-    return bytes;
+    return bytes + t.sums * (int64_t)sizeof(uint64_t);
 }
 
 static int64_t aligned(int64_t bytes) {
@@ -439,15 +477,17 @@ static char *copy_out(const ravel_exchange *x, const ravel_ragged *mine, const r
                       int64_t end, char *at) {
     const char *data = field->data;
     for (int64_t i = begin, j; i < end; i = j) {
-        int64_t from = x->leaving[i];
+        int64_t from = x->leaving[i], left = skip_in(&x->leaving_cuts[i], field) * ravel__field_each(field);
         RAVEL_ASSERT(from >= 0 && from < mine->count);
         j = i + 1;
         if (is_cut(x, &x->leaving_cuts[i], field)) {
             at = copy_cut(x, mine, field, i, at);
             continue;
         }
-        while (j < end && x->leaving[j] == x->leaving[j - 1] + 1 && !is_cut(x, &x->leaving_cuts[j], field)) j++;
-        int64_t to = from + (j - i), skip = ravel__field_bytes(field, from, mine->offsets[from]);
+        while (j < end && x->leaving[j] == x->leaving[j - 1] + 1 && !is_cut(x, &x->leaving_cuts[j], field) &&
+               !skip_in(&x->leaving_cuts[j], field))
+            j++;
+        int64_t to = from + (j - i), skip = ravel__field_bytes(field, from, mine->offsets[from]) + left;
         int64_t bytes = ravel__field_bytes(field, to, mine->offsets[to]) - skip;
         if (bytes) memcpy(at, data + skip, (size_t)bytes);
         at += bytes;
@@ -455,11 +495,54 @@ static char *copy_out(const ravel_exchange *x, const ravel_ragged *mine, const r
     return at;
 }
 
+/* The sum of the elements that sample i of these leaves out. */
+static uint64_t sum_skipped(const payload *c, const ravel_ragged *samples, int64_t i, int64_t skip) {
+    ravel__xxh3 state;
+    ravel__xxh3_begin(&state);
+    for (int64_t f = 0; f < c->count; f++) {
+        if (c->fields[f].kind != RAVEL_FIELD_TOKEN) continue;
+        const ravel_field *field = &samples->fields[f];
+        ravel__xxh3_add(&state, (const char *)field->data + ravel__field_bytes(field, i, samples->offsets[i]),
+                        (size_t)(skip * ravel__field_each(field)));
+    }
+    return ravel__xxh3_end(&state);
+}
+
+static char *add_sums(const ravel_exchange *x, const ravel_ragged *mine, const payload *c, int32_t to, char *at) {
+    for (int64_t i = x->leave[to]; i < x->leave[to + 1]; i++) {
+        if (!x->leaving_cuts[i].skip) continue;
+        uint64_t sum = sum_skipped(c, mine, x->leaving[i], x->leaving_cuts[i].skip);
+        memcpy(at, &sum, sizeof sum);
+        at += sizeof sum;
+    }
+    return at;
+}
+
+/* Whether every sample arrived with the elements that its sender left out. fronts[ranks]: where the sums of each
+ * begin. */
+static ravel_status check_sums(const ravel_exchange *x, const payload *c, const ravel_ragged *arrived,
+                               const char *received, int64_t *fronts, ravel_error *err) {
+    for (int64_t k = 0; k < x->samples; k++) {
+        int32_t skip = x->arriving_cuts[k].skip;
+        uint64_t sum;
+        if (!skip) continue;
+        memcpy(&sum, received + fronts[x->homes[k]], sizeof sum);
+        fronts[x->homes[k]] += (int64_t)sizeof sum;
+        if (sum != sum_skipped(c, arrived, k, skip))
+            return ravel_error_set(err, RAVEL_E_DATA,
+                                   "sample %d does not begin with the same %d tokens as the sample before it in its "
+                                   "bin, which the plan says it shares",
+                                   x->arriving[k], skip);
+    }
+    return RAVEL_OK;
+}
+
 static void fill_sends(const ravel_exchange *x, const ravel_ragged *mine, const payload *c, char *at) {
     for (int32_t r = 0; r < x->ranks; r++) {
         const char *piece = at;
         for (int64_t f = 0; f < c->count && r != x->rank; f++)
             at = copy_out(x, mine, &c->fields[f], x->leave[r], x->leave[r + 1], at);
+        if (r != x->rank) at = add_sums(x, mine, c, r, at);
         RAVEL_ASSERT(at - piece == (r == x->rank ? 0 : piece_bytes(c, x->sends[r])));
         (void)piece;
     }
@@ -497,6 +580,7 @@ static void place_field(const ravel_exchange *x, const ravel_ragged *mine, const
     const char *data = field->data;
     for (int64_t k = 0; k < x->samples; k++) {
         int64_t bytes = ravel__field_bytes(field, 1, x->lengths[k]);
+        int64_t left = skip_in(&x->arriving_cuts[k], field) * ravel__field_each(field);
         int32_t home = x->homes[k];
         RAVEL_ASSERT(home >= 0 && home < x->ranks && fronts[home] >= 0);
         const char *from = received + fronts[home];
@@ -510,9 +594,10 @@ static void place_field(const ravel_exchange *x, const ravel_ragged *mine, const
             RAVEL_ASSERT(own >= 0 && own < x->count && mine->offsets[own + 1] - mine->offsets[own] == x->lengths[k]);
             from = data + ravel__field_bytes(field, own, mine->offsets[own]);
         }
-        if (bytes) memcpy(out, from, (size_t)bytes);
+        if (left) memcpy(out, out - ravel__field_bytes(field, 1, x->lengths[k - 1]), (size_t)left);
+        if (bytes > left) memcpy(out + left, from, (size_t)(bytes - left));
         out += bytes;
-        fronts[home] += bytes;
+        fronts[home] += bytes - left;
     }
 }
 
@@ -563,6 +648,8 @@ ravel_status ravel_exchange_run(const ravel_exchange *exchange, ravel_comm *comm
     if (status) return status;
     memcpy(fronts, take_offsets, (size_t)ranks * sizeof *fronts);
     place_all(exchange, mine, &c, received, fronts, align_up(result), arrived);
+    status = check_sums(exchange, &c, arrived, received, fronts, err);
+    if (status) return status;
     for (int32_t r = 0; r < ranks; r++) /* every byte that came in was used once */
         RAVEL_ASSERT(r == exchange->rank || fronts[r] == take_offsets[r] + take_counts[r]);
     return RAVEL_OK;

@@ -2,7 +2,7 @@
 #include "feed/pack.h"
 
 #include "base/assert.h"
-#include "base/clock.h"
+#include "base/system/clock.h"
 
 #include <inttypes.h>
 #include <stdbool.h>
@@ -24,8 +24,7 @@ const char *ravel_feed_phase_name(int32_t phase) {
 static void free_slot(ravel_feed *feed, ravel__prepared *slot) {
     ravel_words_free(&slot->words);
     ravel__buffer_free(&slot->index, feed->allocator);
-    ravel__upload_free(feed, slot);
-    ravel__buffer_free(&slot->block, ravel__upload_allocator(feed));
+    ravel__buffer_free(&slot->block, feed->allocator);
 }
 
 void ravel_feed_free(ravel_feed *feed) {
@@ -41,51 +40,17 @@ void ravel_feed_free(ravel_feed *feed) {
     ravel_plan_free(feed->work.plan_made);
     ravel_exchange_free(feed->work.exchange);
     ravel__columns_free(&feed->work.columns, a);
-    ravel__buffer *buffers[] = {&feed->work.rows,   &feed->work.planning.input, &feed->work.planning.expanded,
-                                &feed->work.result, &feed->work.scratch,        &feed->work.staging,
-                                &feed->work.hashes, &feed->work.weight_values,  NULL};
+    ravel__buffer *buffers[] = {&feed->work.rows,          &feed->work.planning.input, &feed->work.planning.expanded,
+                                &feed->work.result,        &feed->work.scratch,        &feed->work.staging,
+                                &feed->work.weight_values, &feed->work.places,         NULL};
     for (ravel__buffer **buffer = buffers; *buffer; buffer++) ravel__buffer_free(*buffer, a);
     for (int32_t i = 0; i < RAVEL__SLOTS; i++) free_slot(feed, &feed->slots[i]);
-    ravel_stream_free(feed->uploads);
-    ravel__release(a, feed->place.stage_roles, (size_t)feed->place.layout.sizes[3] * sizeof *feed->place.stage_roles);
+    ravel__release(a, feed->place.stage_roles,
+                   2 * (size_t)feed->place.layout.sizes[3] * sizeof *feed->place.stage_roles);
     ravel__release(a, feed, sizeof *feed);
 }
 
 /* ---- next ----------------------------------------------------------------------------------------------- */
-
-/* The counts of this dp rank in an update. */
-static void count_mine(const ravel_feed *feed, const ravel__prepared *slot, int64_t update, ravel_update_counts *mine) {
-    RAVEL_ASSERT(update >= 0 && update < slot->meta.updates);
-    __extension__ unsigned __int128 squares = 0;
-    const ravel_meta *m = &slot->meta;
-    int64_t begin_step = slot->update_steps[update], end_step = slot->update_steps[update + 1];
-    memset(mine, 0, sizeof *mine);
-    mine->micro_steps = end_step - begin_step;
-    mine->capacity_tokens = mine->micro_steps * feed->plan.cp * feed->plan.budget;
-    for (int64_t s = begin_step; s < end_step; s++) {
-        if (m->group_first && m->group_first[s] != feed->place.at.dp) continue; /* the group's first rank counts it */
-        mine->bins += m->bin_samples[s] > 0;
-        mine->fillers += m->bin_samples[s] == 0;
-        mine->padded_tokens += m->shared ? ravel__tree_tokens(feed, m, slot->micros[s].first, m->bin_samples[s])
-                                         : ravel__bin_tokens(feed, m->lengths + slot->micros[s].first,
-                                                             m->bin_samples[s], slot->micros[s].cp);
-        for (int64_t i = slot->micros[s].first; i < slot->micros[s].first + m->bin_samples[s]; i++) {
-            int64_t length = m->lengths[i];
-            mine->samples++;
-            mine->tokens += length;
-            if (m->shared) mine->shared_tokens += m->shared[i];
-            mine->loss_tokens += m->loss_tokens[i];
-            mine->loss_samples += m->loss_tokens[i] > 0;
-            squares += (uint64_t)length * (uint64_t)length;
-            if (mine->shortest == 0 || length < mine->shortest) mine->shortest = length;
-            if (length > mine->longest) mine->longest = length;
-        }
-    }
-    RAVEL_ASSERT(mine->samples <= slot->meta.samples && mine->tokens >= mine->samples &&
-                 mine->longest >= mine->shortest);
-    mine->squares_low = (uint64_t)squares;
-    mine->squares_high = (int64_t)(squares >> 64);
-}
 
 static void show(ravel_feed *feed, double exposed, const ravel_feed_update **update) {
     RAVEL_ASSERT(feed->consumer.current >= 0 && feed->consumer.current < RAVEL__SLOTS);
@@ -100,7 +65,7 @@ static void show(ravel_feed *feed, double exposed, const ravel_feed_update **upd
     view->loss_counts = slot->meta.loss_counts[feed->consumer.update];
     view->weights = ravel__weights_of(feed, &slot->meta, feed->consumer.update);
     view->exposed_sec = exposed;
-    count_mine(feed, slot, feed->consumer.update, &view->mine);
+    ravel__count_mine(feed, slot, feed->consumer.update, &view->mine);
     feed->consumer.stats.updates++;
     feed->consumer.stats.exposed_sec += exposed;
     *update = view;
@@ -137,8 +102,6 @@ static bool slot_ok(const ravel__prepared *slot) {
 
 /* The next batch becomes the current one. */
 static ravel_status take(ravel_feed *feed, ravel_error *err) {
-    ravel_status used = ravel__upload_used(feed, err);
-    if (used) return used;
     int32_t index = ravel__queue_take(feed);
     RAVEL_ASSERT(index >= 0 && index < RAVEL__SLOTS && index != feed->consumer.current);
     const ravel__prepared *slot = &feed->slots[index];
@@ -202,19 +165,19 @@ static ravel_micro_batch micro_at(const ravel_feed *feed, const ravel__prepared 
                                .thd = thd,
                                .fields = feed->fields.list,
                                .field_count = feed->fields.count,
-                               .tokens = thd->fields[feed->fields.tokens],
-                               .labels = thd->fields[feed->fields.labels],
+                               .tokens = feed->fields.fixed ? NULL : thd->fields[feed->fields.tokens],
+                               .labels = feed->fields.labels < 0 ? NULL : thd->fields[feed->fields.labels],
                                .weights = thd->fields[feed->fields.weights],
                                .offsets = slot->micros[s].offsets,
                                .lengths = slot->meta.lengths + first,
                                .shared = slot->prefixes && thd->samples_count ? slot->prefixes + first : NULL,
+                               .prompts = slot->meta.prompts ? slot->meta.prompts + first : NULL,
                                .ids = slot->meta.ids + first,
                                .parts = slot->meta.parts + first,
                                .loss_tokens = slot->meta.loss_tokens + first,
                                .cp = slot->micros[s].cp,
                                .cp_rank = cp_first < 0 ? feed->place.at.cp : feed->place.at.dp - cp_first,
-                               .cp_first = cp_first,
-                               .ready = slot->upload.ready};
+                               .cp_first = cp_first};
 }
 
 ravel_status ravel_feed_micro(const ravel_feed *feed, int32_t chunk, int64_t step, ravel_micro_batch *micro,
@@ -240,39 +203,6 @@ int ravel_feed_iter_next(ravel_feed_iter *iter, ravel_micro_batch *micro) {
     if (ravel_feed_micro(iter->feed, iter->chunk, iter->step, micro, NULL)) return 0;
     iter->step++;
     return 1;
-}
-
-/* Whether the samples of a micro-batch lie back to back, whole. */
-static int is_tight(const ravel_micro_batch *micro) {
-    const ravel_thd *thd = micro->thd;
-    if (thd->local_tokens != thd->tokens) return 0;
-    for (int64_t i = 0; i < thd->samples_count; i++)
-        if (thd->cu_seqlens_padded[i] != micro->offsets[i]) return 0;
-    return 1;
-}
-
-ravel_status ravel_micro_ragged(const ravel_micro_batch *micro, ravel_field *fields, ravel_ragged *ragged,
-                                ravel_error *err) {
-    if (!is_tight(micro))
-        return ravel_error_set(
-            err, RAVEL_E_ARGUMENT,
-            "the samples of this micro-batch are cut for cp, or have padding between them; plan with "
-            "layout = padded, or with cp 1 and align 1");
-    int64_t count = 0;
-    for (int64_t f = 0; f < micro->field_count; f++) {
-        if (!micro->thd->fields[f]) continue;
-        fields[count] = micro->fields[f];
-        fields[count].data = micro->thd->fields[f];
-        if (fields[count].kind != RAVEL_FIELD_SAMPLE) fields[count].kind = RAVEL_FIELD_TOKEN; /* it is in its place */
-        count++;
-    }
-    RAVEL_ASSERT(count <= micro->field_count);
-    *ragged = (ravel_ragged){.size = sizeof *ragged,
-                             .count = micro->thd->samples_count,
-                             .offsets = micro->offsets,
-                             .fields = fields,
-                             .field_count = count};
-    return RAVEL_OK;
 }
 
 int64_t ravel_feed_find(const ravel_feed *feed, const char *name) {

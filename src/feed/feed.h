@@ -17,14 +17,15 @@
  *   feed_options.c   options, their values on this mesh, their digest
  *   feed_fields.c    the fields, and which part of the model gets each
  *   feed_gather.c    read; columns of integers; gather
- *   feed_plan.c      plan (rows that are packed already stay whole), counts, metadata of a dp rank
+ *   feed_rows.c      the planner's input; rows that stay together
+ *   feed_plan.c      plan, metadata of a dp rank
+ *   feed_count.c     what bins and updates hold
  *   feed_meta.c      metadata to every rank
  *   feed_room.c      from metadata to the sizes and places of all arrays
  *   feed_pack.c      exchange, weights, packing
  *   feed_share.c     arrays over pp and tp, or from the root
  *   feed_prepare.c   the steps in their order
  *   feed_create.c    making a feed: checks that all ranks agree
- *   feed_upload.c    prepared batches on a device
  *   feed_queue.c     the thread, and the queue of prepared batches
  *   feed.c           next, submit, iterate
  *   feed_bound.c     upper bound on its memory
@@ -35,7 +36,7 @@
 #include <ravel/exchange.h>
 #include <ravel/feed.h>
 
-#include "feed/field.h"
+#include "feed/source/field.h"
 #include "base/buffer.h"
 
 #include <pthread.h>
@@ -56,7 +57,9 @@ typedef struct ravel__fields {
     int64_t tokens, labels, weights;      /* indices */
     int64_t mask;                         /* -1: none, every token is learnt */
     int64_t sample_weight;                /* per-sample field "sample_weight", or -1 */
-    int64_t group, update;                /* per-sample integer fields "group" and "update", or -1 */
+    int64_t group, update, cost;          /* per-sample integer fields "group", "update" and "cost", or -1 */
+    int32_t prompts;                      /* prompts and responses are planned apart: padded-2d */
+    int32_t fixed;                        /* samples have no tokens: tokens and labels are -1 */
 } ravel__fields;
 
 /* The source's fields, then labels (where the source has none) and weights. */
@@ -66,11 +69,25 @@ ravel_status ravel__fields_init(ravel__fields *fields, const ravel_field *given,
 int ravel__fields_wanted(const ravel__fields *fields, int64_t f, int32_t roles);
 /* Whether field f of the source must be there to make what these roles get. */
 int ravel__fields_needed(const ravel__fields *fields, int64_t f, int32_t roles);
+/* The samples as ravel/weights.h wants them: a feed has offsets also if samples have no tokens. */
+ravel_ragged ravel__fields_to_weigh(const ravel__fields *fields, const ravel_ragged *store);
 
 /* ---- the integers of a sample --------------------------------------------------------------------------- */
 
-/* Integers per sample that every rank needs for planning. The last three exist only if the source has the field. */
-enum { COLUMN_LENGTH, COLUMN_ID, COLUMN_PART, COLUMN_LOSS, COLUMN_WEIGHT, COLUMN_GROUP, COLUMN_UPDATE, COLUMNS };
+/* Integers per sample that every rank needs for planning. Those from COLUMN_WEIGHT on exist only if the source has the
+ * field, the last one only for padded-2d. */
+enum {
+    COLUMN_LENGTH,
+    COLUMN_ID,
+    COLUMN_PART,
+    COLUMN_LOSS,
+    COLUMN_WEIGHT,
+    COLUMN_GROUP,
+    COLUMN_UPDATE,
+    COLUMN_COST,
+    COLUMN_PROMPT,
+    COLUMNS
+};
 #define RAVEL__NO_ID INT64_MIN /* takes the sample's number over all ranks */
 
 typedef struct ravel__columns {
@@ -85,9 +102,20 @@ typedef struct ravel__columns {
     ravel__buffer mine, all, columns, ranks;
 } ravel__columns;
 
+/* Input of the planner, arrays of samples or of rows that stay together (feed_rows.c). */
+typedef struct ravel__given {
+    int64_t rows; /* -1: samples */
+    int64_t *lengths, *groups, *costs, *responses, *shared;
+    int64_t *row_starts; /* [rows + 1] first sample of each */
+    int32_t *homes, *updates, *order;
+    int32_t *places, *row_of; /* by sample: its place in the tree order; the row that it begins, or -1 */
+} ravel__given;
+
 /* Memory of planning. */
 typedef struct ravel__plan_scratch {
     ravel__buffer input, expanded;
+    ravel__given given;
+    ravel_hybrid hybrid; /* of the plan over samples */
 } ravel__plan_scratch;
 
 /* ---- a prepared batch ----------------------------------------------------------------------------------- */
@@ -103,20 +131,12 @@ typedef struct ravel__micro {
     ravel_thd thd;          /* all that the stage has */
 } ravel__micro;
 
-/* The same arrays on a device; see feed_upload.c. */
-typedef struct ravel__upload {
-    void *there;
-    size_t room;
-    ravel_event *ready, *used; /* the copy; the consumer's last use */
-} ravel__upload;
-
 typedef struct ravel__prepared {
     ravel_words words;   /* the message, and */
     ravel_meta meta;     /* decoded */
     ravel__buffer index; /* everything below except the arrays */
     ravel__buffer block; /* the arrays */
     size_t block_bytes;
-    ravel__upload upload;
     int64_t *offsets;
     int32_t *prefixes;     /* [samples] meta.shared, NULL: nothing is shared */
     int32_t *iota;         /* 0, 1, 2, ..., one per sample of the largest bin */
@@ -147,7 +167,7 @@ typedef struct ravel__fault {
 } ravel__fault;
 
 /* This rank's place in the mesh, and what follows from it. */
-typedef struct ravel__place {
+typedef struct ravel__mesh_position {
     ravel_comm *world; /* the feed's own, and all below split from it; with hybrid widths dp is the whole pool */
     ravel_mesh *mesh;
     ravel_comm *tp, *dp, *pp;
@@ -158,7 +178,8 @@ typedef struct ravel__place {
     int32_t have;            /* ROLE_ bits that decide which fields this stage's arrays hold */
     int32_t chunk_roles[64]; /* ROLE_ bits of this rank's chunks */
     int32_t *stage_roles;    /* [pp] of all chunks of a stage */
-} ravel__place;
+    int32_t *stage_asks;     /* [pp] a middle stage that gets arrays from the last one; in the same allocation */
+} ravel__mesh_position;
 
 /* The batch that is being prepared: from rows to arrived samples. Only the preparing thread looks here. */
 typedef struct ravel__work {
@@ -178,9 +199,10 @@ typedef struct ravel__work {
     int64_t sendable_of[RAVEL__FIELDS_MAX]; /* field -> index in sendable, or -1 */
     ravel_ragged arrived;
     uint64_t digest;
-    ravel__buffer rows, result, scratch, weight_values, staging, hashes;
-    int has_prompts; /* samples of the dp group come with prompts */
-    int end;         /* there are no more rows */
+    ravel__buffer rows, result, scratch, weight_values, staging;
+    ravel__buffer places; /* 0, 1, 2, ...: offsets of submitted samples without tokens */
+    int has_prompts;      /* samples of the dp group come with prompts */
+    int end;              /* there are no more rows */
 } ravel__work;
 
 /* The state of ravel_feed_next. Used by the consumer's thread only. */
@@ -195,7 +217,7 @@ typedef struct ravel__consumer {
     int over;        /* the stream ended */
 } ravel__consumer;
 
-/* Samples of the next batch, where there is no source. */
+/* Samples of the next batch, if there is no source. */
 typedef struct ravel__submission {
     ravel_samples samples;
     int64_t no_offsets[1];
@@ -224,36 +246,26 @@ struct ravel_feed {
     ravel_thd_options thd; /* of bins; of groups of hybrid width: ravel__group_thd */
     ravel_order order;
     ravel__fields fields;
-    const ravel_source *source; /* NULL where this rank does not read */
+    const ravel_source *source; /* NULL if this rank does not read */
     ravel_reader *reader;
     int32_t by_rows; /* samples come from sources, else they are submitted */
     int32_t dead;    /* the communicator failed; written by preparing, read when that is over */
-    ravel__place place;
+    ravel__mesh_position place;
     ravel__work work;
     ravel__submission submission;
     ravel__prepared slots[RAVEL__SLOTS];
     ravel__consumer consumer;
     ravel__queue queue;
     ravel__fault fault;
-    ravel_stream *uploads; /* NULL: arrays stay on the host */
-    ravel_allocator pages; /* page-locked memory */
 };
-
-/* feed_upload.c. Where arrays are packed, the allocator of their memory; else the feed's. */
-ravel_status ravel__upload_open(ravel_feed *feed, ravel_error *err);
-const ravel_allocator *ravel__upload_allocator(const ravel_feed *feed);
-void ravel__upload_free(ravel_feed *feed, ravel__prepared *slot);
-/* Until the host may write the slot's arrays again. */
-ravel_status ravel__upload_wait(const ravel_feed *feed, const ravel__prepared *slot, ravel_error *err);
-/* Begins the copy of a slot that is complete. */
-ravel_status ravel__upload_send(ravel_feed *feed, ravel__prepared *slot, ravel_error *err);
-/* The consumer goes on to another batch. */
-ravel_status ravel__upload_used(ravel_feed *feed, ravel_error *err);
 
 /* Derives the options for this mesh. With hybrid widths, dp of place.layout and place.at is the pool. */
 ravel_status ravel__feed_resolve(ravel_feed *feed, const ravel_feed_options *options, ravel_error *err);
 /* How a group of this width is packed for its member `cp_rank`; where the plan is not hybrid, how every bin is. */
 ravel_thd_options ravel__group_thd(const ravel_feed *feed, int32_t width, int32_t cp_rank);
+/* The same; `whole`: a bin whose samples share prefixes is not cut, every context-parallel rank has whole samples. */
+ravel_thd_options ravel__bin_thd(const ravel_feed *feed, int whole, int32_t width, int32_t cp_rank);
+int64_t ravel__common_multiple(int64_t a, int64_t b);
 /* Digest of everything that must be the same on all ranks. */
 uint64_t ravel__feed_digest(const ravel_feed *feed);
 
@@ -266,6 +278,8 @@ ravel_status ravel__feed_gather(ravel_feed *feed, ravel_status mine, int *failed
 ravel_status ravel__feed_tree(ravel_feed *feed, ravel_error *err);
 ravel_status ravel__feed_plan(ravel_feed *feed, ravel__prepared *slot, ravel_error *err);
 /* Collective over pp and tp, or the world. */
+/* A message that this rank made, without the checks of ravel_meta_decode: the arrays are in `words`. */
+ravel_meta ravel__meta_view(const int64_t *words);
 ravel_status ravel__feed_meta(ravel_feed *feed, ravel__prepared *slot, ravel_status mine, ravel_error *err);
 ravel_status ravel__feed_room(ravel_feed *feed, ravel__prepared *slot, ravel_error *err);
 ravel_status ravel__feed_exchange(ravel_feed *feed, ravel__prepared *slot, ravel_error *err);
@@ -289,11 +303,12 @@ int32_t ravel__queue_take(ravel_feed *feed);
 
 /* ---- shared prefixes (feed_tree.c) ----------------------------------------------------------------------- */
 
-/* Tokens of a block, one hash per whole block of a sample, and what follows from the hashes of all samples. */
-int64_t ravel__tree_block(const ravel__columns *columns);
-void ravel__tree_hash(const ravel_feed *feed, const ravel_samples *samples, int64_t block, uint64_t *out);
-ravel_status ravel__tree_find(const ravel_feed *feed, ravel__columns *columns, const uint64_t *hashes, int64_t block,
-                              ravel_error *err);
+/* What samples share, into c->shared and c->order: `samples` are this rank's of the ranks of comm (collective; bytes are
+ * added to *sent), or with comm NULL those of all ranks. */
+ravel_status ravel__tree_find(const ravel_feed *feed, ravel__columns *columns, const ravel_samples *samples,
+                              ravel_comm *comm, int64_t *sent, ravel_error *err);
+/* Shared lengths are multiples of `block` from `begin` on. */
+void ravel__tree_blocks(const ravel__columns *columns, int64_t *begin, int64_t *block);
 /* Whether samples that arrived have the tokens in common that the metadata says. */
 ravel_status ravel__tree_compare(const ravel__prepared *slot, const ravel_ragged *arrived, ravel_error *err);
 
@@ -313,13 +328,37 @@ void ravel__columns_free(ravel__columns *columns, const ravel_allocator *allocat
  * already were kept whole; those live in the scratch). */
 ravel_status ravel__plan_columns(const ravel_feed *feed, const ravel__columns *columns, ravel__plan_scratch *scratch,
                                  ravel_plan **made, ravel_plan *routed, ravel_error *err);
-/* Counts of every update over all ranks; of dp rank `dp` alone where that is not -1. The samples of a group of hybrid
- * width are counted on its first rank. */
+/* Room in the scratch; the planner's input, with shared prefixes or without; the first sample of what the planner calls
+ * a sample; the plan over samples from the plan over rows. */
+ravel_status ravel__rows_room(const ravel_feed *feed, int64_t count, ravel__plan_scratch *scratch, ravel_error *err);
+void ravel__rows_input(const ravel_feed *feed, const ravel__columns *columns, int trees, ravel__given *given,
+                       ravel_plan_input *input);
+int64_t ravel__rows_sample(const ravel__given *given, int64_t row);
+ravel_status ravel__rows_unfold(const ravel_feed *feed, const ravel__columns *columns, ravel__plan_scratch *scratch,
+                                ravel_plan *plan, ravel_error *err);
+/* Whether the samples of a row are planned as one. */
+int ravel__rows_stay(const ravel_feed *feed, const ravel__columns *columns);
+/* The slot of a sample on the widest group: no group needs more for it. */
+int64_t ravel__rows_slot(const ravel_feed *feed, int64_t length);
+
+/* The samples of a bin: columns, and which of their numbers. */
+typedef struct ravel__bin_view {
+    const int64_t *lengths, *loss, *prompts; /* prompts: NULL unless the layout is padded-2d */
+    const int64_t *shared;                   /* [count] with the sample before it in the bin; NULL: nothing */
+    const int32_t *samples;                  /* [count] NULL: 0, 1, 2, ... */
+    int64_t count;                           /* 0: a filler */
+    int32_t width;
+} ravel__bin_view;
+/* Tokens of the budget that a bin uses: slots (on a group of its width), a rectangle, or one slot of a tree. */
+int64_t ravel__bin_tokens(const ravel_feed *feed, const ravel__bin_view *bin);
+/* Counts of an update over all ranks, or of dp rank `dp` alone where that is not -1; of this rank by the metadata. The
+ * samples of a group of hybrid width are counted on its first rank. */
 void ravel__count_update(const ravel_feed *feed, const ravel__columns *columns, const ravel_plan *plan, int64_t update,
                          int32_t dp, ravel_update_counts *counts, ravel_counts *loss);
-/* Tokens of its budget that a bin with these lengths uses: slots (on a group of this width), or a rectangle. */
-int64_t ravel__tree_tokens(const ravel_feed *feed, const ravel_meta *meta, int64_t first, int64_t count);
-int64_t ravel__bin_tokens(const ravel_feed *feed, const int64_t *lengths, int64_t count, int32_t width);
+void ravel__count_mine(const ravel_feed *feed, const ravel__prepared *slot, int64_t update,
+                       ravel_update_counts *counts);
+/* The plan's options where samples share prefixes: bins are dealt to context-parallel ranks by chunks. */
+ravel_plan_options ravel__tree_options(const ravel_feed *feed);
 /* How micro-step s is packed on this rank. */
 ravel_thd_options ravel__micro_thd(const ravel_feed *feed, const ravel__prepared *slot, int64_t s);
 /* A ragged store of micro-batch m alone: offsets from 0, fields' data moved to its first sample. fields[] is scratch.

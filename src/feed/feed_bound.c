@@ -1,5 +1,5 @@
-/* The most memory that a feed can hold, from the sizes of its batches alone. A buffer grows to at most twice the largest
- * size that was needed, so the bound is twice the sum of all needs. */
+/* The most memory that a feed can hold, from the sizes of its batches alone. A buffer grows to at most twice the
+ * largest size that was needed, so the bound is twice the sum of all needs. */
 #include "feed/pack.h"
 
 /* The largest sizes of a batch on this rank. */
@@ -33,8 +33,8 @@ static worst worst_of(const ravel_feed *feed, int64_t steps, int64_t samples, in
     worst w = {.feed = feed, .steps = steps, .samples = samples, .tokens = tokens, .own_samples = samples};
     w.own_tokens = least(tokens, steps * widest * feed->plan.budget);
     w.positions = steps * most_positions(feed);
-    if (feed->options.share_prefix !=
-        RAVEL_SHARE_OFF) { /* bins hold whole samples, and the budget does not count them */
+    if (feed->options.share_prefix != RAVEL_SHARE_OFF || feed->plan.oversize == RAVEL_OVERSIZE_ALONE) {
+        /* bins hold whole samples, and the budget does not count them, or samples over the budget */
         w.own_tokens = tokens;
         w.positions = tokens + samples * thd->align + steps * (thd->align + thd->total_multiple);
     }
@@ -73,7 +73,7 @@ static int64_t slot_bytes(const worst *w) {
     int64_t receivers = feed->plan.cp_pool ? messages : 1; /* a sample may go to every rank of the pool */
     int64_t words =
         messages * (RAVEL_META_HEAD + 1 + updates * (RAVEL_UPDATE_WORDS + RAVEL_COUNTS_WORDS) + 3 * w->steps) +
-        5 * w->samples * receivers;
+        6 * w->samples * receivers;
     int64_t index = 8 * (w->samples + w->steps) + 4 * w->own_samples + 8 * (updates + 1) +
                     w->steps * (int64_t)(sizeof(ravel__micro) + (size_t)vpp * sizeof(ravel_thd)) +
                     8 * (1 + vpp) * w->steps * fields + 7 * 16;
@@ -85,11 +85,11 @@ static int64_t slot_bytes(const worst *w) {
 /* Planning: columns of integers, the planner's input, rows taken apart, a message being made. */
 static int64_t planning_bytes(const worst *w) {
     int64_t rows = w->feed->place.layout.ranks + w->feed->options.samples, bins = w->steps * w->feed->plan.dp;
-    int64_t columns = 8 * w->samples * (2 * (COLUMNS - 1) + COLUMNS), input = 8 * 4 * (w->samples + 1);
-    int64_t expanded = 8 * (bins + 1) + 4 * w->samples;
+    int64_t columns = 8 * w->samples * (2 * (COLUMNS - 1) + COLUMNS), input = 8 * 9 * (w->samples + 1);
+    int64_t tree = 12 * w->samples + 8, expanded = 8 * (bins + 1) + 21 * w->samples + 24;
     int64_t message =
-        8 * ((w->samples + 1) * (RAVEL_UPDATE_WORDS + RAVEL_COUNTS_WORDS) + 3 * w->steps + 4 * w->samples + 1);
-    return 8 * rows + columns + input + expanded + message;
+        8 * ((w->samples + 1) * (RAVEL_UPDATE_WORDS + RAVEL_COUNTS_WORDS) + 3 * w->steps + 6 * w->samples + 1);
+    return 8 * rows + 8 * (w->samples + 1) + columns + input + tree + expanded + message;
 }
 
 /* More on owners: samples that arrive, what is on the wire, weights, the root's two buffers. */
@@ -112,7 +112,7 @@ static int64_t moving_bytes(const worst *w) {
 }
 
 int64_t ravel_feed_bound(const ravel_feed *feed, int64_t micro_steps, int64_t samples, int64_t tokens) {
-    enum { PILES = 11 };
+    enum { PILES = 12 };
     worst w = worst_of(feed, micro_steps, samples, tokens);
     int64_t slots = feed->queue.depth + 1;
     int64_t needs = slots * slot_bytes(&w) + planning_bytes(&w) + moving_bytes(&w);

@@ -10,6 +10,7 @@
 #include "feed/feed.h"
 
 #include "base/assert.h"
+#include "feed/source/order.h"
 #include "base/hash.h"
 #include "base/log.h"
 
@@ -24,10 +25,10 @@ typedef struct field_record {
     double pad;
 } field_record;
 
-typedef struct introduction {
+typedef struct field_message {
     int64_t count, rows, by_rows;
     field_record fields[RAVEL__FIELDS_MAX];
-} introduction;
+} field_message;
 
 /* ---- each rank ------------------------------------------------------------------------------------------ */
 
@@ -51,7 +52,7 @@ static ravel_status take_fields(ravel_feed *feed, const ravel_source *source, co
     feed->source = source;
     feed->by_rows = source != NULL;
     feed->order.count = source ? ravel_source_count(source) : 0;
-    ravel_status status = source ? ravel_order_check(&feed->order, err) : RAVEL_OK;
+    ravel_status status = source ? ravel__order_check(&feed->order, err) : RAVEL_OK;
     if (!status)
         status = source ? ravel__fields_init(&feed->fields, ravel_source_fields(source),
                                              ravel_source_field_count(source), options, err)
@@ -63,8 +64,9 @@ static ravel_status take_fields(ravel_feed *feed, const ravel_source *source, co
 static ravel_status make_room(ravel_feed *feed, ravel_error *err) {
     RAVEL_ASSERT(feed->place.layout.sizes[3] > 0 && !feed->place.stage_roles);
     size_t stages = (size_t)feed->place.layout.sizes[3];
-    feed->place.stage_roles = ravel__calloc(feed->allocator, stages, sizeof *feed->place.stage_roles);
-    if (!feed->place.stage_roles) return ravel__no_memory(err, stages * sizeof *feed->place.stage_roles, "a feed");
+    feed->place.stage_roles = ravel__calloc(feed->allocator, 2 * stages, sizeof *feed->place.stage_roles);
+    if (!feed->place.stage_roles) return ravel__no_memory(err, 2 * stages * sizeof *feed->place.stage_roles, "a feed");
+    feed->place.stage_asks = feed->place.stage_roles + stages;
     ravel_status status = ravel__buffer_reserve(&feed->work.columns.ranks, feed->allocator, feed->place.layout.sizes[2],
                                                 sizeof(int64_t), "the counts of ranks", err);
     if (status) return status;
@@ -80,7 +82,6 @@ static ravel_status init(ravel_feed *feed, const ravel_mesh *mesh, const ravel_s
     feed->place.at = ravel_mesh_coords(mesh);
     feed->consumer.current = -1;
     ravel_status status = ravel__feed_resolve(feed, options, err);
-    if (!status) status = ravel__upload_open(feed, err);
     if (status) return status;
     for (int32_t i = 0; i < RAVEL__SLOTS; i++) feed->slots[i].words.allocator = feed->allocator;
     if (feed->thd.cp > 1) feed->thd.cp_rank = feed->place.at.cp;
@@ -137,7 +138,8 @@ static ravel_status find_roles(ravel_feed *feed, ravel_error *err) {
             feed->place.stage_roles[p] |= roles;
             if (p == feed->place.at.pp) feed->place.chunk_roles[c] = roles;
         }
-        asked |= p > 0 && p < stages - 1 && (feed->place.stage_roles[p] & ROLE_ASK);
+        feed->place.stage_asks[p] = p > 0 && p < stages - 1 && (feed->place.stage_roles[p] & ROLE_ASK);
+        asked |= feed->place.stage_asks[p];
     }
     feed->place.have = feed->place.stage_roles[feed->place.at.pp];
     if (asked && feed->options.owners == RAVEL_OWNERS_TP0_FIRST_LAST && feed->place.at.pp == stages - 1)
@@ -155,7 +157,7 @@ static void set_weighs(ravel_feed *feed) {
 
 /* ---- the fields, from rank 0 ---------------------------------------------------------------------------- */
 
-static void introduce(const ravel_feed *feed, introduction *in) {
+static void describe_fields(const ravel_feed *feed, field_message *in) {
     RAVEL_ASSERT(feed->fields.given >= 1 && feed->fields.given <= RAVEL__FIELDS_MAX);
     in->count = feed->fields.given;
     in->rows = feed->order.count;
@@ -170,7 +172,7 @@ static void introduce(const ravel_feed *feed, introduction *in) {
     }
 }
 
-static ravel_status learn(ravel_feed *feed, introduction *in, ravel_error *err) {
+static ravel_status read_fields(ravel_feed *feed, field_message *in, ravel_error *err) {
     ravel_field fields[RAVEL__FIELDS_MAX];
     if (in->count < 1 || in->count > RAVEL__FIELDS_MAX)
         return ravel_error_set(err, RAVEL_E_INTERNAL, "rank 0 has %" PRId64 " fields", in->count);
@@ -187,17 +189,36 @@ static ravel_status learn(ravel_feed *feed, introduction *in, ravel_error *err) 
     return ravel__fields_init(&feed->fields, fields, in->count, &feed->options, err);
 }
 
+/* What samples of a fixed shape, and the caller's costs, rule out. */
+static ravel_status check_fixed(ravel_feed *feed, ravel_error *err) {
+    const ravel_plan_options *plan = &feed->plan;
+    const char *what = feed->fields.fixed ? "samples without tokens" : "a field \"cost\"";
+    int32_t *share = &feed->options.share_prefix;
+    if (!feed->fields.fixed && feed->fields.cost < 0) return RAVEL_OK;
+    if (*share == RAVEL_SHARE_ON)
+        return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "share-prefix on is not possible with %s", what);
+    *share = RAVEL_SHARE_OFF;
+    if (feed->fields.fixed && (plan->cp > 1 || plan->cp_pool || plan->align > 1 || plan->layout != RAVEL_LAYOUT_PACKED))
+        return ravel_error_set(
+            err, RAVEL_E_UNSUPPORTED,
+            "%s cannot be cut, aligned or padded: cp, cp-pool and align must be 1 and the layout packed; "
+            "the budget is a number of samples",
+            what);
+    return RAVEL_OK;
+}
+
 /* Rank 0's fields to those that have none, and the owners' digests compared. */
 static ravel_status meet(ravel_feed *feed, ravel_error *err) {
-    introduction in;
+    field_message in;
     memset(&in, 0, sizeof in);
-    if (feed->place.owner) introduce(feed, &in);
+    if (feed->place.owner) describe_fields(feed, &in);
     ravel__hash h = ravel__hash_begin(4);
     ravel__hash_bytes(&h, &in, sizeof in);
     uint64_t digest = ravel__hash_end(h);
     ravel_status status = ravel_comm_broadcast(feed->place.world, &in, sizeof in, RAVEL_U8, 0, err);
     if (status) return status;
-    if (!feed->place.owner) status = learn(feed, &in, err);
+    if (!feed->place.owner) status = read_fields(feed, &in, err);
+    if (!status) status = check_fixed(feed, err);
     return ravel__agree(feed->place.world, status, feed->place.owner ? &digest : NULL,
                         "another source (fields or number of rows)", feed->allocator, err);
 }

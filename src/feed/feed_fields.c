@@ -5,7 +5,8 @@
  *     weights     last part; made after the exchange from the loss mask and the counts of the update
  *     all others  last part
  *
- * options.first_fields and last_fields change that; a chunk that asks gets everything. */
+ * options.first_fields and last_fields change that; a chunk that asks gets everything. Samples of a fixed shape have
+ * neither tokens nor labels; weights are one per sample then, and every part gets all fields. */
 #include "feed/feed.h"
 
 #include "base/assert.h"
@@ -63,6 +64,7 @@ static const struct used {
 } used[] = {{"sample_weight", "f", 0, 1, "one floating-point number per sample, like sample_weight:f32:sample"},
             {"group", "iu", 0, 1, "one whole number per sample, like group:i64:sample"},
             {"update", "iu", 0, 1, "one whole number per sample, like update:i32:sample"},
+            {"cost", "iu", 0, 1, "one whole number per sample, like cost:i64:sample"},
             {"labels", "i", 4, 0, "one number per token, of dtype i32"}};
 
 static int fits(const struct used *u, const ravel_field *field) {
@@ -72,7 +74,7 @@ static int fits(const struct used *u, const ravel_field *field) {
 }
 
 static ravel_status find_used(ravel__fields *fields, ravel_error *err) {
-    int64_t *const places[] = {&fields->sample_weight, &fields->group, &fields->update, &fields->labels};
+    int64_t *const places[] = {&fields->sample_weight, &fields->group, &fields->update, &fields->cost, &fields->labels};
     _Static_assert(sizeof places / sizeof *places == sizeof used / sizeof *used, "a place for each");
     for (size_t i = 0; i < sizeof used / sizeof *used; i++) {
         int64_t f = *places[i] = find(fields, used[i].name, strlen(used[i].name));
@@ -89,7 +91,8 @@ static ravel_status find_used(ravel__fields *fields, ravel_error *err) {
 static int64_t add(ravel__fields *fields, const char *name, int32_t dtype, double pad) {
     RAVEL_ASSERT(fields->count < RAVEL__FIELDS_MAX + 2);
     int64_t f = fields->count++;
-    fields->list[f] = (ravel_field){.name = name, .kind = RAVEL_FIELD_NEXT, .dtype = dtype, .width = 1, .pad = pad};
+    int32_t kind = fields->fixed ? RAVEL_FIELD_SAMPLE : RAVEL_FIELD_NEXT;
+    fields->list[f] = (ravel_field){.name = name, .kind = kind, .dtype = dtype, .width = 1, .pad = pad};
     return f;
 }
 
@@ -99,7 +102,7 @@ ravel_status ravel__fields_init(ravel__fields *fields, const ravel_field *given,
     ravel_status status = ravel__fields_check(given, count, err);
     for (int64_t f = 0; f < count && !status; f++)
         if (strlen(given[f].name) >= RAVEL__NAME_BYTES)
-            status = ravel_error_set(err, RAVEL_E_ARGUMENT, "the name of field \"%.60s\" is too long, %d is the most",
+            status = ravel_error_set(err, RAVEL_E_ARGUMENT, "the name of field \"%.60s\" is too long; the limit is %d",
                                      given[f].name, RAVEL__NAME_BYTES - 1);
         else if (strcmp(given[f].name, "weights") == 0)
             status = ravel_error_set(err, RAVEL_E_ARGUMENT,
@@ -108,14 +111,27 @@ ravel_status ravel__fields_init(ravel__fields *fields, const ravel_field *given,
     if (status) return status;
     copy_given(fields, given, count);
     fields->tokens = find(fields, "tokens", 6);
-    fields->list[fields->tokens].pad = options->pad_token;
+    fields->fixed = fields->tokens < 0 || ravel__field_per_sample(&fields->list[fields->tokens]);
+    fields->prompts = options->plan && options->plan->layout == RAVEL_LAYOUT_PADDED_2D;
+    if (fields->fixed)
+        fields->tokens = -1;
+    else
+        fields->list[fields->tokens].pad = options->pad_token;
     fields->mask = find(fields, "loss_mask", 9);
     status = find_used(fields, err);
     if (status) return status;
-    if (fields->labels < 0) fields->labels = add(fields, "labels", RAVEL_I32, -100);
+    if (fields->labels < 0 && !fields->fixed) fields->labels = add(fields, "labels", RAVEL_I32, -100);
     fields->weights = add(fields, "weights", RAVEL_F32, 0);
+    if (fields->fixed) memset(fields->roles, ROLE_FIRST | ROLE_LAST, (size_t)fields->count);
+    if (fields->fixed) return RAVEL_OK;
     status = give_role(fields, options->first_fields, ROLE_FIRST, -1, err);
     return status ? status : give_role(fields, options->last_fields, ROLE_LAST, fields->tokens, err);
+}
+
+ravel_ragged ravel__fields_to_weigh(const ravel__fields *fields, const ravel_ragged *store) {
+    ravel_ragged weighed = *store;
+    if (fields->fixed) weighed.offsets = NULL;
+    return weighed;
 }
 
 int ravel__fields_wanted(const ravel__fields *fields, int64_t f, int32_t roles) {

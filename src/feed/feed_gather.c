@@ -1,10 +1,10 @@
 /* Reading this rank's share, and the integers per sample that planning needs on every rank:
  *
- *     mine   length and loss tokens in one word, id [part] [weight] [group] [update]      one row per sample
+ *     mine   length and loss tokens in one word, id [part] [weight] [group] [update] [cost] [prompt]      a row per sample
  *     all    the rows of all dp ranks, in rank order: one all-gather of counts, one of rows
  *     at[]   the same as columns, a word each
  *
- * Every rank gets every row, so a row is kept short: parts travel only where some row has several samples. */
+ * Every rank gets every row, so a row is kept short: parts travel only if some row has several samples. */
 #include "feed/feed.h"
 
 #include "base/assert.h"
@@ -33,6 +33,8 @@ static ravel_status check_submitted(const ravel_feed *feed, const ravel_samples 
     const ravel_ragged *ragged = &samples->ragged;
     ravel_status status = ravel_ragged_check(ragged, err);
     if (status) return status;
+    if (!ragged->offsets && !feed->fields.fixed)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "the samples have no offsets, and the feed has tokens");
     if (ragged->field_count != feed->fields.given)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "the samples have %" PRId64 " fields, %" PRId64 " were declared",
                                ragged->field_count, feed->fields.given);
@@ -47,6 +49,21 @@ static ravel_status check_submitted(const ravel_feed *feed, const ravel_samples 
     return RAVEL_OK;
 }
 
+/* Samples without tokens are one position each. */
+static ravel_status set_places(ravel_feed *feed, ravel_ragged *ragged, ravel_error *err) {
+    if (ragged->offsets && ragged->offsets[ragged->count] != ragged->count)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "the samples have lengths, and the feed was made for samples without tokens: what they "
+                               "take goes into a field cost:i64:sample");
+    ravel_status status = ravel__buffer_reserve(&feed->work.places, feed->allocator, ragged->count + 1, sizeof(int64_t),
+                                                "the places of samples", err);
+    if (status) return status;
+    int64_t *places = feed->work.places.at;
+    for (int64_t i = 0; i <= ragged->count; i++) places[i] = i;
+    ragged->offsets = places;
+    return RAVEL_OK;
+}
+
 ravel_status ravel__feed_read(ravel_feed *feed, ravel_error *err) {
     int64_t count = 0;
     feed->work.mine = NULL;
@@ -58,7 +75,8 @@ ravel_status ravel__feed_read(ravel_feed *feed, ravel_error *err) {
         const ravel_ragged *given = &feed->submission.samples.ragged;
         if (given->size == 0 && given->count == 0) return RAVEL_OK; /* this rank has no samples */
         feed->work.mine = &feed->submission.samples;
-        return check_submitted(feed, feed->work.mine, err);
+        ravel_status valid = check_submitted(feed, feed->work.mine, err);
+        return valid || !feed->fields.fixed ? valid : set_places(feed, &feed->submission.samples.ragged, err);
     }
     int64_t total = ravel_order_take(&feed->order, feed->work.cursor, feed->options.samples, &feed->work.next);
     feed->work.end = total == 0;
@@ -76,7 +94,8 @@ int ravel__columns_have_parts(const ravel_samples *samples) {
 }
 
 int64_t ravel__columns_width(const ravel__fields *fields, int has_parts) {
-    return 2 + has_parts + (fields->sample_weight >= 0) + (fields->group >= 0) + (fields->update >= 0);
+    return 2 + has_parts + (fields->sample_weight >= 0) + (fields->group >= 0) + (fields->update >= 0) +
+           (fields->cost >= 0) + fields->prompts;
 }
 
 /* A number of a per-sample field; integers are not converted to double. */
@@ -104,19 +123,44 @@ static int64_t id_of(const ravel_samples *samples, int64_t i) {
     return samples->rows ? samples->rows[i] : RAVEL__NO_ID;
 }
 
+/* Tokens of the prompt: as the samples say, else those before the first one that is learnt. */
+static ravel_status prompt_of(const ravel_ragged *r, int64_t i, const ravel_field *mask, int64_t *prompt,
+                              ravel_error *err) {
+    int64_t begin = r->offsets[i], length = r->offsets[i + 1] - begin, each = 0;
+    *prompt = length;
+    if (r->prompts) *prompt = r->prompts[i];
+    if (r->prompts) return RAVEL_OK;
+    if (!mask)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "layout padded-2d needs to know where prompts end: samples need prompts or a loss_mask");
+    each = ravel_dtype_bytes(mask->dtype);
+    if (mask->kind == RAVEL_FIELD_STEP) begin -= i + 1; /* an element less per sample, none for the first token */
+    for (int64_t t = 1; t < length; t++) {
+        double learnt = 0;
+        (void)ravel_dtype_load(mask->dtype, (const char *)mask->data + (begin + t) * each, &learnt);
+        if (learnt == 0) continue;
+        *prompt = t;
+        return RAVEL_OK;
+    }
+    return RAVEL_OK;
+}
+
 static ravel_status fill_row(const ravel__fields *fields, const ravel_samples *samples, int64_t i, int has_parts,
                              int64_t *out, ravel_error *err) {
     const ravel_ragged *r = &samples->ragged;
     const ravel_field *mask = fields->mask >= 0 ? &r->fields[fields->mask] : NULL;
     int64_t loss = 0, length = r->offsets[i + 1] - r->offsets[i];
     RAVEL_ASSERT(length >= 0 && length <= INT64_C(1) << 31);
-    ravel_status status = ravel_counts_sample(r, i, mask, &loss, err);
+    const ravel_ragged weighed = ravel__fields_to_weigh(fields, r);
+    ravel_status status = ravel_counts_sample(&weighed, i, mask, &loss, err);
     *out++ = (int64_t)((uint64_t)loss << 32 | (uint64_t)length); /* a length has at most 32 bits, 2^31 included */
     *out++ = id_of(samples, i);
     if (has_parts) *out++ = samples->parts ? samples->parts[i] : 0;
     if (!status && fields->sample_weight >= 0) status = fixed_weight(&r->fields[fields->sample_weight], i, out++, err);
     if (fields->group >= 0) *out++ = whole(&r->fields[fields->group], i);
-    if (fields->update >= 0) *out = whole(&r->fields[fields->update], i);
+    if (fields->update >= 0) *out++ = whole(&r->fields[fields->update], i);
+    if (fields->cost >= 0) *out++ = whole(&r->fields[fields->cost], i);
+    if (!status && fields->prompts) status = prompt_of(r, i, mask, out, err);
     return status;
 }
 
@@ -147,7 +191,15 @@ static void split_row(ravel__columns *c, int64_t i, const int64_t *row) {
 
 ravel_status ravel__columns_split(ravel__columns *c, const ravel__fields *fields, const ravel_allocator *allocator,
                                   ravel_error *err) {
-    const int present[COLUMNS] = {1, 1, 1, 1, fields->sample_weight >= 0, fields->group >= 0, fields->update >= 0};
+    const int present[COLUMNS] = {1,
+                                  1,
+                                  1,
+                                  1,
+                                  fields->sample_weight >= 0,
+                                  fields->group >= 0,
+                                  fields->update >= 0,
+                                  fields->cost >= 0,
+                                  fields->prompts};
     int64_t width = ravel__columns_width(fields, c->has_parts), columns = 0;
     for (int k = 0; k < COLUMNS; k++) columns += present[k];
     RAVEL_ASSERT(columns == width + 2 - c->has_parts && columns <= COLUMNS); /* a row has length and loss in one word */
@@ -159,7 +211,7 @@ ravel_status ravel__columns_split(ravel__columns *c, const ravel__fields *fields
         c->at[k] = present[k] && c->count ? (int64_t *)c->columns.at + from++ * c->count : NULL;
     for (int64_t i = 0; i < c->count; i++) {
         split_row(c, i, (const int64_t *)c->all.at + i * width);
-        RAVEL_ASSERT(c->at[COLUMN_LOSS][i] < c->at[COLUMN_LENGTH][i] && c->at[COLUMN_PART][i] >= 0);
+        RAVEL_ASSERT(c->at[COLUMN_LOSS][i] <= c->at[COLUMN_LENGTH][i] && c->at[COLUMN_PART][i] >= 0);
     }
     return RAVEL_OK;
 }
@@ -226,25 +278,25 @@ static void drop_parts(ravel__columns *c, int64_t count, int64_t width) {
 }
 
 /* One word per rank: the number of its samples, whether they have prompts, whether some row has several samples. */
-enum { SAYS_PROMPTS = 1, SAYS_PARTS = 2, SAYS_COUNT = 4 };
-#define SAYS_FAILED INT64_C(-1)
+enum { COUNTS_PROMPTS = 1, COUNTS_PARTS = 2, COUNTS_COUNT = 4 };
+#define COUNTS_FAILED INT64_C(-1)
 
-static int64_t say(const ravel_samples *samples) {
-    RAVEL_ASSERT(samples->ragged.count >= 0 && samples->ragged.count <= INT64_MAX / SAYS_COUNT - 1);
-    return SAYS_COUNT * samples->ragged.count + (samples->ragged.prompts ? SAYS_PROMPTS : 0) +
-           (ravel__columns_have_parts(samples) ? SAYS_PARTS : 0);
+static int64_t counts_word(const ravel_samples *samples) {
+    RAVEL_ASSERT(samples->ragged.count >= 0 && samples->ragged.count <= INT64_MAX / COUNTS_COUNT - 1);
+    return COUNTS_COUNT * samples->ragged.count + (samples->ragged.prompts ? COUNTS_PROMPTS : 0) +
+           (ravel__columns_have_parts(samples) ? COUNTS_PARTS : 0);
 }
 
 /* Samples have prompts everywhere or nowhere; those of a rank without samples are like the others'. */
-static ravel_status hear(ravel_feed *feed, ravel_error *err) {
+static ravel_status read_prompt_kinds(ravel_feed *feed, ravel_error *err) {
     ravel__columns *c = &feed->work.columns;
     int32_t with = -1, without = -1;
     c->count = 0;
     c->has_parts = 0;
     for (int32_t r = 0; r < feed->plan.dp; r++) {
-        if (c->counts[r] >= SAYS_COUNT) *(c->counts[r] & SAYS_PROMPTS ? &with : &without) = r;
-        c->has_parts |= (c->counts[r] & SAYS_PARTS) != 0;
-        c->counts[r] /= SAYS_COUNT;
+        if (c->counts[r] >= COUNTS_COUNT) *(c->counts[r] & COUNTS_PROMPTS ? &with : &without) = r;
+        c->has_parts |= (c->counts[r] & COUNTS_PARTS) != 0;
+        c->counts[r] /= COUNTS_COUNT;
         c->count += c->counts[r];
     }
     RAVEL_ASSERT(c->counts[feed->place.at.dp] == feed->work.mine->ragged.count);
@@ -256,13 +308,13 @@ static ravel_status hear(ravel_feed *feed, ravel_error *err) {
 
 /* Words of all dp ranks into columns.counts. */
 static ravel_status exchange_words(ravel_feed *feed, ravel_status mine, int *failed, ravel_error *err) {
-    int64_t word = mine ? SAYS_FAILED : say(feed->work.mine);
+    int64_t word = mine ? COUNTS_FAILED : counts_word(feed->work.mine);
     ravel_error lost = RAVEL_ERROR_INIT;
     ravel_status status = ravel_comm_allgather(feed->place.dp, &word, feed->work.columns.counts, 1, RAVEL_I64, &lost);
     if (status) return mine ? mine : ravel_error_set(err, status, "%s", lost.message);
-    for (int32_t r = 0; r < feed->plan.dp; r++) *failed |= feed->work.columns.counts[r] == SAYS_FAILED;
+    for (int32_t r = 0; r < feed->plan.dp; r++) *failed |= feed->work.columns.counts[r] == COUNTS_FAILED;
     if (*failed) return mine;
-    mine = hear(feed, err); /* every rank of the group gets the same words, and so the same error */
+    mine = read_prompt_kinds(feed, err); /* every rank of the group gets the same words, and so the same error */
     *failed = mine != RAVEL_OK;
     return mine;
 }

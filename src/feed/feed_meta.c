@@ -6,26 +6,16 @@
 
 #include <inttypes.h>
 
-/* Words of `root` to all of comm. A rank without memory for them cannot report that to the others: it aborts the
- * communicator. */
-static ravel_status broadcast(ravel_feed *feed, ravel_comm *comm, ravel_words *words, int32_t root, ravel_error *err) {
-    RAVEL_ASSERT(root >= 0 && root < ravel_comm_size(comm) && words->count >= 0);
-    int64_t count = words->count;
-    ravel_status status = ravel_comm_broadcast(comm, &count, 1, RAVEL_I64, root, err);
-    if (status) return status;
-    if (ravel_comm_rank(comm) != root) status = ravel_words_resize(words, count, err);
-    if (status) {
-        ravel_comm_abort(feed->place.world, err);
-        return status;
-    }
-    return ravel_comm_broadcast(comm, words->at, count, RAVEL_I64, root, err);
-}
-
-static ravel_status pass_on(ravel_feed *feed, ravel__prepared *slot, ravel_comm *comm, ravel_error *err) {
+static ravel_status pass_on(ravel_feed *feed, ravel__prepared *slot, ravel_comm *comm, int *received,
+                            ravel_error *err) {
     if (ravel_comm_size(comm) == 1) return RAVEL_OK;
-    if (ravel_comm_rank(comm) == 0)
+    if (ravel_comm_rank(comm) != 0)
+        *received = 1;
+    else
         slot->update.sent_bytes += (slot->words.count + 1) * (int64_t)sizeof(int64_t) * (ravel_comm_size(comm) - 1);
-    return broadcast(feed, comm, &slot->words, 0, err);
+    ravel_status status = ravel_share_words(comm, &slot->words, 0, err);
+    if (status == RAVEL_E_MEMORY) ravel_comm_abort(feed->place.world, err);
+    return status;
 }
 
 /* A message without samples: the stream is over, or this rank failed. */
@@ -80,19 +70,21 @@ static ravel_status check_groups(const ravel_feed *feed, const ravel_meta *meta,
 ravel_status ravel__feed_meta(ravel_feed *feed, ravel__prepared *slot, ravel_status mine, ravel_error *err) {
     RAVEL_ASSERT(!slot->planned || feed->place.owner);
     int64_t begin, count;
+    int received = 0;
     ravel_error lost = RAVEL_ERROR_INIT;
     ravel_status status = RAVEL_OK;
     if (feed->place.owner && (mine || feed->work.end || !slot->planned))
         status = empty_message(feed, slot, feed->work.end && !mine ? RAVEL_META_END : RAVEL_META_FAILED, &lost);
     if (status) ravel_comm_abort(feed->place.world, &lost);
     if (!status && feed->options.owners == RAVEL_OWNERS_ROOT_ONLY)
-        status = pass_on(feed, slot, feed->place.world, &lost);
+        status = pass_on(feed, slot, feed->place.world, &received, &lost);
     if (!status && feed->options.owners == RAVEL_OWNERS_TP0_FIRST_LAST) {
-        if (feed->place.at.tp == 0) status = pass_on(feed, slot, feed->place.pp, &lost);
-        if (!status) status = pass_on(feed, slot, feed->place.tp, &lost);
+        if (feed->place.at.tp == 0) status = pass_on(feed, slot, feed->place.pp, &received, &lost);
+        if (!status) status = pass_on(feed, slot, feed->place.tp, &received, &lost);
     }
     if (!status) status = find_message(feed, slot, &begin, &count, &lost);
-    if (!status) status = ravel_meta_decode(slot->words.at + begin, count, &slot->meta, &lost);
+    if (!status && received) status = ravel_meta_decode(slot->words.at + begin, count, &slot->meta, &lost);
+    if (!status && !received) slot->meta = ravel__meta_view(slot->words.at + begin); /* its own: nothing to check */
     if (!status) status = check_groups(feed, &slot->meta, &lost);
     if (status && !mine) return ravel_error_set(err, status, "%s", lost.message);
     return mine;

@@ -4,6 +4,7 @@
 #include "base/assert.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/options.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -12,15 +13,16 @@
 static const ravel_option table[] = {
     {"owners", RAVEL_OPTION_ENUM, AT(owners), "tp0-first-last", 0, 0, RAVEL_OWNERS_CHOICES, "which ranks read samples"},
     {"prefetch", RAVEL_OPTION_I32, AT(prefetch), "4", 0, RAVEL__PREFETCH_MOST, NULL,
-     "batches that are prepared in the background, ahead of use; 0: none"},
-    {"samples", RAVEL_OPTION_I64, AT(samples), "256", 1, 1e12, NULL, "rows in a batch, on all dp ranks together"},
-    {"updates", RAVEL_OPTION_I64, AT(updates), "0", 0, 1e15, NULL, "stop after this many, 0: when the source is over"},
-    {"epochs", RAVEL_OPTION_I64, AT(epochs), "0", 0, 1e9, NULL, "times through the source, 0: without end"},
+     "batches prepared ahead in the background; 0: none"},
+    {"samples", RAVEL_OPTION_I64, AT(samples), "256", 1, 1e12, NULL, "rows per batch, over all dp ranks"},
+    {"updates", RAVEL_OPTION_I64, AT(updates), "0", 0, 1e15, NULL,
+     "stop after this many updates; 0: at the end of the source"},
+    {"epochs", RAVEL_OPTION_I64, AT(epochs), "0", 0, 1e9, NULL, "passes over the source; 0: without end"},
     {"shuffle", RAVEL_OPTION_BOOL, AT(shuffle), "true", 0, 0, NULL, "read rows in a shuffled order, else as they are"},
     {"shuffle-seed", RAVEL_OPTION_U64, AT(shuffle_seed), "1", 0, 0, NULL, "seed of that order"},
     {"drop-last", RAVEL_OPTION_BOOL, AT(drop_last), "false", 0, 0, NULL, "leave out a last batch that is not full"},
     {"cp-kind", RAVEL_OPTION_ENUM, AT(cp_kind), "zig-zag", 0, 0, RAVEL_CP_CHOICES,
-     "how positions are dealt to cp ranks"},
+     "how positions are distributed over cp ranks"},
     {"segments", RAVEL_OPTION_BOOL, AT(segments), "false", 0, 0, NULL, "make segment ids"},
     {"padding", RAVEL_OPTION_BOOL, AT(padding), "false", 0, 0, NULL, "make a padding mask"},
     {"fixed-shape", RAVEL_OPTION_BOOL, AT(fixed_shape), "false", 0, 0, NULL,
@@ -35,7 +37,9 @@ static const ravel_option table[] = {
     {"share-prefix", RAVEL_OPTION_ENUM, AT(share_prefix), "off", 0, 0, RAVEL_SHARE_CHOICES,
      "plan so that what samples share is computed once; auto: if the plan is then faster"},
     {"share-limit", RAVEL_OPTION_I64, AT(share_limit), "0", 0, 2147483647, NULL,
-     "the most tokens of a bin's samples with shared prefixes, each sample counted whole; 0: no limit"},
+     "with shared prefixes, limit of a bin's tokens when every sample is counted whole; 0: none"},
+    {"keep-rows", RAVEL_OPTION_BOOL, AT(keep_rows), "false", 0, 0, NULL,
+     "samples of a row stay in one micro-batch, side by side (pairs of answers)"},
     {NULL, 0, 0, NULL, 0, 0, NULL, NULL},
 };
 #undef AT
@@ -52,7 +56,7 @@ void ravel_feed_options_default(ravel_feed_options *options) {
 
 /* ---- on this mesh --------------------------------------------------------------------------------------- */
 
-static int64_t common_multiple(int64_t a, int64_t b) {
+int64_t ravel__common_multiple(int64_t a, int64_t b) {
     int64_t x = a, y = b;
     while (y) {
         int64_t rest = x % y;
@@ -64,16 +68,12 @@ static int64_t common_multiple(int64_t a, int64_t b) {
 
 /* Whether bins of this layout can be fed. */
 static ravel_status check_layout(const ravel_plan_options *plan, ravel_error *err) {
-    if (plan->layout == RAVEL_LAYOUT_PADDED_2D)
-        return ravel_error_set(
-            err, RAVEL_E_UNSUPPORTED,
-            "a feed plans layout packed or padded; for padded-2d plan and pack with ravel/plan.h and "
-            "ravel/batch.h, between gather and share of ravel/exchange.h");
-    if (plan->layout == RAVEL_LAYOUT_PADDED && plan->cp > 1)
+    if (plan->layout == RAVEL_LAYOUT_PACKED) return RAVEL_OK;
+    if (plan->cp > 1)
         return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "padded rows cannot be cut for context parallelism; cp is %d",
                                plan->cp);
-    if (plan->layout == RAVEL_LAYOUT_PADDED && plan->method == RAVEL_METHOD_AS_IS)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "method as-is keeps packed rows, and layout padded has none");
+    if (plan->method == RAVEL_METHOD_AS_IS)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "method as-is keeps packed rows, and padded layouts have none");
     return RAVEL_OK;
 }
 
@@ -83,9 +83,9 @@ static int32_t position_of(const ravel_mesh_layout *layout, int32_t axis) {
     return i;
 }
 
-/* Hybrid widths: cp and dp become one axis, dp, of all ranks of the pool. It has the place of the faster of the two, so no
- * other axis may lie between them. */
-static ravel_status make_pool(ravel__place *place, int32_t pool, ravel_error *err) {
+/* Hybrid widths: cp and dp become one axis, dp, of all ranks of the pool. It has the place of the faster of the two, so
+ * no other axis may lie between them. */
+static ravel_status make_pool(ravel__mesh_position *place, int32_t pool, ravel_error *err) {
     enum { CP = 1, DP = 2 };
     ravel_mesh_layout *l = &place->layout;
     int32_t cp = position_of(l, CP), dp = position_of(l, DP), both = l->sizes[CP] > 1 && l->sizes[DP] > 1;
@@ -127,21 +127,26 @@ static ravel_status resolve_plan(ravel_feed *feed, const ravel_plan_options *pla
     int32_t cp = feed->plan.cp, even = cp == 1 ? 1 : feed->options.cp_kind == RAVEL_CP_ZIGZAG ? 2 * cp : cp;
     if (feed->plan.align < 1 || feed->plan.align > 1 << 20 || feed->plan.multiple < 1 || feed->plan.multiple > 1 << 20)
         return RAVEL_OK; /* the planner says what is wrong with them */
-    feed->plan.align = (int32_t)common_multiple(feed->plan.align, even);
+    feed->plan.align = (int32_t)ravel__common_multiple(feed->plan.align, even);
     feed->plan.cp_split = feed->options.cp_kind == RAVEL_CP_ZIGZAG ? RAVEL_CP_SPLIT_ZIGZAG : RAVEL_CP_SPLIT_CONTIGUOUS;
-    if (layout->vpp > 1) feed->plan.multiple = (int32_t)common_multiple(feed->plan.multiple, layout->sizes[3]);
+    if (layout->vpp > 1) feed->plan.multiple = (int32_t)ravel__common_multiple(feed->plan.multiple, layout->sizes[3]);
     return RAVEL_OK;
+}
+
+static ravel_status check_rows(const ravel_feed *feed, ravel_error *err) {
+    if (!feed->options.keep_rows || (feed->plan.layout == RAVEL_LAYOUT_PACKED && !feed->options.fixed_shape))
+        return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "keep-rows is not possible with padded layouts and fixed shapes");
 }
 
 /* Where prefixes cannot be shared: an error if that was asked for, else they are not. */
 static ravel_status resolve_share(ravel_feed *feed, ravel_error *err) {
     const ravel_plan_options *plan = &feed->plan;
-    const char *why = plan->cp > 1                          ? "context parallelism (cp)"
-                      : plan->cp_pool                       ? "cp-pool"
-                      : plan->layout != RAVEL_LAYOUT_PACKED ? "a padded layout"
-                      : plan->method == RAVEL_METHOD_AS_IS  ? "method as-is"
-                      : feed->options.fixed_shape           ? "a fixed shape"
-                                                            : NULL;
+    const char *why = plan->oversize == RAVEL_OVERSIZE_ALONE ? "oversize alone"
+                      : plan->layout != RAVEL_LAYOUT_PACKED  ? "a padded layout"
+                      : plan->method == RAVEL_METHOD_AS_IS   ? "method as-is"
+                      : feed->options.fixed_shape            ? "a fixed shape"
+                                                             : NULL;
     if (!why || feed->options.share_prefix == RAVEL_SHARE_OFF) return RAVEL_OK;
     if (feed->options.share_prefix == RAVEL_SHARE_ON)
         return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
@@ -155,13 +160,16 @@ static ravel_status resolve_thd(ravel_feed *feed, ravel_error *err) {
     const ravel_feed_options *o = &feed->options;
     ravel_thd_options *thd = &feed->thd;
     ravel_thd_options_default(thd);
-    thd->align =
-        feed->plan.layout == RAVEL_LAYOUT_PADDED ? 1 : feed->plan.align; /* its columns are aligned, not this */
+    thd->align = feed->plan.layout == RAVEL_LAYOUT_PACKED ? feed->plan.align : 1; /* their columns are aligned */
     thd->arrays = RAVEL_THD_POSITIONS | (o->segments ? RAVEL_THD_SEGMENTS : 0) | (o->padding ? RAVEL_THD_PADDING : 0);
     thd->total_multiple = o->total_multiple ? o->total_multiple : 1;
     thd->cp = feed->plan.cp;
     thd->cp_rank = thd->cp > 1 ? 0 : -1; /* each rank sets its own */
     thd->cp_kind = o->cp_kind;
+    if (o->fixed_shape && feed->plan.oversize == RAVEL_OVERSIZE_ALONE)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "a fixed shape holds no sample that is over the budget: set "
+                               "oversize to error or skip");
     if (o->fixed_shape) {
         int64_t room = feed->plan.budget > INT32_MAX ? INT64_MAX : feed->plan.budget * feed->plan.cp;
         thd->fixed_tokens = room / thd->align * thd->align;
@@ -186,33 +194,41 @@ ravel_thd_options ravel__group_thd(const ravel_feed *feed, int32_t width, int32_
     group.arrays = thd.arrays;
     group.cp_kind = thd.cp_kind;
     group.total_multiple = thd.total_multiple;
-    if (group.total_multiple > 1) group.total_multiple = common_multiple(group.total_multiple, group.align);
+    if (group.total_multiple > 1) group.total_multiple = ravel__common_multiple(group.total_multiple, group.align);
     return group;
 }
 
+ravel_thd_options ravel__bin_thd(const ravel_feed *feed, int whole, int32_t width, int32_t cp_rank) {
+    ravel_thd_options thd = ravel__group_thd(feed, width, cp_rank);
+    if (!whole) return thd;
+    thd.cp = 1;
+    thd.cp_rank = -1;
+    return thd;
+}
+
 static ravel_status resolve_weights(ravel_feed *feed, const ravel_weights_options *weights, ravel_error *err) {
+    ravel_status status = RAVEL_OK;
     ravel_weights_options_default(&feed->weights);
-    if (weights) {
-        if (weights->size != sizeof *weights)
-            return ravel_error_set(err, RAVEL_E_ARGUMENT, "fill weights options with ravel_weights_options_default");
-        feed->weights = *weights;
-    }
+    if (weights)
+        status =
+            ravel__take_options(ravel_weights_option_table(), "weights", weights, &feed->weights, sizeof *weights, err);
     feed->weights.dp = feed->plan.dp;
     feed->weights.cp = feed->plan.cp;
-    return RAVEL_OK;
+    return status;
 }
 
 ravel_status ravel__feed_resolve(ravel_feed *feed, const ravel_feed_options *options, ravel_error *err) {
-    if (!options || options->size != sizeof *options)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "fill feed options with ravel_feed_options_default first");
-    feed->options = *options;
+    ravel_feed_options_default(&feed->options);
+    ravel_status status = ravel__take_options(table, "feed", options, &feed->options, sizeof feed->options, err);
+    if (status) return status;
+    options = &feed->options;
     feed->allocator = options->allocator;
     feed->logger = options->logger;
     if (feed->place.layout.vpp > 64)
         return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "%d vpp chunks; up to 64 are possible",
                                feed->place.layout.vpp);
-    ravel_status status = ravel_options_check(table, options, err);
-    if (!status) status = resolve_plan(feed, options->plan, err);
+    status = resolve_plan(feed, options->plan, err);
+    if (!status) status = check_rows(feed, err);
     if (!status) status = resolve_share(feed, err);
     if (!status) status = resolve_thd(feed, err);
     if (!status) status = resolve_weights(feed, options->weights, err);

@@ -9,6 +9,7 @@
 #include "feed/pack.h"
 
 #include "base/assert.h"
+#include "batch/weights.h"
 
 #include <string.h>
 
@@ -93,30 +94,6 @@ static ravel_ragged micro_store(const ravel__pack_input *input, const ravel__pre
     return ragged;
 }
 
-/* Where samples were cut for cp, their masks are not whole: how many loss tokens each has comes from the metadata. */
-static ravel_status fill_cut(const ravel__prepared *slot, int64_t s, int64_t update,
-                             const ravel_weights_options *options, const ravel_field *mask, const double *own,
-                             float *weights, ravel_error *err) {
-    const ravel__micro *micro = &slot->micros[s];
-    int64_t bytes = ravel_dtype_bytes(mask->dtype);
-    for (int64_t i = 0; i < slot->meta.bin_samples[s]; i++) {
-        double weight = 0, learnt = 0;
-        ravel_status status =
-            ravel_weights_sample(&slot->meta.loss_counts[update], options, slot->meta.loss_tokens[micro->first + i],
-                                 own ? own[i] : 1, &weight, err);
-        if (status) return status;
-        int64_t begin = micro->offsets[i], end = micro->offsets[i + 1], step = mask->kind == RAVEL_FIELD_STEP;
-        RAVEL_ASSERT(begin >= 0 && end > begin);
-        weights[begin] = 0;
-        for (int64_t t = begin + 1; t < end; t++) {
-            int64_t element = step ? t - i - 1 : t;
-            (void)ravel_dtype_load(mask->dtype, (const char *)mask->data + element * bytes, &learnt);
-            weights[t] = learnt != 0 ? (float)weight : 0;
-        }
-    }
-    return RAVEL_OK;
-}
-
 static ravel_status fill_weights(ravel_feed *feed, const ravel__prepared *slot, const ravel__pack_input *input,
                                  ravel_error *err) {
     ravel_field shifted[RAVEL__FIELDS_MAX + 2];
@@ -127,16 +104,12 @@ static ravel_status fill_weights(ravel_feed *feed, const ravel__prepared *slot, 
             if (meta->bin_samples[s] == 0) continue;
             RAVEL_ASSERT(input->weights);
             ravel_ragged store = micro_store(input, slot, s, feed->fields.count, shifted);
+            store = ravel__fields_to_weigh(&feed->fields, &store);
             const ravel_field *mask = feed->fields.mask >= 0 ? &shifted[feed->fields.mask] : NULL;
             const double *own = input->sample_weights ? input->sample_weights + slot->micros[s].first : NULL;
-            if (mask && slot->micros[s].cp > 1) {
-                ravel_status cut =
-                    fill_cut(slot, s, u, &options, mask, own, input->weights + slot->micros[s].token, err);
-                if (cut) return cut;
-                continue;
-            }
-            ravel_status status = ravel_weights_fill(&store, NULL, mask, own, &meta->loss_counts[u], &options,
-                                                     RAVEL_F32, input->weights + slot->micros[s].token, err);
+            ravel_status status = ravel__weights_fill(&store, NULL, mask, own,
+                                                      meta->loss_tokens + slot->micros[s].first, &meta->loss_counts[u],
+                                                      &options, RAVEL_F32, input->weights + slot->micros[s].token, err);
             if (status) return status;
         }
     }

@@ -10,7 +10,8 @@
 #include "feed/pack.h"
 
 #include "base/assert.h"
-#include "base/clock.h"
+#include "feed/source/source.h"
+#include "base/system/clock.h"
 #include "base/hash.h"
 
 #include <string.h>
@@ -42,9 +43,7 @@ static int is_lost(ravel_status status) {
 static void reset(ravel_feed *feed, ravel__prepared *slot) {
     ravel_words words = slot->words;
     ravel__buffer index = slot->index, block = slot->block;
-    ravel__upload upload = slot->upload;
     memset(slot, 0, sizeof *slot);
-    slot->upload = upload;
     slot->words = words;
     slot->words.count = 0;
     slot->index = index;
@@ -97,7 +96,7 @@ static ravel_status agree(ravel_feed *feed, const ravel__prepared *slot, ravel_s
     ravel_status status =
         ravel__agree(feed->place.world, mine, compares ? &digest : NULL, "another plan", feed->allocator, err);
     if (status || !(slot->meta.flags & RAVEL_META_FAILED)) return status;
-    return ravel_error_set(err, RAVEL_E_INTERNAL, "a batch failed on no rank");
+    return ravel_error_set(err, RAVEL_E_INTERNAL, "a batch is marked as failed, but no rank reported an error");
 }
 
 static ravel_status before(ravel_feed *feed, ravel__prepared *slot, lap *l, ravel_error *err) {
@@ -123,8 +122,7 @@ static ravel_status behind(ravel_feed *feed, ravel__prepared *slot, lap *l, rave
         ravel_status (*run)(ravel_feed *, ravel__prepared *, ravel_error *);
     } steps[] = {{RAVEL_FEED_EXCHANGE, ravel__feed_exchange},
                  {RAVEL_FEED_PACK, ravel__feed_pack},
-                 {RAVEL_FEED_SHARE, ravel__feed_share},
-                 {RAVEL_FEED_SHARE, ravel__upload_send}};
+                 {RAVEL_FEED_SHARE, ravel__feed_share}};
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
         ravel_status status = fault(feed, steps[i].phase, err);
         if (!status) status = steps[i].run(feed, slot, err);
@@ -154,7 +152,7 @@ static int64_t memory_held(const ravel_feed *feed) {
                                       &feed->work.columns.all,
                                       &feed->work.columns.columns,
                                       &feed->work.columns.tree,
-                                      &feed->work.hashes,
+                                      &feed->work.places,
                                       NULL};
     size_t bytes = sizeof *feed;
     for (const ravel__buffer **buffer = buffers; *buffer; buffer++) bytes += (*buffer)->room;
@@ -174,7 +172,7 @@ static void finish(ravel_feed *feed, ravel__prepared *slot, const lap *l) {
     feed->work.cursor = u->cursor;
     feed->work.batch++;
     slot->memory_bytes = memory_held(feed);
-    if (feed->reader) ravel_reader_read_stats(feed->reader, &slot->reader);
+    if (feed->reader) ravel__reader_read_stats(feed->reader, &slot->reader);
 }
 
 void ravel__feed_prepare(ravel_feed *feed, ravel__prepared *slot) {

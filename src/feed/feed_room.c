@@ -6,7 +6,7 @@
  *                                                                           broadcast to its tp peers as it is
  *
  * All ranks of a stage with the same dp and cp coordinates have the same shared part, byte for byte. Memory is used
- * again from batch to batch and grows only where a batch needs more than any before. */
+ * again from batch to batch and grows only if a batch needs more than any before. */
 #include "feed/pack.h"
 
 #include "base/assert.h"
@@ -66,8 +66,8 @@ static void fill_index(const ravel_feed *feed, ravel__prepared *slot) {
 ravel_thd_options ravel__micro_thd(const ravel_feed *feed, const ravel__prepared *slot, int64_t s) {
     RAVEL_ASSERT(s >= 0 && s < slot->meta.micro_steps && slot->micros[s].cp >= 1);
     const ravel__micro *micro = &slot->micros[s];
-    return ravel__group_thd(feed, micro->cp,
-                            micro->cp_first < 0 ? feed->place.at.cp : feed->place.at.dp - micro->cp_first);
+    return ravel__bin_thd(feed, slot->meta.shared && slot->meta.bin_samples[s], micro->cp,
+                          micro->cp_first < 0 ? feed->place.at.cp : feed->place.at.dp - micro->cp_first);
 }
 
 ravel_ragged ravel__micro_ragged(const ravel__micro *micro, int64_t samples, const ravel_field *fields,
@@ -165,10 +165,7 @@ ravel_status ravel__feed_room(ravel_feed *feed, ravel__prepared *slot, ravel_err
     if (status) return status;
     bytes = place(feed, slot, NULL, &shared_at);
     if (bytes == SIZE_MAX) return ravel__no_memory(err, bytes, "the arrays of an update");
-    status = ravel__upload_wait(feed, slot, err);
-    if (status) return status;
-    status = ravel__buffer_reserve(&slot->block, ravel__upload_allocator(feed), (int64_t)bytes, 1,
-                                   "the arrays of an update", err);
+    status = ravel__buffer_reserve(&slot->block, feed->allocator, (int64_t)bytes, 1, "the arrays of an update", err);
     if (status) return status;
     slot->block_bytes = bytes;
     bytes = place(feed, slot, slot->block.at, &shared_at);

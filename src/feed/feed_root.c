@@ -26,7 +26,8 @@ typedef struct outgoing {
 /* The samples of a dp rank in a micro-step, and the packing options of its cp rank `cp`. */
 static ravel_bin bin_of(const ravel_feed *feed, int64_t step, int32_t dp, int32_t cp, ravel_thd_options *options) {
     ravel_group group = ravel_plan_group(&feed->work.routed, step, dp);
-    *options = ravel__group_thd(feed, group.width, feed->plan.cp_pool ? dp - group.first : cp);
+    *options = ravel__bin_thd(feed, feed->work.routed.shared && group.count, group.width,
+                              feed->plan.cp_pool ? dp - group.first : cp);
     return (ravel_bin){group.samples, group.count};
 }
 
@@ -102,6 +103,7 @@ static ravel_status fill_weights(ravel_feed *feed, const ravel_meta *meta, const
                                  ravel_error *err) {
     const ravel_plan *plan = &feed->work.routed;
     const ravel_field *mask = feed->fields.mask >= 0 ? &input->fields[feed->fields.mask] : NULL;
+    const ravel_ragged store = ravel__fields_to_weigh(&feed->fields, input->store);
     ravel_status status = RAVEL_OK;
     for (int64_t u = 0; u < plan->updates; u++) {
         ravel_weights_options options = ravel__weights_of(feed, meta, u);
@@ -109,7 +111,7 @@ static ravel_status fill_weights(ravel_feed *feed, const ravel_meta *meta, const
             for (int64_t b = s * plan->dp; b < (s + 1) * plan->dp && !status; b++) { /* each sample once */
                 ravel_bin bin = {plan->samples + plan->bin_offsets[b], plan->bin_offsets[b + 1] - plan->bin_offsets[b]};
                 if (bin.count)
-                    status = ravel_weights_fill(input->store, &bin, mask, input->sample_weights, &meta->loss_counts[u],
+                    status = ravel_weights_fill(&store, &bin, mask, input->sample_weights, &meta->loss_counts[u],
                                                 &options, RAVEL_F32, input->weights, err);
             }
     }

@@ -17,30 +17,19 @@ static void note_sent(ravel__prepared *slot, int64_t receivers) {
 }
 
 /* A middle stage that asks has no owner of its own: the last stage, which then has everything, sends to it. */
-static int is_sent_to(const ravel_feed *feed, int32_t stage) {
-    return stage > 0 && stage < feed->place.layout.sizes[3] - 1 && (feed->place.stage_roles[stage] & ROLE_ASK);
-}
-
 static ravel_status over_pp(ravel_feed *feed, ravel__prepared *slot, ravel_error *err) {
     RAVEL_ASSERT(feed->place.at.tp == 0);
     int32_t stages = feed->place.layout.sizes[3];
-    ravel_status status = RAVEL_OK;
-    if (is_sent_to(feed, feed->place.at.pp))
-        return ravel_comm_recv(feed->place.pp, slot->shared, (int64_t)slot->shared_bytes, RAVEL_U8, stages - 1,
-                               TAG_SHARDS, err);
-    for (int32_t p = 1; feed->place.at.pp == stages - 1 && p < stages - 1 && !status; p++) {
-        if (!is_sent_to(feed, p)) continue;
-        note_sent(slot, 1);
-        status =
-            ravel_comm_send(feed->place.pp, slot->shared, (int64_t)slot->shared_bytes, RAVEL_U8, p, TAG_SHARDS, err);
-    }
-    return status;
+    const int32_t *asks = feed->place.stage_asks;
+    for (int32_t p = 0; feed->place.at.pp == stages - 1 && p < stages; p++)
+        if (asks[p]) note_sent(slot, 1);
+    return ravel_share_bytes(feed->place.pp, slot->shared, (int64_t)slot->shared_bytes, asks, stages - 1, err);
 }
 
 static ravel_status over_tp(ravel_feed *feed, ravel__prepared *slot, ravel_error *err) {
     if (feed->place.have == 0 || ravel_comm_size(feed->place.tp) == 1 || slot->shared_bytes == 0) return RAVEL_OK;
     if (feed->place.at.tp == 0) note_sent(slot, ravel_comm_size(feed->place.tp) - 1);
-    return ravel_comm_broadcast(feed->place.tp, slot->shared, (int64_t)slot->shared_bytes, RAVEL_U8, 0, err);
+    return ravel_share_bytes(feed->place.tp, slot->shared, (int64_t)slot->shared_bytes, NULL, 0, err);
 }
 
 static ravel_status from_root(ravel_feed *feed, ravel__prepared *slot, ravel_error *err) {

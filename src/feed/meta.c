@@ -1,5 +1,5 @@
 /* The metadata message: encoding, and a decoder that checks everything. The format is described in ravel/meta.h. */
-#include <ravel/meta.h>
+#include "feed/feed.h"
 
 #include "base/assert.h"
 #include "base/hash.h"
@@ -12,7 +12,7 @@ _Static_assert(sizeof(ravel_update_counts) == RAVEL_UPDATE_WORDS * sizeof(int64_
 _Static_assert(sizeof(ravel_counts) == RAVEL_COUNTS_WORDS * sizeof(int64_t), "one word a count");
 
 enum { MAGIC, VERSION, WORDS, FLAGS, UPDATES, STEPS, SAMPLES, EPOCH, POSITION, BATCH };
-enum { COLUMNS = 4 /* lengths, ids, parts, loss tokens */, EACH = RAVEL_UPDATE_WORDS + RAVEL_COUNTS_WORDS };
+enum { PER_SAMPLE = 4 /* lengths, ids, parts, loss tokens */, EACH = RAVEL_UPDATE_WORDS + RAVEL_COUNTS_WORDS };
 #define MOST_WORDS (INT64_C(1) << 40)
 #define MOST_WIDTH (INT64_C(1) << 20)
 
@@ -27,7 +27,7 @@ static int64_t total_words(int64_t flags, int64_t updates, int64_t steps, int64_
     if (updates > MOST_WORDS || steps > MOST_WORDS || samples > MOST_WORDS) return -1;
     int64_t per_step = flags & RAVEL_META_HYBRID ? 3 : 1; /* samples, and its group's first rank and width */
     return RAVEL_META_HEAD + updates * EACH + per_step * steps +
-           (COLUMNS + ((flags & RAVEL_META_SHARED) != 0)) * samples + 1;
+           (PER_SAMPLE + ((flags & RAVEL_META_SHARED) != 0) + ((flags & RAVEL_META_PROMPTS) != 0)) * samples + 1;
 }
 
 int64_t ravel_meta_words(const ravel_meta *meta) {
@@ -61,6 +61,7 @@ ravel_status ravel_meta_encode(const ravel_meta *meta, int64_t *words, int64_t c
     at = put(at, meta->parts, meta->samples);
     at = put(at, meta->loss_tokens, meta->samples);
     if (meta->flags & RAVEL_META_SHARED) at = put(at, meta->shared, meta->samples);
+    if (meta->flags & RAVEL_META_PROMPTS) at = put(at, meta->prompts, meta->samples);
     RAVEL_ASSERT(at == words + need - 1); /* only the checksum is missing */
     *at = checksum(words, need - 1);
     return RAVEL_OK;
@@ -124,6 +125,10 @@ static ravel_status check_samples(const ravel_meta *meta, ravel_error *err) {
                                    "a metadata message has a sample with %" PRId64 " loss tokens of %" PRId64
                                    " and part number %" PRId64,
                                    meta->loss_tokens[i], meta->lengths[i], meta->parts[i]);
+        if (meta->prompts && (meta->prompts[i] < 0 || meta->prompts[i] > meta->lengths[i]))
+            return ravel_error_set(err, RAVEL_E_DATA,
+                                   "a metadata message has a sample with a prompt of %" PRId64 " tokens of %" PRId64,
+                                   meta->prompts[i], meta->lengths[i]);
     }
     return RAVEL_OK;
 }
@@ -153,9 +158,7 @@ static ravel_status check_groups(const ravel_meta *meta, ravel_error *err) {
     return RAVEL_OK;
 }
 
-ravel_status ravel_meta_decode(const int64_t *words, int64_t count, ravel_meta *meta, ravel_error *err) {
-    ravel_status status = check_head(words, count, err);
-    if (status) return status;
+ravel_meta ravel__meta_view(const int64_t *words) {
     ravel_meta m = {.size = sizeof m,
                     .flags = words[FLAGS],
                     .updates = words[UPDATES],
@@ -177,7 +180,15 @@ ravel_status ravel_meta_decode(const int64_t *words, int64_t count, ravel_meta *
     m.parts = at += m.samples;
     m.loss_tokens = at += m.samples;
     if (m.flags & RAVEL_META_SHARED) m.shared = at += m.samples;
-    RAVEL_ASSERT(at + m.samples == words + count - 1); /* every word has its place */
+    if (m.flags & RAVEL_META_PROMPTS) m.prompts = at += m.samples;
+    RAVEL_ASSERT(at + m.samples == words + words[WORDS] - 1); /* every word has its place */
+    return m;
+}
+
+ravel_status ravel_meta_decode(const int64_t *words, int64_t count, ravel_meta *meta, ravel_error *err) {
+    ravel_status status = check_head(words, count, err);
+    if (status) return status;
+    ravel_meta m = ravel__meta_view(words);
     status = check_updates(&m, err);
     if (!status) status = check_samples(&m, err);
     if (!status) status = check_groups(&m, err);

@@ -7,7 +7,7 @@
 
 typedef struct ravel__pack_input {
     const ravel_ragged *store;
-    ravel_field fields[RAVEL__FIELDS_MAX + 2]; /* as in feed->fields; data NULL where it is not there */
+    ravel_field fields[RAVEL__FIELDS_MAX + 2]; /* as in feed->fields; data NULL if it is not there */
     float *weights;                            /* [tokens] */
     double *sample_weights;                    /* [samples], or NULL */
 } ravel__pack_input;

@@ -109,7 +109,7 @@ static int64_t count_cells(const csv *c) {
     return count;
 }
 
-/* Column `column` of the record; 0 where the record has fewer. */
+/* Column `column` of the record; 0 if the record has fewer. */
 static int get_cell(const csv *c, int64_t column, cell *out) {
     RAVEL_ASSERT(column >= 0);
     const char *at = c->record;
@@ -206,7 +206,7 @@ static ravel_status take_fields(csv *c, ravel_error *err) {
     return RAVEL_OK;
 }
 
-/* By well-known names; 0 where none is there. */
+/* By well-known names; 0 if none is there. */
 static int take_known(csv *c) {
     for (const char *const(*name)[2] = c->table->ask->names; c->header && (*name)[0]; name++) {
         c->take[0] = find_name(c, (*name)[0], strlen((*name)[0]));

@@ -39,13 +39,19 @@ static int is_binary(const char *bytes, size_t count) {
     return 0;
 }
 
-ravel_status ravel__foreign_check(const char *name, const char *bytes, size_t count, int npy, ravel_error *err) {
+ravel_status ravel__foreign_check(const char *name, const char *bytes, size_t count, ravel__wanted wanted,
+                                  ravel_error *err) {
     RAVEL_ASSERT(name && (bytes || !count));
+    if (wanted == RAVEL__WANTED_ROWS &&
+        ((count >= 4 && memcmp(bytes, "PAR1", 4) == 0) || (count >= 6 && memcmp(bytes, "ARROW1", 6) == 0)))
+        return ravel_error_set(err, RAVEL_E_DATA,
+                               "%s is a%s file; make JSON lines of it first: python3 -m ravel.prepare '%s' rows.jsonl",
+                               name, *bytes == 'P' ? " Parquet" : "n Arrow", name);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (count >= kinds[i].bytes && memcmp(bytes, kinds[i].magic, kinds[i].bytes) == 0)
             return ravel_error_set(err, RAVEL_E_DATA, kinds[i].sentence, name); /* NOLINT: the formats are ours */
     int is_npy = count >= 6 && memcmp(bytes, "\x93NUMPY", 6) == 0;
-    if (is_npy && npy) return RAVEL_OK;
+    if (is_npy && wanted == RAVEL__WANTED_ARRAY) return RAVEL_OK;
     if (is_npy) return ravel_error_set(err, RAVEL_E_DATA, "%s is an NPY file where text is wanted", name);
     if (is_binary(bytes, count)) return ravel_error_set(err, RAVEL_E_DATA, "%s is binary data, not text", name);
     return RAVEL_OK;

@@ -7,8 +7,15 @@
 
 enum { RAVEL__FOREIGN_BYTES = 16 }; /* how many of the first bytes are looked at */
 
+typedef enum ravel__wanted {
+    RAVEL__WANTED_TEXT,  /* of lengths */
+    RAVEL__WANTED_ARRAY, /* the same, or NPY */
+    RAVEL__WANTED_ROWS   /* JSON lines */
+} ravel__wanted;
+
 /* RAVEL_OK for text; E_DATA for gzip, zstd, xz, bzip2, zip (npz), Parquet, Arrow, HDF5, NPY, UTF-16 and other binary
- * data. `npy` 1: NPY is accepted. */
-ravel_status ravel__foreign_check(const char *name, const char *bytes, size_t count, int npy, ravel_error *err);
+ * data. */
+ravel_status ravel__foreign_check(const char *name, const char *bytes, size_t count, ravel__wanted wanted,
+                                  ravel_error *err);
 
 #endif

@@ -1,18 +1,18 @@
-/* Behind a ravel_lengths or a ravel_column: the arrays and where their memory comes from. */
+/* Behind a ravel_lengths or a ravel__column: the arrays and where their memory comes from. */
 #ifndef RAVEL_IO_HOLDER_H
 #define RAVEL_IO_HOLDER_H
 
-#include <ravel/lengths.h>
+#include "io/columns.h"
 
 typedef struct ravel__holder {
     union {
         ravel_lengths lengths;
-        ravel_column column;
+        ravel__column column;
     } as; /* first: the caller's pointer is a pointer to the holder */
     const ravel_allocator *allocator;
-    int64_t *columns[2]; /* the second NULL where there is one */
+    int64_t *columns[2]; /* the second NULL if there is one */
     int64_t rooms[2];    /* in numbers */
-    int64_t *lines;      /* NULL where the format has no lines */
+    int64_t *lines;      /* NULL if the format has no lines */
     int64_t line_room;
 } ravel__holder;
 

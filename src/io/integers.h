@@ -11,6 +11,8 @@
 
 #include "io/source.h"
 
+#include "base/json.h"
+
 #include <ravel/base.h>
 
 typedef struct ravel__ask {
@@ -26,7 +28,7 @@ typedef struct ravel__ask {
 
 typedef struct ravel__integers {
     const ravel__ask *ask;
-    int64_t *columns[2], *lines; /* lines: of each row in its file, from 1; NULL where the format has none */
+    int64_t *columns[2], *lines; /* lines: of each row in its file, from 1; NULL if the format has none */
     int64_t rooms[2], line_room, count;
     int64_t line;  /* of the row that is pushed next, set by the reader; 0: the format has no lines */
     int32_t width; /* 1 or 2, after ravel__integers_choose */
@@ -48,7 +50,7 @@ static inline int ravel__integers_full(const ravel__integers *table) {
  * "prompt_len". */
 int ravel__same_name(const char *a, size_t a_bytes, const char *b, size_t b_bytes);
 
-/* "a,b" into parts: 1 or 2, 0 where the text is neither. Parts are views into `field`. */
+/* "a,b" into parts: 1 or 2, 0 if the text is neither. Parts are views into `field`. */
 int ravel__field_parts(const char *field, const char *parts[2], size_t bytes[2]);
 
 /* A whole number, possibly written as 12.0; the whole text must be it. */

@@ -7,7 +7,7 @@
 #include "base/assert.h"
 #include "base/memory.h"
 
-#include <ravel/json.h>
+#include "base/json.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -16,24 +16,24 @@
 typedef struct jsonl {
     ravel__lines lines;
     ravel__integers *table;
-    ravel_json *doc;
+    ravel__json *doc;
     int chosen, bare;   /* bare: values are plain numbers */
     char paths[2][256]; /* the members that are taken */
 } jsonl;
 
-static const ravel_json_node *step(const ravel_json *doc, const ravel_json_node *node, const char *key) {
+static const ravel__json_node *step(const ravel__json *doc, const ravel__json_node *node, const char *key) {
     int64_t index;
-    if (node->kind != RAVEL_JSON_ARRAY) return ravel_json_get(doc, node, key);
+    if (node->kind != RAVEL__JSON_ARRAY) return ravel__json_get(doc, node, key);
     if (!ravel__parse_integer(key, strlen(key), &index) || index < 0) return NULL;
-    node = ravel_json_first(doc, node);
-    while (node && index-- > 0) node = ravel_json_next(doc, node);
+    node = ravel__json_first(doc, node);
+    while (node && index-- > 0) node = ravel__json_next(doc, node);
     return node;
 }
 
 /* A key that contains dots is looked up whole before the dots are read as path steps. */
-static const ravel_json_node *follow(const ravel_json *doc, const ravel_json_node *node, const char *path) {
+static const ravel__json_node *follow(const ravel__json *doc, const ravel__json_node *node, const char *path) {
     RAVEL_ASSERT(doc && node && path);
-    const ravel_json_node *whole = ravel_json_get(doc, node, path);
+    const ravel__json_node *whole = ravel__json_get(doc, node, path);
     char key[256];
     if (whole) return whole;
     while (node && *path) {
@@ -49,16 +49,17 @@ static const ravel_json_node *follow(const ravel_json *doc, const ravel_json_nod
 
 /* ---- the first line ------------------------------------------------------------------------------------- */
 
-static void list_members(const jsonl *j, const ravel_json_node *root, char *out, size_t room) {
+static void list_members(const jsonl *j, const ravel__json_node *root, char *out, size_t room) {
     RAVEL_ASSERT(room > 0);
     size_t used = 0;
-    for (const ravel_json_node *n = ravel_json_first(j->doc, root); n && used < room; n = ravel_json_next(j->doc, n)) {
+    for (const ravel__json_node *n = ravel__json_first(j->doc, root); n && used < room;
+         n = ravel__json_next(j->doc, n)) {
         int length = snprintf(out + used, room - used, "%s%.40s", used ? ", " : "", n->key);
         used += length > 0 ? (size_t)length : 0;
     }
 }
 
-static ravel_status no_member(const jsonl *j, const ravel_json_node *root, const char *name, ravel_error *err) {
+static ravel_status no_member(const jsonl *j, const ravel__json_node *root, const char *name, ravel_error *err) {
     char members[400] = "";
     list_members(j, root, members, sizeof members);
     if (name) return ravel_error_set(err, RAVEL_E_DATA, "there is no \"%.60s\"; the members are %s", name, members);
@@ -67,10 +68,10 @@ static ravel_status no_member(const jsonl *j, const ravel_json_node *root, const
 }
 
 /* The object's member with this name, whatever its case and punctuation. */
-static const char *find_name(const jsonl *j, const ravel_json_node *root, const char *name) {
-    for (const ravel_json_node *n = ravel_json_first(j->doc, root); n; n = ravel_json_next(j->doc, n))
+static const char *find_name(const jsonl *j, const ravel__json_node *root, const char *name) {
+    for (const ravel__json_node *n = ravel__json_first(j->doc, root); n; n = ravel__json_next(j->doc, n))
         if (ravel__same_name(n->key, strlen(n->key), name, strlen(name)) &&
-            (n->kind == RAVEL_JSON_INTEGER || n->kind == RAVEL_JSON_REAL || n->kind == RAVEL_JSON_ARRAY))
+            (n->kind == RAVEL__JSON_INTEGER || n->kind == RAVEL__JSON_REAL || n->kind == RAVEL__JSON_ARRAY))
             return n->key;
     return NULL;
 }
@@ -107,10 +108,10 @@ static int means_number(const char *name) {
 }
 
 /* No member with a well-known name is a number or an array: reports those that are text. */
-static ravel_status none_known(const jsonl *j, const ravel_json_node *root, ravel_error *err) {
+static ravel_status none_known(const jsonl *j, const ravel__json_node *root, ravel_error *err) {
     int64_t number;
-    for (const ravel_json_node *n = ravel_json_first(j->doc, root); n; n = ravel_json_next(j->doc, n))
-        for (const char *const(*name)[2] = j->table->ask->names; (*name)[0] && n->kind == RAVEL_JSON_STRING; name++) {
+    for (const ravel__json_node *n = ravel__json_first(j->doc, root); n; n = ravel__json_next(j->doc, n))
+        for (const char *const(*name)[2] = j->table->ask->names; (*name)[0] && n->kind == RAVEL__JSON_STRING; name++) {
             if (!ravel__same_name(n->key, strlen(n->key), (*name)[0], strlen((*name)[0]))) continue;
             if (ravel__parse_integer(n->as.string, n->bytes, &number))
                 return ravel_error_set(err, RAVEL_E_DATA,
@@ -121,7 +122,7 @@ static ravel_status none_known(const jsonl *j, const ravel_json_node *root, rave
     return no_member(j, root, NULL, err);
 }
 
-static ravel_status choose_known(jsonl *j, const ravel_json_node *root, ravel_error *err) {
+static ravel_status choose_known(jsonl *j, const ravel__json_node *root, ravel_error *err) {
     for (const char *const(*name)[2] = j->table->ask->names; (*name)[0]; name++) {
         const char *first = find_name(j, root, (*name)[0]);
         const char *second = first && (*name)[1] ? find_name(j, root, (*name)[1]) : NULL;
@@ -133,28 +134,28 @@ static ravel_status choose_known(jsonl *j, const ravel_json_node *root, ravel_er
     return none_known(j, root, err);
 }
 
-static ravel_status choose(jsonl *j, const ravel_json_node *root, ravel_error *err) {
+static ravel_status choose(jsonl *j, const ravel__json_node *root, ravel_error *err) {
     RAVEL_ASSERT(!j->chosen);
     j->chosen = 1;
-    j->bare = !j->table->ask->field && (root->kind == RAVEL_JSON_INTEGER || root->kind == RAVEL_JSON_REAL);
+    j->bare = !j->table->ask->field && (root->kind == RAVEL__JSON_INTEGER || root->kind == RAVEL__JSON_REAL);
     if (j->bare) {
         ravel__integers_choose(j->table, j->table->ask->what, NULL);
         return RAVEL_OK;
     }
     if (j->table->ask->field) return choose_fields(j, err);
-    if (root->kind != RAVEL_JSON_OBJECT)
+    if (root->kind != RAVEL__JSON_OBJECT)
         return ravel_error_set(err, RAVEL_E_DATA, "a line must be a JSON object or a number");
     return choose_known(j, root, err);
 }
 
 /* ---- rows ----------------------------------------------------------------------------------------------- */
 
-static ravel_status take_value(const jsonl *j, const ravel_json_node *root, const char *path, int64_t *value,
+static ravel_status take_value(const jsonl *j, const ravel__json_node *root, const char *path, int64_t *value,
                                ravel_error *err) {
     RAVEL_ASSERT(j->chosen && (j->bare || *path));
-    const ravel_json_node *node = j->bare ? root : follow(j->doc, root, path);
+    const ravel__json_node *node = j->bare ? root : follow(j->doc, root, path);
     if (!node) return no_member(j, root, path, err);
-    if (node->kind == RAVEL_JSON_ARRAY) {
+    if (node->kind == RAVEL__JSON_ARRAY) {
         if (!j->table->ask->field && means_number(path))
             return ravel_error_set(err, RAVEL_E_DATA,
                                    "\"%s\" is an array of %d values; each row has one number, as in {\"%s\": 551}",
@@ -162,14 +163,15 @@ static ravel_status take_value(const jsonl *j, const ravel_json_node *root, cons
         *value = node->count;
         return RAVEL_OK;
     }
-    if (ravel_json_integer(node, value)) return RAVEL_OK;
+    if (ravel__json_integer(node, value)) return RAVEL_OK;
     return ravel_error_set(err, RAVEL_E_DATA, "%s%s%s must be a whole number%s", j->bare ? "" : "\"",
                            j->bare ? "the value" : path, j->bare ? "" : "\"",
-                           node->kind == RAVEL_JSON_STRING ? " or an array of token ids; text has to be tokenized first"
-                                                           : " or an array");
+                           node->kind == RAVEL__JSON_STRING
+                               ? " or an array of token ids; text has to be tokenized first"
+                               : " or an array");
 }
 
-static ravel_status take_row(jsonl *j, const ravel_json_node *root, ravel_error *err) {
+static ravel_status take_row(jsonl *j, const ravel__json_node *root, ravel_error *err) {
     int64_t values[2] = {0, 0};
     ravel_status status = j->chosen ? RAVEL_OK : choose(j, root, err);
     for (int i = 0; i < j->table->width && !status; i++) status = take_value(j, root, j->paths[i], &values[i], err);
@@ -178,8 +180,8 @@ static ravel_status take_row(jsonl *j, const ravel_json_node *root, ravel_error 
 }
 
 static ravel_status take_line(jsonl *j, const char *line, size_t bytes, ravel_error *err) {
-    ravel_status status = ravel_json_parse(line, bytes, j->table->ask->allocator, &j->doc, err);
-    return status ? status : take_row(j, ravel_json_root(j->doc), err);
+    ravel_status status = ravel__json_parse(line, bytes, j->table->ask->allocator, &j->doc, err);
+    return status ? status : take_row(j, ravel__json_root(j->doc), err);
 }
 
 static int blank(const char *text, size_t bytes) {
@@ -229,8 +231,8 @@ static ravel_status read_all(ravel__source *source, const ravel_allocator *alloc
 
 static ravel_status take_items(jsonl *j, ravel_error *err) {
     int64_t number = 0;
-    const ravel_json_node *item = ravel_json_first(j->doc, ravel_json_root(j->doc));
-    for (; item && !ravel__integers_full(j->table); item = ravel_json_next(j->doc, item)) {
+    const ravel__json_node *item = ravel__json_first(j->doc, ravel__json_root(j->doc));
+    for (; item && !ravel__integers_full(j->table); item = ravel__json_next(j->doc, item)) {
         ravel_error inner = RAVEL_ERROR_INIT;
         ravel_status status = take_row(j, item, &inner);
         number++;
@@ -251,7 +253,7 @@ static ravel_status read_array(jsonl *j, ravel_error *err) {
     if (!status) {
         size_t mark = used >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0; /* of the byte order */
         RAVEL_ASSERT(mark <= used);
-        status = ravel_json_parse(text + mark, used - mark, allocator, &j->doc, &inner);
+        status = ravel__json_parse(text + mark, used - mark, allocator, &j->doc, &inner);
         if (status) ravel_error_set(err, status, "%s: %s", j->lines.source->name, inner.message);
     }
     ravel__release(allocator, text, room);
@@ -283,7 +285,7 @@ ravel_status ravel__jsonl_read(ravel__source *source, ravel__integers *table, ra
     int array = 0;
     ravel_status status = is_array(source, &array, err);
     if (!status) status = array ? read_array(&j, err) : read_rows(&j, err);
-    ravel_json_free(j.doc);
+    ravel__json_free(j.doc);
     ravel__lines_free(&j.lines);
     return status == RAVEL_E_END ? RAVEL_OK : status;
 }

@@ -2,7 +2,9 @@
 #include <ravel/lengths.h>
 
 #include "base/assert.h"
+#include "io/columns.h"
 #include "base/memory.h"
+#include "base/json.h"
 #include "io/holder.h"
 #include "io/foreign.h"
 #include "io/integers.h"
@@ -19,7 +21,7 @@ static const ravel_option read_table[] = {
     {"field", RAVEL_OPTION_STRING, offsetof(ravel_read_options, field), NULL, 0, 0, NULL,
      "what to read: a column, a JSONL path such as usage.total, or two with a comma: prompt,response"},
     {"limit", RAVEL_OPTION_I64, offsetof(ravel_read_options, limit), "0", 0, 1e15, NULL,
-     "largest number of rows to read; 0: all"},
+     "limit of rows to read; 0: all"},
     {0}};
 
 ravel_option_table ravel_read_option_table(void) {
@@ -69,7 +71,8 @@ static reader by_extension(const char *name) {
 
 /* ---- reading -------------------------------------------------------------------------------------------- */
 
-/* Where the name says nothing (a pipe, say): NPY has its magic, JSON begins with a brace or bracket, the rest is CSV. */
+/* Where the name says nothing (a pipe, say): NPY has its magic, JSON begins with a brace or bracket, the rest is
+ * CSV. */
 static reader by_content(const char *bytes, size_t count) {
     size_t at = 0;
     if (count >= 3 && memcmp(bytes, "\xef\xbb\xbf", 3) == 0) at = 3;
@@ -85,7 +88,9 @@ static ravel_status find_reader(ravel__source *source, int32_t format, reader *r
     ravel_status status = ravel__source_peek(source, &bytes, &count, err);
     if (status) return status;
     *read = format == RAVEL_FORMAT_AUTO ? by_extension(source->name) : reader_of(format);
-    if (*read != ravel__npy_read) status = ravel__foreign_check(source->name, bytes, count, !*read, err);
+    if (*read != ravel__npy_read)
+        status =
+            ravel__foreign_check(source->name, bytes, count, *read ? RAVEL__WANTED_TEXT : RAVEL__WANTED_ARRAY, err);
     if (status) return status;
     if (!*read && format == RAVEL_FORMAT_AUTO) *read = by_content(bytes, count);
     if (*read) return RAVEL_OK;
@@ -217,8 +222,8 @@ ravel_status ravel_lengths_read(const char *path, const ravel_read_options *opti
     return status;
 }
 
-ravel_status ravel_lengths_parse(const char *name, const void *data, size_t bytes, const ravel_read_options *options,
-                                 ravel_lengths **lengths, ravel_error *err) {
+ravel_status ravel__lengths_parse(const char *name, const void *data, size_t bytes, const ravel_read_options *options,
+                                  ravel_lengths **lengths, ravel_error *err) {
     ravel_read_options o = settle(options);
     ravel__source source;
     ravel__source_memory(&source, name ? name : "lengths", data, bytes);
@@ -231,8 +236,8 @@ void ravel_lengths_free(ravel_lengths *lengths) {
 
 /* ---- other columns -------------------------------------------------------------------------------------- */
 
-ravel_status ravel_column_read(const char *path, const char *name, int64_t min, int64_t max,
-                               const ravel_read_options *options, ravel_column **column, ravel_error *err) {
+ravel_status ravel__column_read(const char *path, const char *name, int64_t min, int64_t max,
+                                const ravel_read_options *options, ravel__column **column, ravel_error *err) {
     ravel_read_options o = settle(options);
     char variants[3][80];
     static const char *const patterns[] = {"%s", "%s_id", "%s_rank"};
@@ -257,6 +262,6 @@ ravel_status ravel_column_read(const char *path, const char *name, int64_t min, 
     return RAVEL_OK;
 }
 
-void ravel_column_free(ravel_column *column) {
+void ravel__column_free(ravel__column *column) {
     ravel__holder_free((ravel__holder *)column);
 }

@@ -1,14 +1,17 @@
-/* Mock data sets: one row per distribution, each a pure function of the settings and a random stream that belongs to the
- * sample. See ravel/mock.h. */
+/* Mock data sets: one row per distribution, each a pure function of the settings and a random stream that belongs to
+ * the sample. See ravel/mock.h. */
 #include <ravel/mock.h>
 
 #include "base/assert.h"
+#include "io/mock.h"
 #include "base/memory.h"
 #include "base/real.h"
 #include "base/rng.h"
 #include "io/holder.h"
 
-#include <ravel/file.h>
+#include "base/system/file.h"
+#include "base/options.h"
+#include "base/json.h"
 
 #include <math.h>
 #include <string.h>
@@ -44,11 +47,11 @@ static const ravel_option mock_table[] = {
     {"field", RAVEL_OPTION_STRING, AT(field), NULL, 0, 0, NULL, "what to read in it: a column, or two with a comma"},
     {0}};
 
-ravel_option_table ravel_mock_option_table(void) {
+ravel_option_table ravel__mock_option_table(void) {
     return mock_table;
 }
 
-void ravel_mock_options_default(ravel_mock_options *options) {
+void ravel__mock_options_default(ravel_mock_options *options) {
     memset(options, 0, sizeof *options);
     options->size = sizeof *options;
     ravel_options_default(mock_table, options);
@@ -69,7 +72,7 @@ static void settle(ravel_mock_options *o) {
 }
 
 static ravel_status check(const ravel_mock_options *o, ravel_error *err) {
-    ravel_status status = ravel_options_check(mock_table, o, err);
+    ravel_status status = ravel__check_options(mock_table, o, err);
     if (status) return status;
     if (o->mode == RAVEL_MOCK_FILE)
         return o->path ? RAVEL_OK : ravel_error_set(err, RAVEL_E_ARGUMENT, "mode \"file\" needs a \"path\"");
@@ -238,9 +241,9 @@ static ravel_status fill(ravel_mock *mock, ravel_error *err) {
     return status;
 }
 
-ravel_status ravel_mock_create(const ravel_mock_options *options, ravel_mock **mock, ravel_error *err) {
+ravel_status ravel__mock_create(const ravel_mock_options *options, ravel_mock **mock, ravel_error *err) {
     ravel_mock_options o;
-    ravel_mock_options_default(&o);
+    ravel__mock_options_default(&o);
     memcpy(&o, options, options->size < sizeof o ? options->size : sizeof o);
     settle(&o);
     ravel_status status = check(&o, err);
@@ -258,30 +261,30 @@ ravel_status ravel_mock_create(const ravel_mock_options *options, ravel_mock **m
     return RAVEL_OK;
 }
 
-ravel_status ravel_mock_parse(const char *json_text, size_t bytes, const ravel_allocator *allocator, ravel_mock **mock,
-                              ravel_error *err) {
-    ravel_json *doc = NULL;
+ravel_status ravel__mock_parse(const char *json_text, size_t bytes, const ravel_allocator *allocator, ravel_mock **mock,
+                               ravel_error *err) {
+    ravel__json *doc = NULL;
     ravel_mock_options o;
-    ravel_mock_options_default(&o);
+    ravel__mock_options_default(&o);
     o.allocator = allocator;
-    ravel_status status = ravel_json_parse(json_text, bytes, allocator, &doc, err);
+    ravel_status status = ravel__json_parse(json_text, bytes, allocator, &doc, err);
     if (status) return status;
-    status = ravel_options_from_json(mock_table, &o, doc, ravel_json_root(doc), err);
-    if (!status) status = ravel_mock_create(&o, mock, err);
-    ravel_json_free(doc);
+    status = ravel__options_from_json(mock_table, &o, doc, ravel__json_root(doc), err);
+    if (!status) status = ravel__mock_create(&o, mock, err);
+    ravel__json_free(doc);
     return status;
 }
 
 /* Invalid JSON is E_ARGUMENT on a command line and E_DATA in a file. */
 static ravel_status open_inline(const char *text, const ravel_allocator *allocator, ravel_mock **mock,
                                 ravel_error *err) {
-    ravel_json *doc = NULL;
+    ravel__json *doc = NULL;
     ravel_error inner = RAVEL_ERROR_INIT;
-    ravel_status status = ravel_json_parse(text, strlen(text), allocator, &doc, &inner);
-    ravel_json_free(doc);
+    ravel_status status = ravel__json_parse(text, strlen(text), allocator, &doc, &inner);
+    ravel__json_free(doc);
     if (status)
         return ravel_error_set(err, status == RAVEL_E_DATA ? RAVEL_E_ARGUMENT : status, "mock: %s", inner.message);
-    status = ravel_mock_parse(text, strlen(text), allocator, mock, &inner);
+    status = ravel__mock_parse(text, strlen(text), allocator, mock, &inner);
     return status ? ravel_error_set(err, status, "mock: %s", inner.message) : RAVEL_OK;
 }
 
@@ -290,9 +293,9 @@ ravel_status ravel_mock_open(const char *text, const ravel_allocator *allocator,
     size_t bytes;
     ravel_error inner = RAVEL_ERROR_INIT;
     if (*text != '@') return open_inline(text, allocator, mock, err);
-    ravel_status status = ravel_file_read(text + 1, LARGEST_SPEC, allocator, &data, &bytes, err);
+    ravel_status status = ravel__file_read(text + 1, LARGEST_SPEC, allocator, &data, &bytes, err);
     if (status) return status;
-    status = ravel_mock_parse(data, bytes, allocator, mock, &inner);
+    status = ravel__mock_parse(data, bytes, allocator, mock, &inner);
     ravel__release(allocator, data, bytes + 1);
     return status ? ravel_error_set(err, status, "%s: %s", text + 1, inner.message) : RAVEL_OK;
 }
@@ -309,10 +312,10 @@ const ravel_mock_options *ravel_mock_described(const ravel_mock *mock) {
     return &mock->options;
 }
 
-void ravel_mock_reseed(ravel_mock *mock, uint64_t seed) {
+void ravel__mock_reseed(ravel_mock *mock, uint64_t seed) {
     mock->options.seed = seed;
 }
 
-void ravel_mock_recount(ravel_mock *mock, int64_t count) {
+void ravel__mock_recount(ravel_mock *mock, int64_t count) {
     if (count > 0) mock->options.count = count;
 }

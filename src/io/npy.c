@@ -127,7 +127,7 @@ static ravel_status read_header(npy *n) {
 
 /* ---- the numbers ---------------------------------------------------------------------------------------- */
 
-/* 0 where an unsigned number is too large. */
+/* 0 if an unsigned number is too large. */
 static int decode(const npy *n, const unsigned char *at, int64_t *value) {
     RAVEL_ASSERT(n->bytes >= 1 && n->bytes <= 8);
     uint64_t bits = 0;

@@ -12,6 +12,9 @@
 #include "io/safetensors.h"
 
 #include "base/assert.h"
+#include "base/dtype.h"
+#include "base/options.h"
+#include "base/json.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,7 +75,7 @@ static ravel_status header_length(const char *bytes, size_t size, size_t *length
 
 typedef struct parsing {
     ravel_safetensors *file;
-    const ravel_json *doc;
+    const ravel__json *doc;
     const char *data; /* behind the header */
     int64_t data_bytes;
     ravel_error *err;
@@ -82,8 +85,8 @@ static ravel_status bad(const parsing *p, const char *name, const char *what) {
     return ravel_error_set(p->err, RAVEL_E_DATA, "tensor \"%.200s\": %s", name, what);
 }
 
-static int whole(const ravel_json_node *node, int64_t *value) {
-    return node && node->kind == RAVEL_JSON_INTEGER && ravel_json_integer(node, value) && *value >= 0;
+static int whole(const ravel__json_node *node, int64_t *value) {
+    return node && node->kind == RAVEL__JSON_INTEGER && ravel__json_integer(node, value) && *value >= 0;
 }
 
 static const char *keep_text(ravel_safetensors *file, const char *text, size_t bytes) {
@@ -93,11 +96,11 @@ static const char *keep_text(ravel_safetensors *file, const char *text, size_t b
     return copy;
 }
 
-static ravel_status read_dtype(const parsing *p, const ravel_json_node *node, ravel_safetensor *t) {
+static ravel_status read_dtype(const parsing *p, const ravel__json_node *node, ravel_safetensor *t) {
     RAVEL_ASSERT(t->name);
-    if (!node || node->kind != RAVEL_JSON_STRING) return bad(p, t->name, "\"dtype\" must be a text like \"F32\"");
+    if (!node || node->kind != RAVEL__JSON_STRING) return bad(p, t->name, "\"dtype\" must be a text like \"F32\"");
     for (int32_t d = 0; d < RAVEL_DTYPE_COUNT; d++)
-        if (ravel_json_is(node, ravel_dtype_tag(d))) {
+        if (ravel__json_is(node, ravel__dtype_tag(d))) {
             t->dtype = d;
             return RAVEL_OK;
         }
@@ -105,13 +108,13 @@ static ravel_status read_dtype(const parsing *p, const ravel_json_node *node, ra
                            t->name, node->as.string);
 }
 
-static ravel_status read_shape(const parsing *p, const ravel_json_node *node, ravel_safetensor *t) {
+static ravel_status read_shape(const parsing *p, const ravel__json_node *node, ravel_safetensor *t) {
     RAVEL_ASSERT(ravel_dtype_bytes(t->dtype) >= 1);
-    if (!node || node->kind != RAVEL_JSON_ARRAY) return bad(p, t->name, "\"shape\" must be a list of whole numbers");
+    if (!node || node->kind != RAVEL__JSON_ARRAY) return bad(p, t->name, "\"shape\" must be a list of whole numbers");
     int64_t *dims = ravel__arena_push(&p->file->arena, (size_t)node->count, sizeof *dims), count = 1;
     if (!dims) return ravel__no_memory(p->err, (size_t)node->count * sizeof *dims, "a tensor's dims");
     t->rank = 0;
-    for (const ravel_json_node *n = ravel_json_first(p->doc, node); n; n = ravel_json_next(p->doc, n)) {
+    for (const ravel__json_node *n = ravel__json_first(p->doc, node); n; n = ravel__json_next(p->doc, n)) {
         int64_t dim;
         if (!whole(n, &dim)) return bad(p, t->name, "\"shape\" must be a list of whole numbers");
         if (__builtin_mul_overflow(count, dim, &count)) return bad(p, t->name, "the product of its shape overflows");
@@ -126,11 +129,11 @@ static ravel_status read_shape(const parsing *p, const ravel_json_node *node, ra
     return RAVEL_OK;
 }
 
-static ravel_status read_offsets(const parsing *p, const ravel_json_node *node, ravel_safetensor *t) {
+static ravel_status read_offsets(const parsing *p, const ravel__json_node *node, ravel_safetensor *t) {
     RAVEL_ASSERT(p->data_bytes >= 0 && t->bytes >= 0);
     int64_t begin, end;
-    const ravel_json_node *first = node && node->kind == RAVEL_JSON_ARRAY && node->count == 2 ? node + 1 : NULL;
-    if (!first || !whole(first, &begin) || !whole(ravel_json_next(p->doc, first), &end))
+    const ravel__json_node *first = node && node->kind == RAVEL__JSON_ARRAY && node->count == 2 ? node + 1 : NULL;
+    if (!first || !whole(first, &begin) || !whole(ravel__json_next(p->doc, first), &end))
         return bad(p, t->name, "\"data_offsets\" must be two whole numbers");
     if (begin > end) return bad(p, t->name, "it ends before it begins");
     if (end > p->data_bytes)
@@ -148,34 +151,34 @@ static ravel_status read_offsets(const parsing *p, const ravel_json_node *node, 
     return RAVEL_OK;
 }
 
-static ravel_status read_entry(const parsing *p, const ravel_json_node *node, ravel_safetensor *t) {
+static ravel_status read_entry(const parsing *p, const ravel__json_node *node, ravel_safetensor *t) {
     memset(t, 0, sizeof *t);
     RAVEL_ASSERT(node->key);
     t->name = keep_text(p->file, node->key, strlen(node->key));
     if (!t->name) return ravel__no_memory(p->err, strlen(node->key) + 1, "a tensor's name");
     t->shard = p->file->shards;
-    if (node->kind != RAVEL_JSON_OBJECT)
+    if (node->kind != RAVEL__JSON_OBJECT)
         return bad(p, t->name, "its entry must be an object with \"dtype\", \"shape\" and \"data_offsets\"");
-    ravel_status status = read_dtype(p, ravel_json_get(p->doc, node, "dtype"), t);
-    if (!status) status = read_shape(p, ravel_json_get(p->doc, node, "shape"), t);
-    if (!status) status = read_offsets(p, ravel_json_get(p->doc, node, "data_offsets"), t);
+    ravel_status status = read_dtype(p, ravel__json_get(p->doc, node, "dtype"), t);
+    if (!status) status = read_shape(p, ravel__json_get(p->doc, node, "shape"), t);
+    if (!status) status = read_offsets(p, ravel__json_get(p->doc, node, "data_offsets"), t);
     return status;
 }
 
 /* ---- metadata ------------------------------------------------------------------------------------------- */
 
-static ravel_status read_metadata(const parsing *p, const ravel_json_node *node) {
+static ravel_status read_metadata(const parsing *p, const ravel__json_node *node) {
     ravel_safetensors *file = p->file;
-    if (node->kind != RAVEL_JSON_OBJECT)
+    if (node->kind != RAVEL__JSON_OBJECT)
         return ravel_error_set(p->err, RAVEL_E_DATA, "\"__metadata__\" must be an object of texts");
-    for (const ravel_json_node *n = ravel_json_first(p->doc, node); n; n = ravel_json_next(p->doc, n))
-        if (n->kind != RAVEL_JSON_STRING)
+    for (const ravel__json_node *n = ravel__json_first(p->doc, node); n; n = ravel__json_next(p->doc, n))
+        if (n->kind != RAVEL__JSON_STRING)
             return ravel_error_set(p->err, RAVEL_E_DATA, "\"__metadata__\": the value of \"%.200s\" must be a text",
                                    n->key);
     if (file->shards > 0) return RAVEL_OK; /* the first shard's counts */
     file->metadata = ravel__arena_push(&file->arena, 2 * (size_t)node->count, sizeof *file->metadata);
     if (!file->metadata) return ravel__no_memory(p->err, 2 * (size_t)node->count * sizeof *file->metadata, "metadata");
-    for (const ravel_json_node *n = ravel_json_first(p->doc, node); n; n = ravel_json_next(p->doc, n)) {
+    for (const ravel__json_node *n = ravel__json_first(p->doc, node); n; n = ravel__json_next(p->doc, n)) {
         const char *key = keep_text(file, n->key, strlen(n->key)), *value = keep_text(file, n->as.string, n->bytes);
         RAVEL_ASSERT(file->metadata_count < node->count);
         if (!key || !value) return ravel__no_memory(p->err, n->bytes, "metadata");
@@ -256,11 +259,11 @@ static ravel_status reserve(ravel_safetensors *file, size_t more, ravel_error *e
 
 static ravel_status read_header(const parsing *p) {
     ravel_safetensors *file = p->file;
-    const ravel_json_node *root = ravel_json_root(p->doc);
+    const ravel__json_node *root = ravel__json_root(p->doc);
     size_t first = file->count;
     ravel_status status = reserve(file, (size_t)root->count, p->err);
     int metadata_seen = 0;
-    for (const ravel_json_node *n = ravel_json_first(p->doc, root); n && !status; n = ravel_json_next(p->doc, n)) {
+    for (const ravel__json_node *n = ravel__json_first(p->doc, root); n && !status; n = ravel__json_next(p->doc, n)) {
         RAVEL_ASSERT(file->count < file->room);
         if (strcmp(n->key, "__metadata__") != 0)
             status = read_entry(p, n, &file->tensors[file->count++]);
@@ -287,15 +290,15 @@ static ravel_status add(ravel_safetensors *file, const void *bytes, size_t size,
     if (size > INT64_MAX) return ravel_error_set(err, RAVEL_E_OVERFLOW, "%zu bytes are too many", size);
     RAVEL_ASSERT(8 + length <= size);
     const char *header = (const char *)bytes + 8;
-    ravel_json *doc = NULL;
-    status = ravel_json_parse(header, length, file->allocator, &doc, err);
+    ravel__json *doc = NULL;
+    status = ravel__json_parse(header, length, file->allocator, &doc, err);
     if (status) {
         ravel_error_prefix(err, "the header");
         return status;
     }
     parsing p = {file, doc, header + length, (int64_t)(size - 8 - length), err};
     status = read_header(&p);
-    ravel_json_free(doc);
+    ravel__json_free(doc);
     if (status == RAVEL_OK) file->shards++;
     return status;
 }
@@ -345,8 +348,8 @@ ravel_safetensors *ravel__safetensors_new(const ravel_allocator *allocator, rave
     return fresh;
 }
 
-ravel_status ravel_safetensors_view(const void *bytes, size_t size, const ravel_allocator *allocator,
-                                    ravel_safetensors **file, ravel_error *err) {
+ravel_status ravel__safetensors_view(const void *bytes, size_t size, const ravel_allocator *allocator,
+                                     ravel_safetensors **file, ravel_error *err) {
     ravel_safetensors *fresh = ravel__safetensors_new(allocator, err);
     if (!fresh) return RAVEL_E_MEMORY;
     ravel_status status = add_bytes(fresh, bytes, size, NULL, err);
@@ -401,11 +404,11 @@ static const char *nearest(const ravel_safetensors *file, const char *name) {
     for (size_t i = 0; i < file->count; i++) {
         names[count++] = file->tensors[i].name;
         if (count < BATCH) continue;
-        const char *winner = ravel_suggest(name, names, count);
+        const char *winner = ravel__suggest(name, names, count);
         count = 0;
         if (winner) names[count++] = winner;
     }
-    return ravel_suggest(name, names, count);
+    return ravel__suggest(name, names, count);
 }
 
 static ravel_status missing(const ravel_safetensors *file, const char *name, ravel_error *err) {

@@ -8,7 +8,7 @@
 #include <ravel/options.h>
 #include <ravel/safetensors.h>
 
-#include "base/file.h"
+#include "base/system/file.h"
 #include "base/memory.h"
 
 struct ravel_safetensors {
@@ -28,7 +28,11 @@ struct ravel_safetensors {
 ravel_safetensors *ravel__safetensors_new(const ravel_allocator *allocator, ravel_error *err);
 /* Maps a file and adds it. */
 ravel_status ravel__safetensors_add_path(ravel_safetensors *file, const char *path, ravel_error *err);
-/* Makes find work; E_DATA where two shards hold the same name. */
+/* Makes find work; E_DATA if two shards hold the same name. */
 ravel_status ravel__safetensors_index(ravel_safetensors *file, ravel_error *err);
+
+/* A file's bytes in memory, which must stay as they are until the file is freed: what parsing is fuzzed through. */
+ravel_status ravel__safetensors_view(const void *bytes, size_t size, const ravel_allocator *allocator,
+                                     ravel_safetensors **file, ravel_error *err);
 
 #endif

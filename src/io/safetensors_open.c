@@ -6,6 +6,7 @@
 #include "io/safetensors.h"
 
 #include "base/assert.h"
+#include "base/json.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -52,11 +53,11 @@ static ravel_status add_names(ravel_safetensors *file, const char *folder, const
 /* ---- an index ------------------------------------------------------------------------------------------- */
 
 /* The files that an index names, as many times as it names them; the texts belong to the document. */
-static ravel_status index_files(const ravel_json *doc, const ravel_json_node *map, const char **names,
+static ravel_status index_files(const ravel__json *doc, const ravel__json_node *map, const char **names,
                                 ravel_error *err) {
     size_t count = 0;
-    for (const ravel_json_node *n = ravel_json_first(doc, map); n; n = ravel_json_next(doc, n)) {
-        if (n->kind != RAVEL_JSON_STRING || n->bytes == 0)
+    for (const ravel__json_node *n = ravel__json_first(doc, map); n; n = ravel__json_next(doc, n)) {
+        if (n->kind != RAVEL__JSON_STRING || n->bytes == 0)
             return ravel_error_set(err, RAVEL_E_DATA, "\"weight_map\": the file of \"%.200s\" must be a text", n->key);
         if (n->as.string[0] == '/' || strstr(n->as.string, "..") || strlen(n->as.string) != n->bytes)
             return ravel_error_set(err, RAVEL_E_DATA, "\"weight_map\": \"%.200s\" is not a file beside the index",
@@ -68,18 +69,18 @@ static ravel_status index_files(const ravel_json *doc, const ravel_json_node *ma
     return RAVEL_OK;
 }
 
-static ravel_status check_index(const ravel_safetensors *file, const ravel_json *doc, const ravel_json_node *map,
+static ravel_status check_index(const ravel_safetensors *file, const ravel__json *doc, const ravel__json_node *map,
                                 ravel_error *err) {
-    for (const ravel_json_node *n = ravel_json_first(doc, map); n; n = ravel_json_next(doc, n))
+    for (const ravel__json_node *n = ravel__json_first(doc, map); n; n = ravel__json_next(doc, n))
         if (!ravel_safetensors_find(file, n->key))
             return ravel_error_set(err, RAVEL_E_DATA, "tensor \"%.200s\" should be in \"%.200s\", and is not", n->key,
                                    n->as.string);
     return RAVEL_OK;
 }
 
-static ravel_status add_index(ravel_safetensors *file, const char *folder, const ravel_json *doc, ravel_error *err) {
-    const ravel_json_node *map = ravel_json_get(doc, ravel_json_root(doc), "weight_map");
-    if (!map || map->kind != RAVEL_JSON_OBJECT || map->count == 0)
+static ravel_status add_index(ravel_safetensors *file, const char *folder, const ravel__json *doc, ravel_error *err) {
+    const ravel__json_node *map = ravel__json_get(doc, ravel__json_root(doc), "weight_map");
+    if (!map || map->kind != RAVEL__JSON_OBJECT || map->count == 0)
         return ravel_error_set(err, RAVEL_E_DATA, "an index must have a \"weight_map\" of tensor names to files");
     const char **names = ravel__arena_push(&file->arena, (size_t)map->count, sizeof *names);
     if (!names) return ravel__no_memory(err, (size_t)map->count * sizeof *names, "an index of shards");
@@ -98,11 +99,11 @@ static ravel_status open_index(ravel_safetensors *file, const char *path, ravel_
     ravel__map text;
     ravel_status status = ravel__map_open(path, &text, err);
     if (status) return status;
-    ravel_json *doc = NULL;
+    ravel__json *doc = NULL;
     ravel_error inner = RAVEL_ERROR_INIT;
-    status = ravel_json_parse(text.data ? text.data : "", text.bytes, file->allocator, &doc, &inner);
+    status = ravel__json_parse(text.data ? text.data : "", text.bytes, file->allocator, &doc, &inner);
     if (status == RAVEL_OK) status = add_index(file, folder, doc, &inner);
-    ravel_json_free(doc);
+    ravel__json_free(doc);
     ravel__map_close(&text);
     if (status) ravel_error_prefix(&inner, "%s", path);
     return status ? ravel_error_set(err, status, "%s", inner.message) : RAVEL_OK;

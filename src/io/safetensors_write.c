@@ -5,11 +5,13 @@
  *              DECLARING                                 WRITING                        FINISHED
  *
  * Places: larger dtypes first and the header a multiple of 8, so that every tensor is aligned to its own elements. */
-#include <ravel/json.h>
+#include "base/dtype.h"
+#include "base/json.h"
+#include "io/safetensors_writer.h"
 #include <ravel/safetensors.h>
 
 #include "base/assert.h"
-#include "base/file.h"
+#include "base/system/file.h"
 #include "base/memory.h"
 
 #include <stdio.h>
@@ -25,7 +27,7 @@ typedef struct entry {
 
 typedef enum writer_state { DECLARING, WRITING, FINISHED, FAILED } writer_state;
 
-struct ravel_safetensors_writer {
+struct ravel__safetensors_writer {
     const ravel_allocator *allocator;
     ravel__arena arena;
     ravel__writing out;
@@ -59,13 +61,13 @@ static int make_room(const ravel_allocator *allocator, void *list, size_t *room,
     return 1;
 }
 
-/* A copy of the text; E_ARGUMENT where it is not UTF-8, which the JSON header requires. */
-static ravel_status keep(ravel_safetensors_writer *w, const char *text, const char **kept, ravel_error *err) {
-    size_t bytes = strlen(text), quoted = ravel_json_quote(text, bytes, NULL, 0);
+/* A copy of the text; E_ARGUMENT if it is not UTF-8, which the JSON header requires. */
+static ravel_status keep(ravel__safetensors_writer *w, const char *text, const char **kept, ravel_error *err) {
+    size_t bytes = strlen(text), quoted = ravel__json_quote(text, bytes, NULL, 0);
     ravel__mark mark = ravel__arena_mark(&w->arena);
     char *check = ravel__arena_push(&w->arena, quoted + 1, 1);
     if (!check) return ravel__no_memory(err, quoted + 1, "a name");
-    ravel_json_quote(text, bytes, check, quoted + 1);
+    ravel__json_quote(text, bytes, check, quoted + 1);
     int changed = strstr(check, "\xef\xbf\xbd") && !strstr(text, "\xef\xbf\xbd");
     ravel__arena_rewind(&w->arena, mark);
     if (changed) return ravel_error_set(err, RAVEL_E_ARGUMENT, "a name or text in a safetensors file must be UTF-8");
@@ -76,15 +78,16 @@ static ravel_status keep(ravel_safetensors_writer *w, const char *text, const ch
     return RAVEL_OK;
 }
 
-static ravel_status must_be(const ravel_safetensors_writer *w, writer_state state, const char *call, ravel_error *err) {
+static ravel_status must_be(const ravel__safetensors_writer *w, writer_state state, const char *call,
+                            ravel_error *err) {
     static const char *const names[] = {"tensors may still be declared", "writing has begun", "it is finished",
                                         "an earlier call failed"};
     if (w->state == state) return RAVEL_OK;
     return ravel_error_set(err, RAVEL_E_STATE, "%s: %s cannot come now: %s", w->out.path, call, names[w->state]);
 }
 
-ravel_status ravel_safetensors_writer_metadata(ravel_safetensors_writer *writer, const char *key, const char *value,
-                                               ravel_error *err) {
+ravel_status ravel__safetensors_writer_metadata(ravel__safetensors_writer *writer, const char *key, const char *value,
+                                                ravel_error *err) {
     ravel_status status = must_be(writer, DECLARING, "metadata", err);
     const char *kept_key = NULL, *kept_value = NULL;
     if (!status) status = keep(writer, key, &kept_key, err);
@@ -124,8 +127,8 @@ static ravel_status tensor_bytes(const char *name, int32_t dtype, int32_t rank, 
     return RAVEL_OK;
 }
 
-ravel_status ravel_safetensors_writer_declare(ravel_safetensors_writer *writer, const char *name, int32_t dtype,
-                                              int32_t rank, const int64_t *dims, int64_t *index, ravel_error *err) {
+ravel_status ravel__safetensors_writer_declare(ravel__safetensors_writer *writer, const char *name, int32_t dtype,
+                                               int32_t rank, const int64_t *dims, int64_t *index, ravel_error *err) {
     entry e = {NULL, dtype, rank, NULL, 0, 0, 0};
     ravel_status status = must_be(writer, DECLARING, "a declaration", err);
     if (!status) status = tensor_bytes(name, dtype, rank, dims, &e.bytes, err);
@@ -153,12 +156,12 @@ typedef struct text {
 } text;
 
 static void put_quoted(text *t, const char *name) {
-    size_t need = ravel_json_quote(name, strlen(name), NULL, 0);
+    size_t need = ravel__json_quote(name, strlen(name), NULL, 0);
     if (t->failed || !make_room(t->allocator, &t->at, &t->room, t->used + need + 1, 1)) {
         t->failed = 1;
         return;
     }
-    size_t wrote = ravel_json_quote(name, strlen(name), t->at + t->used, need + 1);
+    size_t wrote = ravel__json_quote(name, strlen(name), t->at + t->used, need + 1);
     RAVEL_ASSERT(wrote == need && t->used + need < t->room);
     (void)wrote;
     t->used += need;
@@ -183,7 +186,7 @@ static void put_number(text *t, int64_t number) {
 static void put_entry(text *t, const entry *e) {
     put_quoted(t, e->name);
     put(t, ":{\"dtype\":\"");
-    put(t, ravel_dtype_tag(e->dtype));
+    put(t, ravel__dtype_tag(e->dtype));
     put(t, "\",\"shape\":[");
     for (int32_t i = 0; i < e->rank; i++) {
         if (i) put(t, ",");
@@ -196,7 +199,7 @@ static void put_entry(text *t, const entry *e) {
     put(t, "]}");
 }
 
-static void put_metadata(text *t, const ravel_safetensors_writer *w) {
+static void put_metadata(text *t, const ravel__safetensors_writer *w) {
     put(t, "\"__metadata__\":{");
     for (size_t i = 0; i < w->metadata_count; i++) {
         if (i) put(t, ",");
@@ -208,7 +211,7 @@ static void put_metadata(text *t, const ravel_safetensors_writer *w) {
 }
 
 /* 8 bytes of length, the JSON, blanks up to a multiple of 8. */
-static ravel_status write_header(ravel_safetensors_writer *w, entry *const *order, ravel_error *err) {
+static ravel_status write_header(ravel__safetensors_writer *w, entry *const *order, ravel_error *err) {
     text t = {w->allocator, NULL, 0, 0, 0};
     put(&t, "        {");
     if (w->metadata_count) put_metadata(&t, w);
@@ -246,7 +249,7 @@ static int by_name(const void *a, const void *b) {
     return strcmp((*(entry *const *)a)->name, (*(entry *const *)b)->name);
 }
 
-static ravel_status place(ravel_safetensors_writer *w, entry **order, ravel_error *err) {
+static ravel_status place(ravel__safetensors_writer *w, entry **order, ravel_error *err) {
     for (size_t i = 0; i < w->count; i++) order[i] = &w->entries[i];
     if (w->count > 1) qsort(order, w->count, sizeof(void *), by_name);
     for (size_t i = 1; i < w->count; i++)
@@ -264,7 +267,7 @@ static ravel_status place(ravel_safetensors_writer *w, entry **order, ravel_erro
     return RAVEL_OK;
 }
 
-static ravel_status begin(ravel_safetensors_writer *w, ravel_error *err) {
+static ravel_status begin(ravel__safetensors_writer *w, ravel_error *err) {
     entry **order = ravel__arena_push(&w->arena, w->count, sizeof(void *));
     if (!order) return ravel__no_memory(err, w->count * sizeof(void *), "the order of tensors");
     ravel_status status = place(w, order, err);
@@ -275,15 +278,15 @@ static ravel_status begin(ravel_safetensors_writer *w, ravel_error *err) {
 
 /* ---- writing -------------------------------------------------------------------------------------------- */
 
-ravel_status ravel_safetensors_writer_create(const char *path, const ravel_safetensors_options *options,
-                                             ravel_safetensors_writer **writer, ravel_error *err) {
+ravel_status ravel__safetensors_writer_create(const char *path, const ravel_safetensors_options *options,
+                                              ravel__safetensors_writer **writer, ravel_error *err) {
     ravel_safetensors_options chosen;
     ravel_safetensors_options_default(&chosen);
     if (options) memcpy(&chosen, options, options->size < sizeof chosen ? options->size : sizeof chosen);
     if (chosen.durability < RAVEL_DURABLE || chosen.durability > RAVEL_IN_PLACE)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s: durability %d is none of ravel_durability", path,
                                chosen.durability);
-    ravel_safetensors_writer *w = ravel__calloc(chosen.allocator, 1, sizeof *w);
+    ravel__safetensors_writer *w = ravel__calloc(chosen.allocator, 1, sizeof *w);
     if (!w) return ravel__no_memory(err, sizeof *w, "a safetensors writer");
     w->allocator = chosen.allocator;
     w->durability = chosen.durability;
@@ -292,11 +295,11 @@ ravel_status ravel_safetensors_writer_create(const char *path, const ravel_safet
     if (status == RAVEL_OK)
         *writer = w;
     else
-        ravel_safetensors_writer_free(w);
+        ravel__safetensors_writer_free(w);
     return status;
 }
 
-void ravel_safetensors_writer_free(ravel_safetensors_writer *writer) {
+void ravel__safetensors_writer_free(ravel__safetensors_writer *writer) {
     if (!writer) return;
     ravel__writing_discard(&writer->out);
     ravel__release(writer->allocator, writer->entries, writer->room * sizeof *writer->entries);
@@ -305,8 +308,8 @@ void ravel_safetensors_writer_free(ravel_safetensors_writer *writer) {
     ravel__release(writer->allocator, writer, sizeof *writer);
 }
 
-ravel_status ravel_safetensors_writer_write(ravel_safetensors_writer *writer, int64_t index, const void *data,
-                                            int64_t bytes, ravel_error *err) {
+ravel_status ravel__safetensors_writer_write(ravel__safetensors_writer *writer, int64_t index, const void *data,
+                                             int64_t bytes, ravel_error *err) {
     if (index < 0 || (size_t)index >= writer->count || bytes < 0)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s: %lld bytes for tensor number %lld of %zu", writer->out.path,
                                (long long)bytes, (long long)index, writer->count);
@@ -327,7 +330,7 @@ ravel_status ravel_safetensors_writer_write(ravel_safetensors_writer *writer, in
     return status;
 }
 
-ravel_status ravel_safetensors_writer_finish(ravel_safetensors_writer *writer, ravel_error *err) {
+ravel_status ravel__safetensors_writer_finish(ravel__safetensors_writer *writer, ravel_error *err) {
     ravel_status status = writer->state == DECLARING ? begin(writer, err) : RAVEL_OK;
     if (!status) status = must_be(writer, WRITING, "a finish", err);
     if (status) return status;
@@ -344,26 +347,26 @@ ravel_status ravel_safetensors_writer_finish(ravel_safetensors_writer *writer, r
 
 /* ---- all at once ---------------------------------------------------------------------------------------- */
 
-static ravel_status write_all(ravel_safetensors_writer *w, const ravel_safetensor *tensors, int64_t count,
+static ravel_status write_all(ravel__safetensors_writer *w, const ravel_safetensor *tensors, int64_t count,
                               const char *const *metadata, int64_t metadata_count, ravel_error *err) {
     ravel_status status = RAVEL_OK;
     for (int64_t i = 0; i < metadata_count && !status; i++)
-        status = ravel_safetensors_writer_metadata(w, metadata[2 * i], metadata[2 * i + 1], err);
+        status = ravel__safetensors_writer_metadata(w, metadata[2 * i], metadata[2 * i + 1], err);
     for (int64_t i = 0; i < count && !status; i++)
-        status = ravel_safetensors_writer_declare(w, tensors[i].name, tensors[i].dtype, tensors[i].rank,
-                                                  tensors[i].dims, NULL, err);
+        status = ravel__safetensors_writer_declare(w, tensors[i].name, tensors[i].dtype, tensors[i].rank,
+                                                   tensors[i].dims, NULL, err);
     for (int64_t i = 0; i < count && !status; i++)
-        status = ravel_safetensors_writer_write(w, i, tensors[i].data, w->entries[i].bytes, err);
-    return status ? status : ravel_safetensors_writer_finish(w, err);
+        status = ravel__safetensors_writer_write(w, i, tensors[i].data, w->entries[i].bytes, err);
+    return status ? status : ravel__safetensors_writer_finish(w, err);
 }
 
 ravel_status ravel_safetensors_write(const char *path, const ravel_safetensor *tensors, int64_t count,
                                      const char *const *metadata, int64_t metadata_count,
                                      const ravel_safetensors_options *options, ravel_error *err) {
-    ravel_safetensors_writer *w = NULL;
-    ravel_status status = ravel_safetensors_writer_create(path, options, &w, err);
+    ravel__safetensors_writer *w = NULL;
+    ravel_status status = ravel__safetensors_writer_create(path, options, &w, err);
     if (status || !w) return status;
     status = write_all(w, tensors, count, metadata, metadata_count, err);
-    ravel_safetensors_writer_free(w);
+    ravel__safetensors_writer_free(w);
     return status;
 }

@@ -1,4 +1,6 @@
 /* Published shapes by name, from the models' own config.json files. */
+#include "base/options.h"
+
 #include <ravel/options.h>
 #include <ravel/shape.h>
 
@@ -11,17 +13,18 @@ typedef struct named {
 } named;
 
 /* clang-format off */
-#define PLAIN_ROPE 0, RAVEL_ROPE_PLAIN, 0, 0, 0, 0, 0
+#define ALIKE(norm) 0, 0, 0, 0, 0, 0, 0, {0, 0}, norm, 0, 0, 0, 0, {0}, {0} /* all layers, no factors; whether weights of experts add up to 1 */
+#define PLAIN_ROPE(norm) 0, RAVEL_ROPE_PLAIN, 0, 0, 0, 0, 0, ALIKE(norm)
 /* Llama 3.2: 8192 positions stretched by 32. */
 #define LLAMA32(hidden, layers, heads, kv, dim, ffn) \
     {hidden, layers, heads, kv, dim, ffn, 128256, 0, 0, 0, 0, 0, 131072, 1, 0, 0, 1, 5e5, 1e-5, 0, 0, 0, 0, \
-     0, RAVEL_ROPE_LLAMA3, 0, 32, 1, 4, 8192}
+     0, RAVEL_ROPE_LLAMA3, 0, 32, 1, 4, 8192, ALIKE(0)}
 #define DENSE(hidden, layers, heads, kv, dim, ffn, vocab, positions, tied, qk_norm, bias, theta, eps) \
     {hidden, layers, heads, kv, dim, ffn, vocab, 0, 0, 0, 0, 0, positions, tied, qk_norm, bias, 1, theta, eps, 0, 0, 0, 0, \
-     PLAIN_ROPE}
+     PLAIN_ROPE(0)}
 #define MOE(hidden, layers, heads, kv, dim, ffn, vocab, experts, active, expert, positions, qk_norm, theta, eps) \
     {hidden, layers, heads, kv, dim, ffn, vocab, experts, active, expert, 0, 0, positions, 0, qk_norm, 0, 1, theta, eps, 0, 0, 0, 0, \
-     PLAIN_ROPE}
+     PLAIN_ROPE(1)}
 
 static const named shapes[] = {
     /*                      hidden lay. heads kv  dim  ffn    vocab   positions tied norm bias theta eps */
@@ -47,7 +50,7 @@ static const named shapes[] = {
     {"qwen3-30b-a3b",    MOE(2048, 48, 32,  4, 128,  6144, 151936, 128, 8,   768,  40960, 1, 1e6, 1e-6)},
     {"qwen3-235b-a22b",  MOE(4096, 94, 64,  4, 128, 12288, 151936, 128, 8,  1536,  40960, 1, 1e6, 1e-6)},
     {"deepseek-v3",    {7168, 61, 128, 128, 192, 18432, 129280, 256, 8, 2048, 2048, 3, 163840, 0, 0, 0, 1, 1e4, 1e-6,
-                        1536, 512, 64, 128, PLAIN_ROPE}},
+                        1536, 512, 64, 128, PLAIN_ROPE(1)}},
 };
 /* clang-format on */
 
@@ -66,14 +69,14 @@ static ravel_status unknown(const char *name, ravel_error *err) {
         int length = snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", names[i]);
         if (length > 0 && used + (size_t)length < sizeof list) used += (size_t)length;
     }
-    const char *near = ravel_suggest(name, names, SHAPES);
+    const char *near = ravel__suggest(name, names, SHAPES);
     return ravel_error_set(err, RAVEL_E_ARGUMENT, "there is no model shape \"%.60s\"%s%s%s; there are %s", name,
                            near ? " (did you mean " : "", near ? near : "", near ? "?)" : "", list);
 }
 
 ravel_status ravel_shape_named(const char *name, ravel_shape *shape, ravel_error *err) {
     for (int32_t i = 0; i < SHAPES; i++)
-        if (ravel_choice_index(shapes[i].name, name) == 0) {
+        if (ravel__choice_index(shapes[i].name, name) == 0) {
             *shape = shapes[i].shape;
             return RAVEL_OK;
         }

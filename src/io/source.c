@@ -131,7 +131,7 @@ static ravel_status make_room(ravel__lines *l, ravel_error *err) {
     return RAVEL_OK;
 }
 
-/* Scans on to the next line end; E_END where no byte is left. */
+/* Scans on to the next line end; E_END if no byte is left. */
 static ravel_status scan(ravel__lines *l, ravel_error *err) {
     size_t from = l->scanned, got;
     RAVEL_ASSERT(l->start <= from && from <= l->end);

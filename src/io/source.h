@@ -49,7 +49,7 @@ void ravel__lines_free(ravel__lines *lines);
 /* The next line, without its end (\n or \r\n) and without a byte-order mark; valid until the next call. E_END, with
  * nothing in `err`, after the last. */
 ravel_status ravel__lines_next(ravel__lines *lines, const char **line, size_t *bytes, ravel_error *err);
-/* The same line again with the following one, the line end between them. E_END where there is none. */
+/* The same line again with the following one, the line end between them. E_END if there is none. */
 ravel_status ravel__lines_more(ravel__lines *lines, const char **line, size_t *bytes, ravel_error *err);
 
 #endif

@@ -1,9 +1,12 @@
 /* Sources without a file: the caller's functions, and samples that are in memory. */
-#include "feed/source.h"
+#include "feed/source/source.h"
 
 #include "base/assert.h"
 
 #include <inttypes.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
 
 /* ---- callbacks ------------------------------------------------------------------------------------------ */
 
@@ -17,8 +20,14 @@ static ravel_status callback_read(const ravel_source *source, void *scratch, int
     const ravel_source_hooks *hooks = &((const callback_source *)source)->hooks;
     (void)scratch;
     ravel_status status = hooks->read(hooks->user, row, collector, err);
-    if (status && err && err->status) ravel_error_prefix(err, "row %" PRId64, row);
+    if (status && err && err->status && !hooks->where) ravel_error_prefix(err, "row %" PRId64, row);
     return status;
+}
+
+static size_t callback_where(const ravel_source *source, int64_t row, char *text, size_t bytes) {
+    const ravel_source_hooks *hooks = &((const callback_source *)source)->hooks;
+    if (hooks->where) return hooks->where(hooks->user, row, text, bytes);
+    return (size_t)snprintf(text, bytes, "row %" PRId64, row);
 }
 
 static void callback_close(ravel_source *source) {
@@ -26,17 +35,18 @@ static void callback_close(ravel_source *source) {
     if (hooks->close) hooks->close(hooks->user);
 }
 
-static const ravel__source_kind callback_kind = {"callbacks", 0, callback_read, NULL, callback_close, NULL};
+static const ravel__source_kind callback_kind = {"callbacks", 0, callback_read, NULL, callback_close, callback_where};
 
 ravel_status ravel_source_callbacks(const ravel_source_hooks *hooks, ravel_source **source, ravel_error *err) {
     ravel_source *s;
-    if (!hooks || hooks->size < sizeof *hooks || !hooks->read || hooks->count < 0)
+    const size_t least = offsetof(ravel_source_hooks, where);
+    if (!hooks || hooks->size < least || !hooks->read || hooks->count < 0)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "a callback source needs its size field, a read function and a count of 0 or more");
     ravel_status status = ravel__source_create(&callback_kind, sizeof(callback_source), hooks->fields,
                                                hooks->field_count, hooks->allocator, &s, err);
     if (status) return status;
-    ((callback_source *)s)->hooks = *hooks;
+    memcpy(&((callback_source *)s)->hooks, hooks, hooks->size < sizeof *hooks ? hooks->size : sizeof *hooks);
     s->count = hooks->count;
     *source = s;
     return RAVEL_OK;
@@ -54,7 +64,8 @@ static ravel_status samples_read(const ravel_source *source, void *scratch, int6
     const ravel_ragged *ragged = &((const samples_source *)source)->samples.ragged;
     const void *data[RAVEL__FIELDS_MAX] = {0};
     RAVEL_ASSERT(row >= 0 && row < ragged->count && ragged->field_count <= RAVEL__FIELDS_MAX);
-    int64_t begin = ragged->offsets[row], end = ragged->offsets[row + 1];
+    int64_t begin = ragged->offsets ? ragged->offsets[row] : row;
+    int64_t end = ragged->offsets ? ragged->offsets[row + 1] : row + 1;
     (void)scratch;
     for (int64_t f = 0; f < ragged->field_count; f++)
         data[f] = (const char *)ragged->fields[f].data + ravel__field_bytes(&ragged->fields[f], row, begin);

@@ -27,7 +27,7 @@ static inline int64_t ravel__field_bytes(const ravel_field *field, int64_t sampl
     return ravel__field_elements(field, samples, tokens) * ravel__field_each(field);
 }
 
-/* Names, kinds, dtypes, widths; no name twice; "tokens" of i32 among them. */
+/* Names, kinds, dtypes, widths; no name twice; "tokens" of i32 among them, or nothing but per-sample fields. */
 ravel_status ravel__fields_check(const ravel_field *fields, int64_t count, ravel_error *err);
 
 /* "name:dtype[:kind[:width]],..." added to fields[*count .. RAVEL__FIELDS_MAX); names go to `pool`, NUL-terminated. */

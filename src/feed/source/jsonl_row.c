@@ -3,9 +3,12 @@
  *     line --JSON--> nodes --decode--> one array per field (scratch) --cut at cu_seqlens--> samples (collector)
  *
  * Rows are untrusted: every array's length and every number is checked against the number of tokens. */
-#include "feed/jsonl_row.h"
+#include "feed/source/jsonl_row.h"
 
 #include "base/assert.h"
+#include "base/json.h"
+
+#include "text/chat.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -13,8 +16,8 @@
 enum { IGNORED = -100 }; /* label of a token without loss, as in PyTorch */
 
 typedef struct row {
-    const ravel_json *doc;
-    const ravel_json_node *root;
+    const ravel__json *doc;
+    const ravel__json_node *root;
     const ravel__row_rules *rules;
     ravel__row_scratch *scratch;
     ravel_collector *collector;
@@ -25,16 +28,16 @@ typedef struct row {
 
 void ravel__row_scratch_free(const ravel_allocator *allocator, ravel__row_scratch *scratch) {
     ravel__buffer_free(&scratch->text, allocator);
-    ravel_json_free(scratch->doc);
+    ravel__json_free(scratch->doc);
     for (int f = 0; f < RAVEL__FIELDS_MAX; f++) ravel__buffer_free(&scratch->data[f], allocator);
     ravel__buffer_free(&scratch->bounds, allocator);
     ravel__buffer_free(&scratch->starts, allocator);
     ravel_rows_free(scratch->rows);
 }
 
-static const ravel_json_node *member(const row *r, const char *key) {
-    const ravel_json_node *node = ravel_json_get(r->doc, r->root, key);
-    return node && node->kind == RAVEL_JSON_NULL ? NULL : node;
+static const ravel__json_node *member(const row *r, const char *key) {
+    const ravel__json_node *node = ravel__json_get(r->doc, r->root, key);
+    return node && node->kind == RAVEL__JSON_NULL ? NULL : node;
 }
 
 static ravel_status bad(const row *r, const char *key, const char *what) {
@@ -46,14 +49,14 @@ static ravel_status reserve(const row *r, ravel__buffer *buffer, int64_t count, 
 }
 
 /* An array of whole numbers min .. max into out[node->count]. */
-static ravel_status integers(const row *r, const char *key, const ravel_json_node *node, int64_t min, int64_t max,
+static ravel_status integers(const row *r, const char *key, const ravel__json_node *node, int64_t min, int64_t max,
                              ravel__buffer *out) {
-    if (node->kind != RAVEL_JSON_ARRAY) return bad(r, key, "must be an array of whole numbers");
+    if (node->kind != RAVEL__JSON_ARRAY) return bad(r, key, "must be an array of whole numbers");
     ravel_status status = reserve(r, out, node->count, sizeof(int64_t));
     int64_t i = 0, value;
     if (status) return status;
-    for (const ravel_json_node *n = ravel_json_first(r->doc, node); n; n = ravel_json_next(r->doc, n), i++) {
-        if (!ravel_json_integer(n, &value) || value < min || value > max)
+    for (const ravel__json_node *n = ravel__json_first(r->doc, node); n; n = ravel__json_next(r->doc, n), i++) {
+        if (!ravel__json_integer(n, &value) || value < min || value > max)
             return ravel_error_set(r->err, RAVEL_E_DATA,
                                    "\"%s\"[%" PRId64 "] must be a whole number from %" PRId64 " to %" PRId64, key, i,
                                    min, max);
@@ -62,24 +65,24 @@ static ravel_status integers(const row *r, const char *key, const ravel_json_nod
     return RAVEL_OK;
 }
 
-static ravel_status same_count(const row *r, const char *key, const ravel_json_node *node, int64_t want,
+static ravel_status same_count(const row *r, const char *key, const ravel__json_node *node, int64_t want,
                                const char *of) {
-    if (node->kind == RAVEL_JSON_ARRAY && node->count == want) return RAVEL_OK;
-    if (node->kind != RAVEL_JSON_ARRAY) return bad(r, key, "must be an array");
+    if (node->kind == RAVEL__JSON_ARRAY && node->count == want) return RAVEL_OK;
+    if (node->kind != RAVEL__JSON_ARRAY) return bad(r, key, "must be an array");
     return ravel_error_set(r->err, RAVEL_E_DATA, "\"%s\" has %d elements, there are %" PRId64 " %s", key, node->count,
                            want, of);
 }
 
 /* ---- tokens --------------------------------------------------------------------------------------------- */
 
-static ravel_status read_ids(row *r, const ravel_json_node *node) {
+static ravel_status read_ids(row *r, const ravel__json_node *node) {
     ravel__buffer *buffer = &r->scratch->data[RAVEL__FIELD_TOKENS];
     int64_t vocab = r->rules->vocab ? r->rules->vocab : INT64_C(1) << 31, i = 0, value;
-    if (node->kind != RAVEL_JSON_ARRAY) return bad(r, "input_ids", "must be an array of token ids");
+    if (node->kind != RAVEL__JSON_ARRAY) return bad(r, "input_ids", "must be an array of token ids");
     ravel_status status = reserve(r, buffer, node->count, sizeof(int32_t));
     if (status) return status;
-    for (const ravel_json_node *n = ravel_json_first(r->doc, node); n; n = ravel_json_next(r->doc, n), i++) {
-        if (!ravel_json_integer(n, &value) || value < 0 || value >= vocab)
+    for (const ravel__json_node *n = ravel__json_first(r->doc, node); n; n = ravel__json_next(r->doc, n), i++) {
+        if (!ravel__json_integer(n, &value) || value < 0 || value >= vocab)
             return ravel_error_set(r->err, RAVEL_E_DATA,
                                    "\"input_ids\"[%" PRId64 "] must be a token id from 0 to %" PRId64, i, vocab - 1);
         ((int32_t *)buffer->at)[i] = (int32_t)value;
@@ -90,8 +93,8 @@ static ravel_status read_ids(row *r, const ravel_json_node *node) {
 }
 
 /* The bytes of up to two texts, with bos before and eos after them, behind the row's tokens so far; learnt from the
- * second on (from the first where there is one text). */
-static ravel_status add_texts(row *r, const ravel_json_node *first, const ravel_json_node *second) {
+ * second on (from the first if there is one text). */
+static ravel_status add_texts(row *r, const ravel__json_node *first, const ravel__json_node *second) {
     int64_t bos = r->rules->bos >= 0, eos = r->rules->eos >= 0, begin = r->tokens, at = begin;
     int64_t end = begin + bos + eos + (int64_t)first->bytes + (second ? (int64_t)second->bytes : 0);
     ravel_status status = reserve(r, &r->scratch->data[RAVEL__FIELD_TOKENS], end, sizeof(int32_t));
@@ -112,7 +115,7 @@ static ravel_status add_texts(row *r, const ravel_json_node *first, const ravel_
 }
 
 /* Behind the row's tokens so far. */
-static ravel_status add_ids(row *r, const char *key, const ravel_json_node *node, int learnt) {
+static ravel_status add_ids(row *r, const char *key, const ravel__json_node *node, int learnt) {
     int64_t vocab = r->rules->vocab ? r->rules->vocab : INT64_C(1) << 31, i = r->tokens, value;
     int64_t end = i + node->count;
     ravel_status status = reserve(r, &r->scratch->data[RAVEL__FIELD_TOKENS], end, sizeof(int32_t));
@@ -120,8 +123,8 @@ static ravel_status add_ids(row *r, const char *key, const ravel_json_node *node
     if (status) return status;
     int32_t *ids = r->scratch->data[RAVEL__FIELD_TOKENS].at;
     memset((char *)r->scratch->data[RAVEL__FIELD_MASK].at + i, learnt, (size_t)node->count);
-    for (const ravel_json_node *n = ravel_json_first(r->doc, node); n; n = ravel_json_next(r->doc, n), i++) {
-        if (!ravel_json_integer(n, &value) || value < 0 || value >= vocab)
+    for (const ravel__json_node *n = ravel__json_first(r->doc, node); n; n = ravel__json_next(r->doc, n), i++) {
+        if (!ravel__json_integer(n, &value) || value < 0 || value >= vocab)
             return ravel_error_set(r->err, RAVEL_E_DATA, "\"%s\"[%" PRId64 "] must be a token id from 0 to %" PRId64,
                                    key, i - r->tokens, vocab - 1);
         ids[i] = (int32_t)value;
@@ -180,22 +183,22 @@ static ravel_status set_pair(row *r, int64_t first, int64_t both) {
 }
 
 /* prompt NULL: the row has only answers. */
-static ravel_status read_pair(row *r, const ravel_json_node *prompt, const ravel_json_node *chosen,
-                              const ravel_json_node *rejected) {
+static ravel_status read_pair(row *r, const ravel__json_node *prompt, const ravel__json_node *chosen,
+                              const ravel__json_node *rejected) {
     ravel_status status = add_texts(r, prompt ? prompt : chosen, prompt ? chosen : NULL);
     int64_t first = r->tokens;
     if (!status) status = add_texts(r, prompt ? prompt : rejected, prompt ? rejected : NULL);
     return status ? status : set_pair(r, first, r->tokens);
 }
 
-static int is_ids(const ravel_json *doc, const ravel_json_node *node) {
+static int is_ids(const ravel__json *doc, const ravel__json_node *node) {
     int64_t value;
-    return node && node->kind == RAVEL_JSON_ARRAY && ravel_json_integer(ravel_json_first(doc, node), &value);
+    return node && node->kind == RAVEL__JSON_ARRAY && ravel__json_integer(ravel__json_first(doc, node), &value);
 }
 
 /* The same of token ids; prompt NULL: both lists hold it, and all of them is learnt. */
-static ravel_status read_id_pair(row *r, const ravel_json_node *prompt, const ravel_json_node *chosen,
-                                 const ravel_json_node *rejected) {
+static ravel_status read_id_pair(row *r, const ravel__json_node *prompt, const ravel__json_node *chosen,
+                                 const ravel__json_node *rejected) {
     if (prompt && !is_ids(r->doc, prompt)) return bad(r, "prompt", "must be a list of token ids, as \"chosen\" is");
     ravel_status status = prompt ? add_ids(r, "prompt", prompt, 0) : RAVEL_OK;
     if (!status) status = add_ids(r, "chosen", chosen, 1);
@@ -210,13 +213,14 @@ static ravel_status read_by_tokenizer(row *r) {
     ravel_error inner = RAVEL_ERROR_INIT;
     ravel_status status = need_rows(r);
     if (status) return status;
-    status = ravel_rows_encode(r->scratch->rows, r->doc, r->root, &encoded, &inner);
+    status = ravel__rows_encode(r->scratch->rows, r->doc, r->root, &encoded, &inner);
     if (status == RAVEL_E_UNSUPPORTED && !r->rules->format && r->rules->no_format)
         return ravel_error_set(r->err, status, "%s", r->rules->no_format);
     if (status == RAVEL_E_UNSUPPORTED)
         status = RAVEL_E_DATA; /* tools, images: of this row alone, so it can be skipped */
     if (status) return ravel_error_set(r->err, status, "%s", inner.message);
     const ravel_row_part *parts = encoded->parts;
+    ravel_collector_inserted(r->collector, encoded->inserted, encoded->inserted_text);
     status = put_part(r, &parts[0], 0);
     r->tokens = parts[0].count;
     if (status || !encoded->pair) return status;
@@ -227,13 +231,13 @@ static ravel_status read_by_tokenizer(row *r) {
 
 /* ---- loss mask ------------------------------------------------------------------------------------------- */
 
-static ravel_status mask_from_labels(const row *r, const ravel_json_node *node, unsigned char *mask) {
+static ravel_status mask_from_labels(const row *r, const ravel__json_node *node, unsigned char *mask) {
     const int32_t *ids = r->scratch->data[RAVEL__FIELD_TOKENS].at;
     int64_t i = 0, value;
     ravel_status status = same_count(r, "labels", node, r->tokens, "tokens");
     if (status) return status;
-    for (const ravel_json_node *n = ravel_json_first(r->doc, node); n; n = ravel_json_next(r->doc, n), i++) {
-        if (!ravel_json_integer(n, &value) || (value != IGNORED && value != ids[i]))
+    for (const ravel__json_node *n = ravel__json_first(r->doc, node); n; n = ravel__json_next(r->doc, n), i++) {
+        if (!ravel__json_integer(n, &value) || (value != IGNORED && value != ids[i]))
             return ravel_error_set(r->err, RAVEL_E_DATA,
                                    "\"labels\"[%" PRId64 "] must be the token itself (%d) or %d; labels are not "
                                    "shifted here",
@@ -243,15 +247,15 @@ static ravel_status mask_from_labels(const row *r, const ravel_json_node *node, 
     return RAVEL_OK;
 }
 
-static ravel_status mask_from_flags(const row *r, const ravel_json_node *node, unsigned char *mask) {
+static ravel_status mask_from_flags(const row *r, const ravel__json_node *node, unsigned char *mask) {
     int64_t i = 0, value;
     int flag;
     ravel_status status = same_count(r, "loss_mask", node, r->tokens, "tokens");
     if (status) return status;
-    for (const ravel_json_node *n = ravel_json_first(r->doc, node); n; n = ravel_json_next(r->doc, n), i++) {
-        if (ravel_json_integer(n, &value) && (value == 0 || value == 1))
+    for (const ravel__json_node *n = ravel__json_first(r->doc, node); n; n = ravel__json_next(r->doc, n), i++) {
+        if (ravel__json_integer(n, &value) && (value == 0 || value == 1))
             mask[i] = (unsigned char)value;
-        else if (ravel_json_boolean(n, &flag))
+        else if (ravel__json_boolean(n, &flag))
             mask[i] = (unsigned char)flag;
         else
             return ravel_error_set(r->err, RAVEL_E_DATA, "\"loss_mask\"[%" PRId64 "] must be 0 or 1", i);
@@ -260,10 +264,10 @@ static ravel_status mask_from_flags(const row *r, const ravel_json_node *node, u
 }
 
 /* Zeros for `length` tokens from `begin` on, as far as the sample reaches. */
-static ravel_status mask_prompt(const row *r, const ravel_json_node *node, int64_t begin, int64_t length,
+static ravel_status mask_prompt(const row *r, const ravel__json_node *node, int64_t begin, int64_t length,
                                 unsigned char *mask) {
     int64_t prompt;
-    if (!ravel_json_integer(node, &prompt) || prompt < 0 || prompt > length)
+    if (!ravel__json_integer(node, &prompt) || prompt < 0 || prompt > length)
         return ravel_error_set(r->err, RAVEL_E_DATA, "\"prompt_length\" must be a whole number from 0 to %" PRId64,
                                length);
     RAVEL_ASSERT(begin >= 0 && begin + prompt <= r->tokens);
@@ -271,20 +275,20 @@ static ravel_status mask_prompt(const row *r, const ravel_json_node *node, int64
     return RAVEL_OK;
 }
 
-static ravel_status mask_from_prompts(const row *r, const ravel_json_node *node, unsigned char *mask) {
+static ravel_status mask_from_prompts(const row *r, const ravel__json_node *node, unsigned char *mask) {
     memset(mask, 1, (size_t)r->tokens);
     if (r->parts == 0) return mask_prompt(r, node, 0, r->tokens, mask);
     const int64_t *bounds = r->scratch->bounds.at, *starts = r->scratch->starts.at;
     ravel_status status = same_count(r, "prompt_length", node, r->parts, "samples in the row");
-    const ravel_json_node *n = status ? NULL : ravel_json_first(r->doc, node);
-    for (int64_t i = 0; i < r->parts && !status; i++, n = ravel_json_next(r->doc, n))
+    const ravel__json_node *n = status ? NULL : ravel__json_first(r->doc, node);
+    for (int64_t i = 0; i < r->parts && !status; i++, n = ravel__json_next(r->doc, n))
         status = mask_prompt(r, n, starts[i], bounds[i + 1] - bounds[i], mask);
     return status;
 }
 
 static ravel_status read_mask(const row *r) {
-    const ravel_json_node *labels = member(r, "labels"), *flags = member(r, "loss_mask");
-    const ravel_json_node *prompt = member(r, "prompt_length");
+    const ravel__json_node *labels = member(r, "labels"), *flags = member(r, "loss_mask");
+    const ravel__json_node *prompt = member(r, "prompt_length");
     ravel_status status = reserve(r, &r->scratch->data[RAVEL__FIELD_MASK], r->tokens, 1);
     if (status || r->tokens == 0) return status;
     unsigned char *mask = r->scratch->data[RAVEL__FIELD_MASK].at;
@@ -300,7 +304,7 @@ static ravel_status read_mask(const row *r) {
 
 /* ---- packed rows ---------------------------------------------------------------------------------------- */
 
-static ravel_status read_starts(const row *r, const ravel_json_node *node) {
+static ravel_status read_starts(const row *r, const ravel__json_node *node) {
     const int64_t *bounds = r->scratch->bounds.at;
     if (node) {
         ravel_status status = same_count(r, "cu_seqlens_padded", node, r->parts + 1, "boundaries in \"cu_seqlens\"");
@@ -325,7 +329,7 @@ static ravel_status check_parts(const row *r) {
 }
 
 static ravel_status read_parts(row *r) {
-    const ravel_json_node *node = member(r, "cu_seqlens");
+    const ravel__json_node *node = member(r, "cu_seqlens");
     if (!node) return RAVEL_OK;
     ravel_status status = integers(r, "cu_seqlens", node, 0, r->tokens, &r->scratch->bounds);
     if (status) return status;
@@ -338,19 +342,19 @@ static ravel_status read_parts(row *r) {
 /* ---- more fields ---------------------------------------------------------------------------------------- */
 
 /* Whole numbers are not converted to double, which has only 53 bits. */
-static int store(int32_t dtype, char *place, const ravel_json_node *node) {
+static int store(int32_t dtype, char *place, const ravel__json_node *node) {
     int64_t whole;
     double real;
     int flag;
-    if (dtype == RAVEL_I64 && ravel_json_integer(node, &whole)) return memcpy(place, &whole, sizeof whole) != NULL;
-    if (ravel_json_boolean(node, &flag)) return ravel_dtype_store(dtype, place, flag);
-    return ravel_json_real(node, &real) && ravel_dtype_store(dtype, place, real);
+    if (dtype == RAVEL_I64 && ravel__json_integer(node, &whole)) return memcpy(place, &whole, sizeof whole) != NULL;
+    if (ravel__json_boolean(node, &flag)) return ravel_dtype_store(dtype, place, flag);
+    return ravel__json_real(node, &real) && ravel_dtype_store(dtype, place, real);
 }
 
-static ravel_status store_all(const row *r, const ravel_field *field, const ravel_json_node *node, char *at) {
+static ravel_status store_all(const row *r, const ravel_field *field, const ravel__json_node *node, char *at) {
     int32_t each = ravel_dtype_bytes(field->dtype);
     int64_t i = 0;
-    for (const ravel_json_node *n = ravel_json_first(r->doc, node); n; n = ravel_json_next(r->doc, n), i++)
+    for (const ravel__json_node *n = ravel__json_first(r->doc, node); n; n = ravel__json_next(r->doc, n), i++)
         if (!store(field->dtype, at + i * each, n))
             return ravel_error_set(r->err, RAVEL_E_DATA, "\"%s\"[%" PRId64 "] does not fit %s", field->name, i,
                                    ravel_dtype_name(field->dtype));
@@ -364,14 +368,14 @@ static const char *const elements_of[] = {"tokens", "tokens", "tokens after the 
  * row. */
 static ravel_status read_field(const row *r, int32_t f) {
     const ravel_field *field = &r->collector->fields[f];
-    const ravel_json_node *node = member(r, field->name);
+    const ravel__json_node *node = member(r, field->name);
     int64_t want = ravel__field_elements(field, r->parts ? r->parts : 1, r->tokens) * field->width;
     if (!node) return bad(r, field->name, "is missing from the row");
     int32_t each = ravel_dtype_bytes(field->dtype);
     ravel_status status = reserve(r, &r->scratch->data[f], want, (size_t)each);
     if (status || want <= 0) return status;
     char *at = r->scratch->data[f].at;
-    if (!ravel__field_per_sample(field) || field->width > 1 || node->kind == RAVEL_JSON_ARRAY) {
+    if (!ravel__field_per_sample(field) || field->width > 1 || node->kind == RAVEL__JSON_ARRAY) {
         status = same_count(r, field->name, node, want, elements_of[field->kind]);
         return status ? status : store_all(r, field, node, at);
     }
@@ -382,14 +386,14 @@ static ravel_status read_field(const row *r, int32_t f) {
 
 /* ---- the row -------------------------------------------------------------------------------------------- */
 
-static int is_text(const ravel_json_node *node) {
-    return node && node->kind == RAVEL_JSON_STRING;
+static int is_text(const ravel__json_node *node) {
+    return node && node->kind == RAVEL__JSON_STRING;
 }
 
 static ravel_status read_tokens(row *r) {
-    const ravel_json_node *ids = member(r, "input_ids"), *text = member(r, "text"), *prompt = member(r, "prompt");
-    const ravel_json_node *response = member(r, "response"), *chosen = member(r, "chosen");
-    const ravel_json_node *rejected = member(r, "rejected");
+    const ravel__json_node *ids = member(r, "input_ids"), *text = member(r, "text"), *prompt = member(r, "prompt");
+    const ravel__json_node *response = member(r, "response"), *chosen = member(r, "chosen");
+    const ravel__json_node *rejected = member(r, "rejected");
     if (!response) response = member(r, "completion");
     if (ids) {
         ravel_status status = read_ids(r, ids);
@@ -418,10 +422,10 @@ static ravel_status put(const row *r) {
 
 ravel_status ravel__row_read(const char *text, size_t bytes, const ravel__row_rules *rules, ravel__row_scratch *scratch,
                              ravel_collector *collector, ravel_error *err) {
-    ravel_status status = ravel_json_parse(text, bytes, collector->allocator, &scratch->doc, err);
+    ravel_status status = ravel__json_parse(text, bytes, collector->allocator, &scratch->doc, err);
     if (status) return status;
-    row r = {scratch->doc, ravel_json_root(scratch->doc), rules, scratch, collector, 0, 0, err};
-    if (r.root->kind != RAVEL_JSON_OBJECT) return ravel_error_set(err, RAVEL_E_DATA, "a row must be a JSON object");
+    row r = {scratch->doc, ravel__json_root(scratch->doc), rules, scratch, collector, 0, 0, err};
+    if (r.root->kind != RAVEL__JSON_OBJECT) return ravel_error_set(err, RAVEL_E_DATA, "a row must be a JSON object");
     status = read_tokens(&r);
     for (int32_t f = RAVEL__FIELDS_BUILT_IN; f < collector->field_count && !status; f++) status = read_field(&r, f);
     return status ? status : put(&r);

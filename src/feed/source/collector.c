@@ -4,11 +4,12 @@
  *     tokens    a a a a a b b b       one element per token
  *     reward    x         y           one element per sample
  */
-#include "feed/source.h"
+#include "feed/source/source.h"
 
 #include "base/assert.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 ravel_status ravel__collector_init(ravel_collector *collector, const ravel_field *fields, int32_t field_count,
@@ -45,6 +46,13 @@ void ravel__collector_rewind(ravel_collector *collector, int64_t count) {
 
 void ravel__collector_clear(ravel_collector *collector) {
     ravel__collector_rewind(collector, 0);
+    collector->inserted = 0;
+}
+
+void ravel_collector_inserted(ravel_collector *collector, int64_t answers, const char *text) {
+    if (answers > 0 && !collector->inserted)
+        (void)snprintf(collector->inserted_text, sizeof collector->inserted_text, "%s", text);
+    collector->inserted += answers;
 }
 
 int64_t ravel__collector_cut(const ravel_collector *collector, int64_t length) {

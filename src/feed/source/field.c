@@ -1,8 +1,9 @@
 /* Lists of fields: checked, parsed from options, copied. */
-#include "feed/field.h"
+#include "feed/source/field.h"
 
 #include "base/assert.h"
 #include "base/memory.h"
+#include "base/options.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -17,8 +18,8 @@ static ravel_status check_field(const ravel_field *field, int64_t index, ravel_e
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "field \"%s\" has kind %d; the kinds are " RAVEL__FIELD_KIND_CHOICES, field->name,
                                field->kind);
-    if (field->width < 0 || field->width > 1 << 20)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "field \"%s\" has width %" PRId64 "; 1 to 2^20 are possible",
+    if (field->width < 0 || field->width > 1 << 28)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "field \"%s\" has width %" PRId64 "; 1 to 2^28 are possible",
                                field->name, field->width);
     return RAVEL_OK;
 }
@@ -29,7 +30,7 @@ static int is_tokens(const ravel_field *field) {
 }
 
 ravel_status ravel__fields_check(const ravel_field *fields, int64_t count, ravel_error *err) {
-    int tokens = 0;
+    int tokens = 0, positions = 0;
     if (count < 1 || count > RAVEL__FIELDS_MAX)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "samples have 1 to %d fields, not %" PRId64, RAVEL__FIELDS_MAX,
                                count);
@@ -40,9 +41,11 @@ ravel_status ravel__fields_check(const ravel_field *fields, int64_t count, ravel
             if (strcmp(fields[j].name, fields[i].name) == 0)
                 return ravel_error_set(err, RAVEL_E_ARGUMENT, "there are two fields \"%s\"", fields[i].name);
         tokens |= is_tokens(&fields[i]);
+        positions |= fields[i].kind != RAVEL_FIELD_SAMPLE;
     }
-    if (tokens) return RAVEL_OK;
-    return ravel_error_set(err, RAVEL_E_ARGUMENT, "samples need a per-token field \"tokens\" of i32 and width 1");
+    if (tokens || !positions) return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                           "samples need a per-token field \"tokens\" of i32 and width 1, or per-sample fields alone");
 }
 
 /* ---- parsing -------------------------------------------------------------------------------------------- */
@@ -64,12 +67,12 @@ static ravel_status parse_field(char *text, ravel_field *field, ravel_error *err
                                "field \"%s\" must be name:dtype, name:dtype:kind or "
                                "name:dtype:kind:width",
                                name);
-    field->kind = kind ? ravel_choice_index(RAVEL__FIELD_KIND_CHOICES, kind) : RAVEL_FIELD_TOKEN;
+    field->kind = kind ? ravel__choice_index(RAVEL__FIELD_KIND_CHOICES, kind) : RAVEL_FIELD_TOKEN;
     if (field->kind < 0)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "field \"%s\" has kind \"%s\"; the kinds are " RAVEL__FIELD_KIND_CHOICES, name, kind);
     ravel_status status = ravel_dtype_parse(dtype, &field->dtype, err);
-    if (!status && width) status = ravel_parse_size(width, &field->width, err);
+    if (!status && width) status = ravel__parse_size(width, &field->width, err);
     if (status) ravel_error_prefix(err, "field \"%s\"", name);
     return status;
 }

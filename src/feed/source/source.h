@@ -9,7 +9,7 @@
 
 #include <ravel/source.h>
 
-#include "feed/field.h"
+#include "feed/source/field.h"
 #include "base/buffer.h"
 
 typedef struct ravel__source_kind {
@@ -66,6 +66,8 @@ struct ravel_collector {
     int64_t count, tokens;
     ravel__buffer offsets, rows, parts;
     ravel__buffer *data; /* [field_count] */
+    int64_t inserted;
+    char inserted_text[64];
 };
 
 ravel_status ravel__collector_init(ravel_collector *collector, const ravel_field *fields, int32_t field_count,
@@ -81,5 +83,7 @@ void *ravel__collector_place(const ravel_collector *collector, int32_t field);
 void ravel__collector_push(ravel_collector *collector, int64_t length);
 /* Back to `count` samples. */
 void ravel__collector_rewind(ravel_collector *collector, int64_t count);
+
+void ravel__reader_read_stats(const ravel_reader *reader, ravel_reader_stats *stats);
 
 #endif

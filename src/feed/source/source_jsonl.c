@@ -1,11 +1,13 @@
-/* JSON lines: the index (line_index.h) says where each row begins; a row is read when it is asked for.
+/* JSON lines, or an array of rows: the index (line_index.h) says where each row begins; a row is read when it is asked
+ * for.
  *
- * A line ends at its newline, which is looked for again when it is read; its number is counted only for a sentence. */
-#include "feed/jsonl_row.h"
+ * A row ends at its newline (of an array: its comma), which is looked for again when it is read; the number of its line
+ * is counted only for a sentence. */
+#include "feed/source/jsonl_row.h"
 
 #include "base/assert.h"
-#include "base/file.h"
-#include "feed/line_index.h"
+#include "base/system/file.h"
+#include "feed/source/line_index.h"
 #include "io/foreign.h"
 #include "text/chat.h"
 
@@ -55,8 +57,7 @@ static ravel_status jsonl_read(const ravel_source *source, void *scratch, int64_
     if (!status) status = ravel__reading_get(&s->file, begin, text->at, bytes, err);
     if (!status) status = ravel__reading_check(&s->file, err);
     if (status) return status;
-    const char *newline = memchr(text->at, '\n', bytes); /* blank lines may follow it */
-    if (newline) bytes = (size_t)(newline - (const char *)text->at);
+    bytes = ravel__line_index_text(&s->index, row, text->at, bytes);
     status = ravel__row_read(text->at, bytes, &s->rules, scratch, collector, err);
     if (status) ravel_error_prefix(err, "%s:%" PRId64, s->path, line_number(s, row));
     return status;
@@ -101,7 +102,8 @@ static char *copy_text(const char *text, const ravel_allocator *allocator) {
     return copy ? memcpy(copy, text, bytes) : NULL;
 }
 
-/* A tokenizer that cannot be used is an error only of rows of text, a template that is not known only of conversations. */
+/* A tokenizer that cannot be used is an error only of rows of text, a template that is not known only of
+ * conversations. */
 static ravel_status open_tokenizer(jsonl_source *s, const ravel_source_options *options, ravel_error *err) {
     ravel__row_rules *rules = &s->rules;
     if (!options->tokenizer && !options->chat_format) return RAVEL_OK;
@@ -145,7 +147,7 @@ static ravel_status jsonl_init(jsonl_source *s, const ravel_source_options *opti
     ravel_status status = ravel__reading_open(s->path, &s->file, err);
     size_t bytes = s->file.bytes < sizeof first ? s->file.bytes : sizeof first;
     if (!status) status = ravel__reading_get(&s->file, 0, first, bytes, err);
-    if (!status) status = ravel__foreign_check(s->path, first, bytes, 0, err);
+    if (!status) status = ravel__foreign_check(s->path, first, bytes, RAVEL__WANTED_ROWS, err);
     if (!status) status = ravel__line_index_open(&s->index, &s->file, options->index, s->base.allocator, err);
     if (!status) status = open_tokenizer(s, options, err);
     return status ? status : ravel__source_range(&s->base, s->index.rows, options, err);

@@ -1,5 +1,7 @@
 /* The front of every source: fields, row ranges, readers, what happens to bad rows. The kinds are in source_*.c. */
-#include "feed/source.h"
+#include "feed/source/source.h"
+
+#include "base/options.h"
 
 #include <ravel/chat.h>
 
@@ -13,7 +15,7 @@
 static const ravel_option table[] = {
     {"data", RAVEL_OPTION_STRING, AT(data), NULL, 0, 0, "FILE", "read samples from this JSON-lines file"},
     {"mock", RAVEL_OPTION_STRING, AT(mock), NULL, 0, 0, "JSON",
-     "or make them up: JSON as in ravel plan --mock, or @file with it"},
+     "or synthetic samples: JSON as in ravel plan --mock, or @file with it"},
     {"vocab", RAVEL_OPTION_I64, AT(vocab), "0", 0, 2147483647, NULL,
      "mock tokens are below this (0: 32000); a larger token in a file is an error (0: any)"},
     {"fields", RAVEL_OPTION_STRING, AT(fields), NULL, 0, 0, "LIST",
@@ -28,13 +30,13 @@ static const ravel_option table[] = {
     {"first-row", RAVEL_OPTION_I64, AT(first_row), "0", 0, 1e15, NULL, "use only the rows from this one on"},
     {"end-row", RAVEL_OPTION_I64, AT(end_row), "0", 0, 1e15, NULL, "use only the rows before this one, 0: to the last"},
     {"tokenizer", RAVEL_OPTION_STRING, AT(tokenizer), NULL, 0, 0, "FOLDER",
-     "text becomes the tokens of this model folder (tokenizer.json); without it, bytes"},
+     "text becomes the tokens of this model folder; without it, bytes"},
     {"chat-format", RAVEL_OPTION_STRING, AT(chat_format), NULL, 0, 0, "NAME",
      "how conversations are written: chatml, llama3, ..., or a file of a Jinja template; without it, the folder's"},
     {"chat-args", RAVEL_OPTION_STRING, AT(chat_args), NULL, 0, 0, "JSON",
      "variables of the chat template, such as {\"enable_thinking\": false}"},
     {"train-on", RAVEL_OPTION_ENUM, AT(train_on), "assistant", 0, 0, RAVEL_TRAIN_ON_CHOICES,
-     "what is learnt of a conversation: every answer, the last one, or every token"},
+     "which tokens of a conversation get loss: every answer, the last one, or all"},
     {"index", RAVEL_OPTION_ENUM, AT(index), "auto", 0, 0, RAVEL_INDEX_CHOICES,
      "keep FILE.rows, the place of every row, beside the data; auto: for files of 16 MiB and more"},
     {NULL, 0, 0, NULL, 0, 0, NULL, NULL},
@@ -97,14 +99,16 @@ ravel_status ravel_source_open(const ravel_source_options *options, ravel_source
     ravel_field fields[RAVEL__FIELDS_MAX];
     char pool[RAVEL__FIELD_POOL];
     int64_t count = RAVEL__FIELDS_BUILT_IN;
-    if (!options || options->size < sizeof *options)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "fill source options with ravel_source_options_default first");
+    ravel_source_options own;
+    ravel_source_options_default(&own);
+    ravel_status status = ravel__take_options(table, "source", options, &own, sizeof own, err);
+    if (status) return status;
+    options = &own;
     if (!options->data == !options->mock)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "a source needs either a data file or mock data%s",
                                options->data ? ", not both" : "");
     memcpy(fields, built_in, sizeof built_in);
-    ravel_status status = ravel_options_check(table, options, err);
-    if (!status) status = ravel__fields_parse(options->fields, fields, &count, pool, err);
+    status = ravel__fields_parse(options->fields, fields, &count, pool, err);
     if (status) return status;
     if (options->data) return ravel__source_open_jsonl(options, fields, count, source, err);
     return ravel__source_open_mock(options, fields, count, source, err);

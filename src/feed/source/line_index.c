@@ -1,4 +1,4 @@
-#include "feed/line_index.h"
+#include "feed/source/line_index.h"
 
 #include "base/assert.h"
 #include "base/hash.h"
@@ -51,25 +51,75 @@ static ravel_status scan_chunk(ravel__line_index *x, line *l, const char *chunk,
     return status;
 }
 
-/* One pass; the first line begins after a byte-order mark. */
+/* Where a scan of an array is. */
+typedef struct nest {
+    int64_t depth; /* of brackets; 1: between rows */
+    int wanted;    /* a row begins at the next byte that is not blank */
+    int string, escaped;
+} nest;
+
+static int is_blank(char c) {
+    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
+}
+
+/* Brackets are only counted: what stands between two commas is parsed when the row is read. */
+static ravel_status scan_array(ravel__line_index *x, nest *n, const char *chunk, size_t bytes, size_t offset,
+                               const ravel_allocator *allocator, ravel_error *err) {
+    ravel_status status = RAVEL_OK;
+    for (size_t i = 0; i < bytes && !status; i++) {
+        char c = chunk[i];
+        if (n->string) {
+            n->string = n->escaped || c != '"';
+            n->escaped = !n->escaped && c == '\\';
+            continue;
+        }
+        if (is_blank(c)) continue;
+        int closes = c == ']' || c == '}', opens = c == '[' || c == '{';
+        if (n->depth == 0 && offset + i > x->first)
+            return ravel_error_set(err, RAVEL_E_DATA, "there is text after the end of the array of rows, at byte %zu",
+                                   offset + i);
+        if (n->wanted && !(closes && n->depth == 1)) status = push(x, (int64_t)(offset + i), allocator, err);
+        n->wanted = (n->depth == 0 && opens) || (n->depth == 1 && c == ',');
+        n->string = c == '"';
+        n->depth += opens - closes;
+    }
+    return status;
+}
+
+/* Where the rows begin: after a byte-order mark; whether they are the elements of an array. */
+static ravel_status look(ravel__line_index *x, const ravel__reading *data, ravel_error *err) {
+    char text[4096];
+    size_t bytes = data->bytes < sizeof text ? data->bytes : sizeof text, at = 0;
+    ravel_status status = ravel__reading_get(data, 0, text, bytes, err);
+    if (status) return status;
+    if (bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) at = 3;
+    x->first = at;
+    while (at < bytes && is_blank(text[at])) at++;
+    x->array = at < bytes && text[at] == '[';
+    if (x->array) x->first = at;
+    return RAVEL_OK;
+}
+
+/* One pass. */
 static ravel_status scan(ravel__line_index *x, const ravel__reading *data, const ravel_allocator *allocator,
                          ravel_error *err) {
     enum { CHUNK = 1 << 20 };
-    char mark[3];
-    line l = {0, 1};
+    line l = {x->first, 1};
+    nest n = {0};
     char *chunk = ravel__alloc(allocator, CHUNK);
     ravel_status status = chunk ? RAVEL_OK : ravel__no_memory(err, CHUNK, "reading a JSON-lines file");
     x->made = 1;
-    if (!status && data->bytes >= sizeof mark) {
-        status = ravel__reading_get(data, 0, mark, sizeof mark, err);
-        if (memcmp(mark, "\xef\xbb\xbf", sizeof mark) == 0) l.begin = sizeof mark;
-    }
-    for (size_t at = l.begin; at < data->bytes && !status; at += CHUNK) {
+    for (size_t at = x->first; at < data->bytes && !status; at += CHUNK) {
         size_t bytes = data->bytes - at < CHUNK ? data->bytes - at : CHUNK;
         status = ravel__reading_get(data, at, chunk, bytes, err);
-        if (!status) status = scan_chunk(x, &l, chunk, bytes, at, allocator, err);
+        if (!status)
+            status = x->array ? scan_array(x, &n, chunk, bytes, at, allocator, err)
+                              : scan_chunk(x, &l, chunk, bytes, at, allocator, err);
     }
-    if (!status && !l.blank) status = push(x, (int64_t)l.begin, allocator, err);
+    if (!status && !x->array && !l.blank) status = push(x, (int64_t)l.begin, allocator, err);
+    if (!status && (n.depth != 0 || n.string))
+        status = ravel_error_set(err, RAVEL_E_DATA, "the array of rows does not end: a bracket or a quote is missing");
+    if (status && x->array) ravel_error_prefix(err, "%s", data->path);
     if (!status) status = ravel__reading_check(data, err);
     ravel__release(allocator, chunk, CHUNK);
     return status;
@@ -94,7 +144,7 @@ static int64_t checksum(const int64_t *words, size_t count) {
 
 int ravel__line_index_valid(const int64_t *words, size_t count, int64_t size, int64_t seconds, int64_t nanoseconds,
                             int64_t *rows) {
-    if (count < RAVEL__INDEX_HEAD + 2 || words[MAGIC] != magic() || words[VERSION] != 1 || words[SIZE] != size ||
+    if (count < RAVEL__INDEX_HEAD + 2 || words[MAGIC] != magic() || words[VERSION] != 2 || words[SIZE] != size ||
         words[SECONDS] != seconds || words[NANOSECONDS] != nanoseconds ||
         words[ROWS] != (int64_t)(count - RAVEL__INDEX_HEAD - 1) || checksum(words, count - 1) != words[count - 1])
         return 0;
@@ -130,7 +180,7 @@ static void save(const ravel__line_index *x, const char *name, const struct stat
     int64_t *words = ravel__alloc(allocator, bytes);
     if (!words) return;
     words[MAGIC] = magic();
-    words[VERSION] = 1;
+    words[VERSION] = 2;
     words[SIZE] = (int64_t)info->st_size;
     words[SECONDS] = (int64_t)info->st_mtim.tv_sec;
     words[NANOSECONDS] = (int64_t)info->st_mtim.tv_nsec;
@@ -145,8 +195,8 @@ static void save(const ravel__line_index *x, const char *name, const struct stat
     ravel__release(allocator, words, bytes);
 }
 
-/* A lock on the data, for as long as one process scans; waits at most a minute, since the index only saves time, and not
- * at all where the file system has no such lock (NFS wants the file open for writing). */
+/* A lock on the data, for as long as one process scans; waits at most a minute, since the index only saves time, and
+ * not at all where the file system has no such lock (NFS wants the file open for writing). */
 static int lock(const char *path) {
     const struct timespec pause = {0, 20000000};
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -180,7 +230,8 @@ ravel_status ravel__line_index_open(ravel__line_index *index, const ravel__readi
     index->file.fd = -1;
     index->bytes = data->bytes;
     int kept = keep == RAVEL_INDEX_ALWAYS || (keep == RAVEL_INDEX_AUTO && data->bytes >= RAVEL__INDEX_FROM);
-    ravel_status status = kept ? find(index, data, allocator, err) : scan(index, data, allocator, err);
+    ravel_status status = look(index, data, err);
+    if (!status) status = kept ? find(index, data, allocator, err) : scan(index, data, allocator, err);
     if (!status && index->rows == 0)
         status = ravel_error_set(err, RAVEL_E_DATA, "%s: the file has no rows", data->path);
     return status;
@@ -202,6 +253,18 @@ ravel_status ravel__line_index_find(const ravel__line_index *index, int64_t row,
     *begin = (size_t)words[0];
     *end = (size_t)words[1];
     return RAVEL_OK;
+}
+
+size_t ravel__line_index_text(const ravel__line_index *index, int64_t row, const char *text, size_t bytes) {
+    const char *newline = index->array ? NULL : memchr(text, '\n', bytes);
+    if (newline) return (size_t)(newline - text); /* blank lines may follow it */
+    if (!index->array) return bytes;
+    char after = row + 1 < index->rows ? ',' : ']';
+    while (bytes > 0 && is_blank(text[bytes - 1])) bytes--;
+    if (bytes > 0 && text[bytes - 1] == after) bytes--;
+    while (bytes > 0 && is_blank(text[bytes - 1])) bytes--;
+    if (after == ']' && bytes > 0 && text[bytes - 1] == ',') bytes--; /* [a, b,] */
+    return bytes;
 }
 
 void ravel__line_index_close(ravel__line_index *index, const ravel_allocator *allocator) {

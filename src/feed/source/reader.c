@@ -1,5 +1,5 @@
 /* A reader: one thread's collector and scratch, and the rule for bad rows. */
-#include "feed/source.h"
+#include "feed/source/source.h"
 
 #include "base/assert.h"
 #include "base/log.h"
@@ -101,6 +101,8 @@ static const ravel_samples *make_view(ravel_reader *r) {
                                     .field_count = r->collector.field_count};
     r->view.rows = r->collector.rows.at;
     r->view.parts = r->collector.parts.at;
+    r->view.inserted = r->collector.inserted;
+    r->view.inserted_text = r->collector.inserted ? r->collector.inserted_text : NULL;
     return &r->view;
 }
 
@@ -124,6 +126,6 @@ ravel_status ravel_reader_read(ravel_reader *reader, const int64_t *rows, int64_
     return RAVEL_OK;
 }
 
-void ravel_reader_read_stats(const ravel_reader *reader, ravel_reader_stats *stats) {
+void ravel__reader_read_stats(const ravel_reader *reader, ravel_reader_stats *stats) {
     *stats = reader->stats;
 }

@@ -7,7 +7,8 @@
  *
  * is a permutation of 0 .. side^2-1. Where it leaves 0 .. count-1 it is applied again until it is back ("cycle
  * walking"): still a permutation, of 0 .. count-1. The smallest side is taken, so few numbers have to walk. */
-#include <ravel/json.h>
+#include "base/json.h"
+#include "feed/source/order.h"
 #include <ravel/order.h>
 
 #include "base/assert.h"
@@ -56,7 +57,7 @@ static int64_t permuted(uint64_t key, uint64_t side, uint64_t count, uint64_t x)
     return (int64_t)x;
 }
 
-ravel_status ravel_order_check(const ravel_order *order, ravel_error *err) {
+ravel_status ravel__order_check(const ravel_order *order, ravel_error *err) {
     int64_t total;
     if (!order || order->size < sizeof *order)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "an order's size field must be sizeof(ravel_order)");
@@ -77,7 +78,7 @@ int64_t ravel_order_row(const ravel_order *order, int64_t epoch, int64_t positio
     return permuted(key_of(order, epoch), side_of(count), count, (uint64_t)position);
 }
 
-/* Rows from the cursor to the end of the stream; INT64_MAX where there is no end. */
+/* Rows from the cursor to the end of the stream; INT64_MAX if there is no end. */
 static int64_t rows_left(const ravel_order *order, ravel_cursor cursor) {
     if (order->count == 0) return 0;
     if (order->epochs == 0) return INT64_MAX;
@@ -126,20 +127,20 @@ size_t ravel_cursor_format(const ravel_order *order, ravel_cursor cursor, char *
     return needed > 0 ? (size_t)needed : 0;
 }
 
-static ravel_status need_integer(const ravel_json *doc, const char *key, int64_t *value, ravel_error *err) {
-    if (ravel_json_integer(ravel_json_get(doc, ravel_json_root(doc), key), value)) return RAVEL_OK;
+static ravel_status need_integer(const ravel__json *doc, const char *key, int64_t *value, ravel_error *err) {
+    if (ravel__json_integer(ravel__json_get(doc, ravel__json_root(doc), key), value)) return RAVEL_OK;
     return ravel_error_set(err, RAVEL_E_DATA, "a cursor needs a whole number \"%s\"", key);
 }
 
-static ravel_status same_stream(const ravel_order *order, const ravel_json *doc, ravel_error *err) {
+static ravel_status same_stream(const ravel_order *order, const ravel__json *doc, ravel_error *err) {
     int64_t count;
     int shuffle;
     char seed[24];
     (void)snprintf(seed, sizeof seed, "%" PRIu64, order->seed);
     if (need_integer(doc, "count", &count, err)) return RAVEL_E_DATA;
-    if (!ravel_json_boolean(ravel_json_get(doc, ravel_json_root(doc), "shuffle"), &shuffle))
+    if (!ravel__json_boolean(ravel__json_get(doc, ravel__json_root(doc), "shuffle"), &shuffle))
         return ravel_error_set(err, RAVEL_E_DATA, "a cursor needs \"shuffle\", true or false");
-    int seeded = ravel_json_is(ravel_json_get(doc, ravel_json_root(doc), "seed"), seed);
+    int seeded = ravel__json_is(ravel__json_get(doc, ravel__json_root(doc), "seed"), seed);
     if (count != order->count)
         return ravel_error_set(err, RAVEL_E_MISMATCH,
                                "the cursor is of a data set with %" PRId64 " rows, this one has %" PRId64, count,
@@ -157,7 +158,7 @@ int ravel__cursor_is_in(const ravel_order *order, ravel_cursor c) {
            (c.position == 0 || c.position < order->count);
 }
 
-static ravel_status parse_place(const ravel_order *order, const ravel_json *doc, ravel_cursor *cursor,
+static ravel_status parse_place(const ravel_order *order, const ravel__json *doc, ravel_cursor *cursor,
                                 ravel_error *err) {
     ravel_cursor c;
     ravel_status status = need_integer(doc, "epoch", &c.epoch, err);
@@ -174,9 +175,9 @@ static ravel_status parse_place(const ravel_order *order, const ravel_json *doc,
 
 ravel_status ravel_cursor_parse(const ravel_order *order, const char *text, size_t bytes, ravel_cursor *cursor,
                                 ravel_error *err) {
-    ravel_json *doc = NULL;
-    ravel_status status = ravel_json_parse(text, bytes, NULL, &doc, err);
+    ravel__json *doc = NULL;
+    ravel_status status = ravel__json_parse(text, bytes, NULL, &doc, err);
     if (!status) status = parse_place(order, doc, cursor, err);
-    ravel_json_free(doc);
+    ravel__json_free(doc);
     return status;
 }

@@ -2,14 +2,16 @@
 #ifndef RAVEL_FEED_JSONL_ROW_H
 #define RAVEL_FEED_JSONL_ROW_H
 
-#include "feed/source.h"
+#include "feed/source/source.h"
+
+#include "base/json.h"
 
 #include <ravel/chat.h>
 
 /* A reader's memory for rows. */
 typedef struct ravel__row_scratch {
     ravel__buffer text; /* the line, as a source read it */
-    ravel_json *doc;
+    ravel__json *doc;
     ravel__buffer data[RAVEL__FIELDS_MAX]; /* the row's arrays, as the fields want them */
     ravel__buffer bounds, starts;          /* int64_t, of packed rows */
     ravel_rows *rows;                      /* NULL: no row of text yet, or no tokenizer */

@@ -1,6 +1,6 @@
 /* Mock data: lengths, prompts and tokens of ravel/mock.h, row by row from the seed and the row's number alone. Fields
  * that the options add are filled with reproducible numbers: 0 .. 1 for floats, 0 .. 99 for integers. */
-#include "feed/source.h"
+#include "feed/source/source.h"
 
 #include "base/assert.h"
 #include "base/rng.h"
