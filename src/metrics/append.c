@@ -7,7 +7,7 @@
 #include "metrics/sink.h"
 
 #include "base/assert.h"
-#include "base/file.h"
+#include "base/system/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,8 +17,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A write to a closed pipe raises SIGPIPE, whose default action ends the process: it is blocked for this thread during the write, and
- * taken off the queue if the write was what raised it. */
+/* A write to a closed pipe raises SIGPIPE, whose default action ends the process: it is blocked for this thread during
+ * the write, and taken off the queue if the write was what raised it. */
 int ravel__write_all(int fd, const char *data, size_t bytes, size_t *wrote) {
     sigset_t pipe_signal, before, pending;
     sigemptyset(&pipe_signal);

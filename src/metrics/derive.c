@@ -1,4 +1,4 @@
-/* Rows computed from other rows after the reduction over ranks. A row is set only where its inputs exist: no throughput
+/* Rows computed from other rows after the reduction over ranks. A row is set only if its inputs exist: no throughput
  * without time, no MFU without a known peak. */
 #include "metrics/state.h"
 
@@ -60,8 +60,8 @@ static void derive_throughput(ravel_metrics *m, double seconds) {
 
 static void derive_flops(ravel_metrics *m, const ravel__reduced *r, double seconds) {
     m->next.has_flops = m->options.shape && r->lengths.tokens > 0 &&
-                        ravel_flops_count(&m->shape, &r->lengths, r->head_tokens, (ravel_recompute)m->options.recompute,
-                                          &m->next.flops, NULL) == RAVEL_OK;
+                        ravel_flops_adapted(&m->shape, &r->lengths, r->head_tokens, m->options.adapter,
+                                            (ravel_recompute)m->options.recompute, &m->next.flops, NULL) == RAVEL_OK;
     if (!m->next.has_flops) return;
     double model = ravel_flops_real(m->next.flops.model), hardware = ravel_flops_real(m->next.flops.hardware);
     RAVEL_ASSERT(model > 0 && hardware >= model);
@@ -96,6 +96,10 @@ static void derive_phase(ravel_metrics *m, int32_t phase, const ravel__reduced_p
     set(m, row + SLOWEST, ravel__slow_rank(p->slow));
 }
 
+static void set_per_step(ravel_metrics *m, int32_t id, int32_t total, double steps) {
+    if (m->next.values[total].present) set_ratio(m, id, m->next.values[total].real, steps);
+}
+
 static void derive_time(ravel_metrics *m, const ravel__reduced *r, double seconds) {
     RAVEL_ASSERT(r->ranks == m->reducer.size);
     double other = m->next.values[RAVEL_METRIC_TIME_WALL]
@@ -105,6 +109,9 @@ static void derive_time(ravel_metrics *m, const ravel__reduced *r, double second
         other -= (double)r->phases[i].self_ns / 1e9 / (double)r->ranks;
     }
     set(m, RAVEL_METRIC_TIME_OTHER, other > 0 ? other : 0);
+    double steps = (double)count_of(m, RAVEL_METRIC_BATCH_MICRO_STEPS);
+    set_per_step(m, RAVEL_METRIC_TIME_FORWARD_MICRO, RAVEL_METRIC_TIME_FORWARD_MEAN, steps);
+    set_per_step(m, RAVEL_METRIC_TIME_BACKWARD_MICRO, RAVEL_METRIC_TIME_BACKWARD_MEAN, steps);
     double busy = (double)r->busy_ns / (double)r->ranks;
     if (r->busiest_ns > 0) set(m, RAVEL_METRIC_IDLE_SHARE, 1 - busy / (double)r->busiest_ns);
     set_ratio(m, RAVEL_METRIC_IMBALANCE, (double)r->busiest_ns, busy);
@@ -123,6 +130,8 @@ static void derive_totals(ravel_metrics *m, double seconds) {
     t->updates += !m->no_update;
     t->samples += count_of(m, RAVEL_METRIC_BATCH_SAMPLES);
     t->bins += count_of(m, RAVEL_METRIC_BATCH_BINS);
+    t->capacity += count_of(m, RAVEL_METRIC_TOKENS_CAPACITY);
+    t->computed += count_of(m, RAVEL_METRIC_TOKENS_ACTUAL) - count_of(m, RAVEL_METRIC_TOKENS_SHARED);
     t->tokens += count_of(m, RAVEL_METRIC_TOKENS_ACTUAL);
     t->loss_tokens += count_of(m, RAVEL_METRIC_TOKENS_LOSS);
     t->seconds += seconds;

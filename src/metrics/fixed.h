@@ -7,8 +7,8 @@
  *     nan, positive, negative: whether a NaN or an infinity (or more than 2^104) was added
  *
  * 128 bits hold 2^24 of the largest fine numbers. Integer addition has no rounding, so any order and any tree of ranks
- * gives the same bits. For the all-reduce a sum is split into limbs of 42 bits, one per 64-bit lane: up to 2^18 ranks can
- * be added lane by lane. */
+ * gives the same bits. For the all-reduce a sum is split into limbs of 42 bits, one per 64-bit lane: up to 2^18 ranks
+ * can be added lane by lane. */
 #ifndef RAVEL_METRICS_FIXED_H
 #define RAVEL_METRICS_FIXED_H
 

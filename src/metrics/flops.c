@@ -5,6 +5,7 @@
 #include <ravel/flops.h>
 
 #include "base/assert.h"
+#include "base/shape.h"
 
 #include <stdio.h>
 
@@ -71,55 +72,74 @@ void ravel_lengths_merge(ravel_lengths_sum *sum, const ravel_lengths_sum *other)
 
 /* ---- operations ----------------------------------------------------------------------------------------- */
 
-ravel_status ravel_flops_count(const ravel_shape *shape, const ravel_lengths_sum *sum, int64_t head_tokens,
-                               ravel_recompute recompute, ravel_flops *flops, ravel_error *err) {
+/* Multiply-adds of a forward pass. */
+typedef struct products {
+    u128 layers, attention, head, adapter;
+    u128 below; /* of `layers`, those with the first layer's input, which depends on nothing that an adapter trains */
+} products;
+
+static products products_of(const ravel_shape *shape, const ravel_lengths_sum *sum, int64_t head_tokens,
+                            int64_t adapter, int *over) {
+    int64_t weights = ravel__shape_matmul_weights(shape), width = ravel__shape_attention_width(shape);
+    u128 tokens = (u128)sum->tokens, head = (u128)shape->hidden * (u128)shape->vocab;
+    u128 heads = shape->kv_rank ? 0 : (u128)shape->heads + 2 * (u128)shape->kv_heads;
+    u128 pairs = (wide(sum->squares) + tokens) / 2; /* L * L + L is even for every sample */
+    *over = weights == INT64_MAX || width == INT64_MAX;
+    RAVEL_ASSERT(*over || (u128)weights >= head);
+    return (products){.layers = mul(tokens, (u128)weights - head, over),
+                      .attention = mul(pairs, (u128)width, over),
+                      .head = mul((u128)head_tokens, head, over),
+                      .adapter = mul(tokens, (u128)adapter, over),
+                      .below = *over ? 0 : tokens * heads * (u128)shape->head_dim * (u128)shape->hidden};
+}
+
+/* Products with frozen weights are made once in backward, for the gradient of their input. */
+static counter backward_of(const products *p, int *over) {
+    u128 twice = p->attention + p->adapter, once = p->layers + p->head;
+    counter sum = {0, 0};
+    RAVEL_ASSERT(p->below <= p->layers || *over);
+    add(&sum, mul(4, twice, over));
+    add(&sum, p->adapter ? mul(2, once - p->below, over) : mul(4, once, over));
+    return sum;
+}
+
+ravel_status ravel_flops_adapted(const ravel_shape *shape, const ravel_lengths_sum *sum, int64_t head_tokens,
+                                 int64_t adapter, ravel_recompute recompute, ravel_flops *flops, ravel_error *err) {
+    int over;
     ravel_status status = ravel_shape_check(shape, err);
     if (status) return status;
-    if (sum->tokens < 0 || head_tokens < 0 || recompute < RAVEL_RECOMPUTE_NONE || recompute > RAVEL_RECOMPUTE_FULL)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               "FLOPs of %lld tokens, %lld of them through the head, recompute %d: tokens must not be "
-                               "negative and recompute must be one of " RAVEL_RECOMPUTE_CHOICES,
-                               (long long)sum->tokens, (long long)head_tokens, (int)recompute);
-    int64_t weights = ravel_shape_matmul_weights(shape), width = ravel_shape_attention_width(shape);
-    int over = weights == INT64_MAX || width == INT64_MAX;
-    u128 head_weights = (u128)shape->hidden * (u128)shape->vocab;
-    RAVEL_ASSERT(over || (u128)weights >= head_weights);
-    u128 pairs = (wide(sum->squares) + (u128)sum->tokens) / 2; /* L * L + L is even for every sample */
-    u128 layers = mul((u128)sum->tokens, (u128)weights - head_weights, &over);
-    u128 attention = mul(pairs, (u128)width, &over);
-    u128 head = mul((u128)head_tokens, head_weights, &over);
-    counter forward = {0, 0}, model = {0, 0}, again = {0, 0}, hardware = {0, 0};
-    add(&forward, mul(2, layers, &over));
-    add(&forward, mul(2, attention, &over));
+    if (sum->tokens < 0 || head_tokens < 0 || adapter < 0 || recompute < RAVEL_RECOMPUTE_NONE ||
+        recompute > RAVEL_RECOMPUTE_FULL)
+        return ravel_error_set(
+            err, RAVEL_E_ARGUMENT,
+            "FLOPs of %lld tokens, %lld of them through the head, an adapter of %lld weights, "
+            "recompute %d: no number may be negative and recompute must be one of " RAVEL_RECOMPUTE_CHOICES,
+            (long long)sum->tokens, (long long)head_tokens, (long long)adapter, (int)recompute);
+    const products p = products_of(shape, sum, head_tokens, adapter, &over);
+    counter forward = {0, 0}, again = {0, 0}, model = {0, 0};
+    add(&forward, mul(2, p.layers + p.adapter, &over));
+    add(&forward, mul(2, p.attention, &over));
     if (recompute == RAVEL_RECOMPUTE_FULL) again = forward;
-    if (recompute == RAVEL_RECOMPUTE_ATTENTION) add(&again, mul(2, attention, &over));
-    add(&forward, mul(2, head, &over));
-    add(&model, mul(3, forward.value, &over));
-    add(&hardware, model.value);
+    if (recompute == RAVEL_RECOMPUTE_ATTENTION) add(&again, mul(2, p.attention, &over));
+    add(&forward, mul(2, p.head, &over));
+    const counter backward = backward_of(&p, &over);
+    add(&model, forward.value);
+    add(&model, backward.value);
+    counter hardware = model;
     add(&hardware, again.value);
-    if (over || forward.overflow || hardware.overflow)
+    if (over || forward.overflow || backward.overflow || hardware.overflow)
         return ravel_error_set(err, RAVEL_E_OVERFLOW, "the FLOPs of %lld tokens of this shape do not fit 128 bits",
                                (long long)sum->tokens);
-    RAVEL_ASSERT(hardware.value >= model.value && model.value >= forward.value);
-    flops->forward = narrow(forward.value);
-    flops->backward = narrow(2 * forward.value);
-    flops->recompute = narrow(again.value);
-    flops->model = narrow(model.value);
-    flops->hardware = narrow(hardware.value);
+    *flops = (ravel_flops){narrow(forward.value), narrow(backward.value), narrow(again.value), narrow(model.value),
+                           narrow(hardware.value)};
     return RAVEL_OK;
+}
+
+ravel_status ravel_flops_count(const ravel_shape *shape, const ravel_lengths_sum *sum, int64_t head_tokens,
+                               ravel_recompute recompute, ravel_flops *flops, ravel_error *err) {
+    return ravel_flops_adapted(shape, sum, head_tokens, 0, recompute, flops, err);
 }
 
 double ravel_flops_real(ravel_u128 count) {
     return (double)wide(count);
-}
-
-size_t ravel_flops_format(ravel_u128 count, char *text, size_t bytes) {
-    char digits[40];
-    size_t at = sizeof digits - 1;
-    u128 rest = wide(count);
-    digits[at] = '\0';
-    do digits[--at] = (char)('0' + (int)(rest % 10));
-    while (rest /= 10);
-    RAVEL_ASSERT(at < sizeof digits - 1);
-    return (size_t)snprintf(text, bytes, "%s", digits + at);
 }

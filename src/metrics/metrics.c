@@ -2,8 +2,9 @@
 #include "metrics/state.h"
 
 #include "base/assert.h"
-#include "base/clock.h"
+#include "base/system/clock.h"
 #include "base/memory.h"
+#include "base/options.h"
 
 #include <stdlib.h>
 #include <time.h>
@@ -26,8 +27,12 @@ static const ravel_option option_table[] = {
      "tokens that a bin computes: its slots, or its capacity"},
     {"recompute", RAVEL_OPTION_ENUM, AT(recompute), "none", 0, 0, RAVEL_RECOMPUTE_CHOICES,
      "what the backward pass recomputes"},
+    {"adapter", RAVEL_OPTION_I64, AT(adapter), "0", 0, 1e15, NULL,
+     "weights of an adapter that is trained beside the frozen model; 0: the model is trained"},
     {"per-rank", RAVEL_OPTION_I32, AT(per_rank), "64", 0, RAVEL__MAX_RANKS, NULL,
      "show figures per rank for up to this number of ranks"},
+    {"update-peaks", RAVEL_OPTION_BOOL, AT(update_peaks), "false", 0, 0, NULL,
+     "memory/rss_update_peak_bytes: reset the process's high-water mark with every row"},
     {0}};
 #undef AT
 
@@ -113,7 +118,7 @@ static size_t strings_needed(const ravel_metrics_options *o) {
 /* ---- create and free ------------------------------------------------------------------------------------ */
 
 static ravel_status check_options(const ravel_metrics_options *o, ravel_error *err) {
-    ravel_status status = ravel_options_check(option_table, o, err);
+    ravel_status status = ravel__check_options(option_table, o, err);
     if (status) return status;
     const ravel_metrics_reducer *r = o->reducer;
     if (r && (r->size < 1 || r->size > RAVEL__MAX_RANKS || r->rank < 0 || r->rank >= r->size ||
@@ -191,7 +196,7 @@ static void take_options(ravel_metrics *m, const ravel_metrics_options *o) {
     m->shown_ranks = m->reducer.size <= o->per_rank ? m->reducer.size : 0;
     RAVEL_ASSERT(m->world >= 1 && m->peak >= 0 && m->rows >= RAVEL_METRICS && m->reducer.rank < m->reducer.size);
     m->strings_bytes = strings_needed(o);
-    m->statm = -1;
+    m->statm = m->clear_refs = -1;
 }
 
 ravel_status ravel_metrics_create(const ravel_metrics_options *given, ravel_metrics **metrics, ravel_error *err) {
@@ -226,7 +231,7 @@ ravel_status ravel_metrics_create(const ravel_metrics_options *given, ravel_metr
 void ravel_metrics_free(ravel_metrics *m) {
     if (!m) return;
     ravel__sinks_close(m);
-    if (m->statm >= 0) close(m->statm);
+    ravel__memory_close(m);
     ravel__release(m->options.allocator, m->spans, (size_t)m->span_room * sizeof *m->spans);
     free_arrays(m);
     pthread_mutex_destroy(&m->lock);
@@ -298,10 +303,10 @@ ravel_status ravel_metrics_report(ravel_metrics *m, int64_t step, ravel_error *e
     return status;
 }
 
-void ravel_metrics_totals_get(ravel_metrics *m, ravel_metrics_totals *totals) {
+void ravel_metrics_get_totals(ravel_metrics *m, ravel_metrics_totals *totals) {
     *totals = m->totals;
 }
 
-void ravel_metrics_totals_set(ravel_metrics *m, const ravel_metrics_totals *totals) {
+void ravel_metrics_set_totals(ravel_metrics *m, const ravel_metrics_totals *totals) {
     m->totals = *totals;
 }

@@ -7,7 +7,7 @@
 #include "base/assert.h"
 #include "metrics/state.h"
 
-#include "base/clock.h"
+#include "base/system/clock.h"
 
 static int is_phase(int32_t phase) {
     return phase >= 0 && phase < RAVEL_PHASES;

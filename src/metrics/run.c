@@ -2,10 +2,10 @@
 #include "metrics/sink.h"
 
 #include "base/assert.h"
-#include "base/file.h"
+#include "base/system/file.h"
 
-#include <ravel/file.h>
-#include <ravel/json.h>
+#include "base/system/file.h"
+#include "base/json.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -93,6 +93,7 @@ static void put_environment(const ravel_metrics *m, ravel__text *t) {
     put_number(t, "memory_bytes", (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE));
     put_number(t, "ranks", m->reducer.size);
     put_number(t, "world", (double)m->world);
+    if (m->options.updates > 0) put_number(t, "updates", (double)m->options.updates); /* planned, in all */
     if (m->options.gpu) put_member(t, "gpu", m->options.gpu);
     if (m->peak > 0) put_number(t, "gpu_peak_flops", m->peak);
     put_command(t);
@@ -108,10 +109,10 @@ static ravel_status write_description(ravel_metrics *m, const char *folder, cons
     RAVEL_ASSERT(t.used > 2 && t.data[0] == '{');
     ravel_status status = write_file(m, folder, "environment.json", t.data, t.used, err);
     if (status || !config) return status;
-    ravel_json *doc = NULL;
-    status = ravel_json_parse(config, strlen(config), m->options.allocator, &doc, err);
+    ravel__json *doc = NULL;
+    status = ravel__json_parse(config, strlen(config), m->options.allocator, &doc, err);
     if (status) ravel_error_prefix(err, "the config of the run");
-    ravel_json_free(doc);
+    ravel__json_free(doc);
     return status ? status : write_file(m, folder, "config.json", config, strlen(config), err);
 }
 
@@ -136,7 +137,7 @@ static ravel_status add_named(ravel_metrics *m, const char *folder, const char *
 
 ravel_status ravel_metrics_run(ravel_metrics *m, const char *folder, const char *config, const char *sinks,
                                ravel_error *err) {
-    ravel_status status = ravel_folder_make(folder, err);
+    ravel_status status = ravel__folder_make(folder, err);
     if (!status && m->reducer.rank == 0) status = write_description(m, folder, config, err);
     for (const char *word = sinks ? sinks : "jsonl"; !status && *word;) {
         size_t length = strcspn(word, ",");

@@ -4,6 +4,7 @@
 #include "base/assert.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/options.h"
 
 #include <stdio.h>
 
@@ -85,7 +86,7 @@ ravel_status ravel_metrics_sink_every(ravel_metrics *m, const char *spec, int64_
     if (!type) {
         char word[64];
         (void)snprintf(word, sizeof word, "%.*s", (int)(length < 60 ? length : 60), spec);
-        const char *near = ravel_suggest(word, words, RAVEL_SINKS);
+        const char *near = ravel__suggest(word, words, RAVEL_SINKS);
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "there is no sink \"%s\"%s%s%s; a sink is KIND:TARGET, kinds are %s", word,
                                near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "", word_list);

@@ -7,7 +7,7 @@
 #include "metrics/sink.h"
 
 #include "base/assert.h"
-#include "base/clock.h"
+#include "base/system/clock.h"
 #include "base/log.h"
 
 #include <stdio.h>
@@ -178,6 +178,18 @@ static void put_bar(ravel__text *t, double share, int width) {
     for (int i = 0; i < width; i++) ravel__text_puts(t, i < full ? "=" : "-");
 }
 
+/* Rows of the caller's that are a part of the reward: " (exact 0.5000, length 0.2500)". */
+static void put_parts(ravel__text *t, const ravel_metrics *m, const ravel__snapshot *u) {
+    static const char reward[] = "reward/";
+    const char *before = " (";
+    for (int32_t id = RAVEL_METRICS; id < m->rows; id++) {
+        if (strncmp(m->row[id].name, reward, sizeof reward - 1) != 0 || !ravel__shown(m, u, id)) continue;
+        ravel__text_printf(t, "%s%s %.4f", before, m->row[id].name + sizeof reward - 1, ravel__real(m, u, id));
+        before = ", ";
+    }
+    if (*before == ',') ravel__text_puts(t, ")");
+}
+
 static void put_progress(const log_sink *s, const ravel__snapshot *u, ravel__text *t) {
     const ravel_metrics *m = s->sink.metrics;
     int64_t total = m->options.updates, left = total - u->step;
@@ -200,6 +212,7 @@ static void put_progress(const log_sink *s, const ravel__snapshot *u, ravel__tex
         ravel__text_printf(t, " | loss %.4f", ravel__real(m, u, RAVEL_METRIC_TRAIN_LOSS));
     if (ravel__shown(m, u, RAVEL_METRIC_REWARD_MEAN))
         ravel__text_printf(t, " | reward %.4f", ravel__real(m, u, RAVEL_METRIC_REWARD_MEAN));
+    put_parts(t, m, u);
     if (ravel__shown(m, u, RAVEL_METRIC_REWARD_DROPPED) && ravel__real(m, u, RAVEL_METRIC_REWARD_DROPPED) > 0)
         ravel__text_printf(t, " | dropped %.1f%%", 100 * ravel__real(m, u, RAVEL_METRIC_REWARD_DROPPED));
 }

@@ -6,7 +6,7 @@
 #include "metrics/sink.h"
 
 #include "base/assert.h"
-#include "base/file.h"
+#include "base/system/file.h"
 #include "base/memory.h"
 
 #include <ctype.h>
@@ -127,21 +127,20 @@ size_t ravel__prometheus_bytes(const ravel_metrics *m) {
 
 typedef struct prometheus_sink {
     ravel__sink sink;
-    char *beside; /* PATH.tmp.PID; the target itself where that is a device or a pipe */
-    size_t beside_bytes;
-    int replace; /* rename `beside` to the target */
+    int replace; /* a file beside is renamed to the target; else that is a device or a pipe */
     char target[4096];
 } prometheus_sink;
 
 static ravel_status replace(const prometheus_sink *s, const char *data, size_t bytes, ravel_error *err) {
-    RAVEL_ASSERT(s->beside && (data || !bytes));
-    int fd = open(s->beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0) return ravel__file_error(err, s->beside, "cannot create", errno);
+    char beside[4096 + 64];
+    RAVEL_ASSERT(data || !bytes);
+    int fd = s->replace ? ravel__temporary_open(s->target, beside, sizeof beside) : open(s->target, O_WRONLY | O_CLOEXEC);
+    if (fd < 0) return ravel__file_error(err, s->replace ? beside : s->target, "cannot create", errno);
     int number = ravel__write_all(fd, data, bytes, NULL);
     if (close(fd) != 0 && !number) number = errno;
-    if (!number && s->replace && rename(s->beside, s->target) != 0) number = errno;
+    if (!number && s->replace && rename(beside, s->target) != 0) number = errno;
     if (!number) return RAVEL_OK;
-    if (s->replace) (void)unlink(s->beside);
+    if (s->replace) (void)unlink(beside);
     return ravel__file_error(err, s->sink.target, "cannot write", number);
 }
 
@@ -156,22 +155,14 @@ static ravel_status open_file(ravel__sink *sink, const char *target, ravel_error
     prometheus_sink *s = (prometheus_sink *)sink;
     if (!*target || strcmp(target, "-") == 0)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "it needs a file: prometheus:FOLDER/ravel.prom");
-    ravel_status status = ravel_file_resolve(target, s->target, sizeof s->target, &s->replace, err);
+    ravel_status status = ravel__file_resolve(target, s->target, sizeof s->target, &s->replace, err);
     if (status) return status;
-    s->beside_bytes = strlen(s->target) + 32;
-    s->beside = ravel__alloc(sink->metrics->options.allocator, s->beside_bytes);
-    if (!s->beside) return ravel__no_memory(err, s->beside_bytes, "a path");
-    if (s->replace)
-        (void)snprintf(s->beside, s->beside_bytes, "%s.tmp.%ld", s->target, (long)getpid());
-    else
-        (void)snprintf(s->beside, s->beside_bytes, "%s", s->target);
     status = ravel__sink_room(sink, ravel__prometheus_bytes(sink->metrics), err);
     return status ? status : replace(s, "", 0, err); /* an empty exposition: a bad path is found now */
 }
 
 static void close_file(ravel__sink *sink) {
-    prometheus_sink *s = (prometheus_sink *)sink;
-    ravel__release(sink->metrics->options.allocator, s->beside, s->beside_bytes);
+    (void)sink;
 }
 
 const ravel__sink_type ravel__sink_prometheus = {"prometheus", 0,          sizeof(prometheus_sink),

@@ -14,7 +14,7 @@
 #include "metrics/sink.h"
 
 #include "base/assert.h"
-#include "base/file.h"
+#include "base/system/file.h"
 #include "base/memory.h"
 
 #include <errno.h>

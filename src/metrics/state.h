@@ -115,6 +115,7 @@ struct ravel_metrics {
     int64_t clock_offset_ns; /* monotonic to wall clock */
     int64_t rss_peak;        /* bytes, since the object was made */
     int32_t statm;           /* file descriptor of /proc/self/statm, -1 without */
+    int32_t clear_refs;      /* of /proc/self/clear_refs, -1 without */
 
     ravel__sink *sinks[RAVEL__SINKS_MAX];
     int32_t sink_count;
@@ -154,6 +155,7 @@ void ravel__derive(ravel_metrics *m, const ravel__reduced *reduced);
 /* memory.c */
 void ravel__memory_open(ravel_metrics *m);
 void ravel__memory_sample(ravel_metrics *m);
+void ravel__memory_close(ravel_metrics *m);
 
 /* sink.c */
 void ravel__sinks_write(ravel_metrics *m);

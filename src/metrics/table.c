@@ -24,12 +24,6 @@ const ravel_metric *ravel_metric_row(int32_t id) {
     return id >= 0 && id < RAVEL_METRICS ? &ravel__metric_table[id] : NULL;
 }
 
-int32_t ravel_metric_find(const char *name) {
-    for (int32_t id = 0; name && id < RAVEL_METRICS; id++)
-        if (strcmp(ravel__metric_table[id].name, name) == 0) return id;
-    return -1;
-}
-
 const char *ravel_phase_name(int32_t phase) {
     return phase >= 0 && phase < RAVEL_PHASES ? phase_names[phase] : NULL;
 }

@@ -1,7 +1,7 @@
 #include "base/assert.h"
 #include "metrics/text.h"
 
-#include <ravel/json.h>
+#include "base/json.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -69,12 +69,12 @@ void ravel__text_real(ravel__text *t, double x) {
 
 void ravel__text_quote(ravel__text *t, const char *text) {
     RAVEL_ASSERT(t->used <= t->room);
-    size_t bytes = strlen(text), left = t->room - t->used, need = ravel_json_quote(text, bytes, NULL, 0);
+    size_t bytes = strlen(text), left = t->room - t->used, need = ravel__json_quote(text, bytes, NULL, 0);
     if (need >= left) { /* the quoting also writes a NUL */
         t->cut = 1;
         return;
     }
-    (void)ravel_json_quote(text, bytes, t->data + t->used, left);
+    (void)ravel__json_quote(text, bytes, t->data + t->used, left);
     RAVEL_ASSERT(t->data[t->used] == '"');
     t->used += need;
 }
