@@ -30,4 +30,8 @@ static inline int64_t ravel__part_start(int64_t dim, int64_t parts, int64_t inde
     return dim / parts * index + dim % parts * index / parts;
 }
 
+static inline int ravel__identity_equal(ravel_refit_identity a, ravel_refit_identity b) {
+    return a.version == b.version && a.nonce == b.nonce && a.digest == b.digest;
+}
+
 #endif

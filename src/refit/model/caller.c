@@ -1,20 +1,12 @@
 #include "refit/model/caller.h"
 
-#include "base/clock.h"
+#include "base/system/clock.h"
 #include "base/rng.h"
 #include "comm/machine.h"
 
 #include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
-
-ravel_status ravel__struct_take(void *to, size_t bytes, const void *from, size_t size, const char *what,
-                                ravel_error *err) {
-    if (size < sizeof size || size > 65536)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s.size is %zu; set it to sizeof the struct", what, size);
-    memcpy(to, from, size < bytes ? size : bytes);
-    return RAVEL_OK;
-}
 
 static void *counted_resize(void *user, void *ptr, size_t old_bytes, size_t new_bytes) {
     ravel__counted *c = user;
@@ -40,9 +32,33 @@ uint64_t ravel__fresh_nonce(void) {
     return x ? x : 1;
 }
 
-ravel_status ravel__source_check(const ravel_refit_source *source, const ravel__holding *holding, ravel_error *err) {
-    const ravel_refit_tensor *t = source->iterate ? NULL : ravel__holding_without_data(holding, source->tensors);
-    if (!t) return RAVEL_OK;
+/* A source or sink of the caller, which begins with its size and may be older, and so shorter, than this library's. */
+static ravel_status take_struct(void *to, size_t bytes, const void *from, const char *what, ravel_error *err) {
+    size_t size;
+    memcpy(&size, from, sizeof size);
+    if (size < sizeof size || size > 4096)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s.size is %zu; set it to sizeof the struct", what, size);
+    memcpy(to, from, size < bytes ? size : bytes);
+    memcpy(to, &bytes, sizeof bytes);
+    return RAVEL_OK;
+}
+
+ravel_status ravel__source_take(const ravel_refit_source *from, ravel_refit_source *s, ravel__arena *arena,
+                                ravel__holding *holding, ravel_error *err) {
+    ravel_status status = take_struct(s, sizeof *s, from, "source", err);
+    if (status == RAVEL_OK)
+        status = ravel__holding_make(s->tensors, s->count, s->rules, s->rule_count, 0, "source", arena, holding, err);
+    const ravel_refit_tensor *t =
+        status != RAVEL_OK || s->iterate ? NULL : ravel__holding_without_data(holding, s->tensors);
+    if (!t) return status;
     return ravel_error_set(err, RAVEL_E_ARGUMENT, "source tensor \"%s\" has no data, and the source no iterate",
                            t->name);
+}
+
+ravel_status ravel__sink_take(const ravel_refit_sink *from, ravel_refit_sink *s, ravel__arena *arena,
+                              ravel__holding *holding, ravel_error *err) {
+    ravel_status status = take_struct(s, sizeof *s, from, "sink", err);
+    if (status != RAVEL_OK) return status;
+    return ravel__holding_make(s->tensors, s->count, s->rules, s->rule_count, s->load != NULL, "sink", arena, holding,
+                               err);
 }

@@ -1,7 +1,7 @@
 /* Carriers: how tensors in device memory are read and written.
  *
  * The views of such tensors have a carrier (view.h), and gather, scatter and copy of view.c go through it. A call takes a
- * lane: a stream, a buffer on the device and one in page-locked memory. It moves a chunk at a time:
+ * lane: a list of casts, a buffer on the device and one in page-locked memory. It moves a chunk at a time:
  *
  *     gather    tensor --[kernel: runs, cast]--> buffer on the device --> page-locked buffer --> the caller's bytes
  *     scatter   the way back
@@ -14,11 +14,8 @@
 #ifndef RAVEL_REFIT_CARRIER_H
 #define RAVEL_REFIT_CARRIER_H
 
+#include "refit/model/casts.h"
 #include "refit/model/holding.h"
-
-#include <ravel/device.h>
-
-enum { RAVEL__CARRY_SECONDS = 120 /* the longest wait for the device */ };
 
 /* Checks the places of the tensors. Where they are on a device, opens a carrier and gives it to the holding and its
  * views. E_ARGUMENT: they are not all on one device. `what` is "source" or "sink". */

@@ -1,8 +1,7 @@
 #include "refit/model/directory.h"
 
 #include "base/assert.h"
-#include "base/hash.h"
-#include "refit/model/bytes.h"
+#include "base/bytes.h"
 #include "base/xxh3.h"
 
 #include <stdio.h>
@@ -10,39 +9,14 @@
 
 static const unsigned char magic[4] = {'R', 'V', 'L', 'D'};
 
-enum { CHECKSUM_AT = 40, ADDRESS_MOST = 4096 };
+enum { CHECKSUM_AT = 40 };
 
 /* ---- nodes ---------------------------------------------------------------------------------------------- */
 
-static uint64_t hash_node(const ravel__node *n) {
-    ravel__hash h = ravel__hash_begin(0x637574);
-    ravel__hash_u64(&h, (uint64_t)(uint32_t)n->parent << 32 | (uint32_t)n->sender);
-    ravel__hash_i64s(&h, n->coords, 2 * (size_t)n->ndim);
-    return ravel__hash_end(h);
-}
-
-static int same_node(const ravel__node *a, const ravel__node *b) {
+static int same_node(const ravel__cut_node *a, const ravel__cut_node *b) {
     RAVEL_ASSERT(a->ndim >= 0 && a->ndim <= RAVEL_REFIT_DIMS && b->ndim >= 0 && b->ndim <= RAVEL_REFIT_DIMS);
-    return a->parent == b->parent && a->sender == b->sender && a->ndim == b->ndim &&
+    return a->sender == b->sender && a->ndim == b->ndim &&
            memcmp(a->coords, b->coords, 2 * (size_t)a->ndim * sizeof *a->coords) == 0;
-}
-
-/* Twice as many slots as nodes at least. */
-static int grow_slots(ravel__directory_builder *b) {
-    size_t count = b->slot_count ? b->slot_count * 2 : 1024;
-    RAVEL_ASSERT((count & (count - 1)) == 0 && (size_t)b->node_count * 2 < count);
-    int32_t *slots = ravel__alloc(b->arena.allocator, count * sizeof *slots);
-    if (!slots) return 0;
-    memset(slots, 0xff, count * sizeof *slots);
-    for (int64_t i = 0; i < b->node_count; i++) {
-        size_t at = hash_node(&b->nodes[i]) & (count - 1);
-        while (slots[at] >= 0) at = (at + 1) & (count - 1);
-        slots[at] = (int32_t)i;
-    }
-    ravel__release(b->arena.allocator, b->slots, b->slot_count * sizeof *slots);
-    b->slots = slots;
-    b->slot_count = count;
-    return 1;
 }
 
 /* Makes room for one more of an array that grows by half. */
@@ -56,27 +30,30 @@ static int make_room(const ravel_allocator *allocator, void **array, int64_t cou
     return 1;
 }
 
-/* The number of the node, which is created if it does not exist; -1: out of memory. */
-static int32_t find_node(ravel__directory_builder *b, const ravel__node *wanted) {
-    if ((size_t)b->node_count * 2 >= b->slot_count && !grow_slots(b)) return -1;
-    size_t at = hash_node(wanted) & (b->slot_count - 1);
-    RAVEL_ASSERT((size_t)b->node_count * 2 < b->slot_count); /* so every search ends at a free slot */
-    for (; b->slots[at] >= 0; at = (at + 1) & (b->slot_count - 1))
-        if (same_node(&b->nodes[b->slots[at]], wanted)) return b->slots[at];
+/* The number of the node, which is created if it does not exist; -1: out of memory. A node has few children: ways in which the
+ * senders after its own have tensors that the senders before them have alike. */
+static int32_t find_node(ravel__directory_builder *b, const ravel__cut_node *wanted) {
+    int32_t parent = wanted->parent, first = parent < 0 ? b->first_root : b->nodes[parent].child;
     void *nodes = b->nodes;
+    for (int32_t i = first; i >= 0; i = b->nodes[i].next)
+        if (same_node(&b->nodes[i], wanted)) return i;
     if (b->node_count == INT32_MAX ||
         !make_room(b->arena.allocator, &nodes, b->node_count, &b->node_room, sizeof *b->nodes))
         return -1;
+    int32_t made = (int32_t)b->node_count++;
     b->nodes = nodes;
-    b->nodes[b->node_count] = *wanted;
-    b->slots[at] = (int32_t)b->node_count;
-    return (int32_t)b->node_count++;
+    b->nodes[made] = *wanted;
+    b->nodes[made].child = -1;
+    b->nodes[made].next = first;
+    *(parent < 0 ? &b->first_root : &b->nodes[parent].child) = made;
+    return made;
 }
 
 /* ---- building ------------------------------------------------------------------------------------------- */
 
 void ravel__directory_begin(ravel__directory_builder *b, const ravel_allocator *allocator) {
     memset(b, 0, sizeof *b);
+    b->first_root = -1;
     ravel__arena_init(&b->arena, allocator, 65536);
     ravel__names_init(&b->names, allocator);
 }
@@ -84,47 +61,40 @@ void ravel__directory_begin(ravel__directory_builder *b, const ravel_allocator *
 void ravel__directory_end(ravel__directory_builder *b) {
     const ravel_allocator *a = b->arena.allocator;
     ravel__names_free(&b->names);
-    ravel__release(a, b->tensors, (size_t)b->room * (sizeof *b->tensors + sizeof *b->last));
+    ravel__release(a, b->tensors, (size_t)b->room * sizeof *b->tensors);
     ravel__release(a, b->nodes, (size_t)b->node_room * sizeof *b->nodes);
-    ravel__release(a, b->slots, b->slot_count * sizeof *b->slots);
     ravel__arena_free(&b->arena);
     memset(b, 0, sizeof *b);
 }
 
-/* `tensors` and `last` are one allocation. */
-static int grow_tensors(ravel__directory_builder *b) {
-    size_t each = sizeof *b->tensors + sizeof *b->last;
-    int64_t room = b->room + b->room / 2 + 256;
-    ravel__listed *tensors = ravel__alloc(b->arena.allocator, (size_t)room * each);
-    if (!tensors) return 0;
-    int32_t *last = (int32_t *)(void *)(tensors + room);
-    if (b->count > 0) memcpy(tensors, b->tensors, (size_t)b->count * sizeof *tensors);
-    if (b->count > 0) memcpy(last, b->last, (size_t)b->count * sizeof *last);
-    ravel__release(b->arena.allocator, b->tensors, (size_t)b->room * each);
-    b->tensors = tensors;
-    b->last = last;
-    b->room = room;
-    return 1;
-}
+/* A tensor as one sender has it. */
+typedef struct entry {
+    const char *name;
+    int32_t dtype, ndim;
+    const int64_t *dims;
+    const ravel__box *box;
+} entry;
 
-static int64_t add_tensor(ravel__directory_builder *b, const ravel__entry *e) {
-    ravel__node root = {.parent = -1, .sender = -1, .ndim = e->ndim, .cut = -1};
+static int64_t add_tensor(ravel__directory_builder *b, const entry *e) {
+    ravel__cut_node root = {.parent = -1, .sender = -1, .ndim = e->ndim, .cut = -1};
     memcpy(root.coords, e->dims, (size_t)e->ndim * sizeof *e->dims);
     size_t bytes = strlen(e->name) + 1;
     char *name = ravel__arena_push(&b->arena, bytes, 1);
     int32_t node = find_node(b, &root);
-    if (!name || node < 0 || (b->count == b->room && !grow_tensors(b))) return -1;
+    void *tensors = b->tensors;
+    if (!name || node < 0 || !make_room(b->arena.allocator, &tensors, b->count, &b->room, sizeof *b->tensors))
+        return -1;
+    b->tensors = tensors;
     memcpy(name, e->name, bytes);
     if (!ravel__names_add(&b->names, name, b->count)) return -1;
     RAVEL_ASSERT(b->count < b->room && b->nodes[node].parent < 0);
     b->tensors[b->count] = (ravel__listed){.name = name, .dtype = e->dtype, .cut = node};
-    b->last[b->count] = -1;
     return b->count++;
 }
 
-static const ravel__node *root_of(const ravel__directory_builder *b, int32_t node) {
+static const ravel__cut_node *root_of(const ravel__directory_builder *b, int32_t node) {
     RAVEL_ASSERT(node >= 0 && node < b->node_count);
-    const ravel__node *n = &b->nodes[node];
+    const ravel__cut_node *n = &b->nodes[node];
     RAVEL_ASSERT(n->parent < node); /* parents come first, so walks upwards end */
     return n->parent < 0 ? n : &b->nodes[n->root];
 }
@@ -132,14 +102,14 @@ static const ravel__node *root_of(const ravel__directory_builder *b, int32_t nod
 /* The lowest sender that has the tensor, for sentences. */
 static int32_t first_sender(const ravel__directory_builder *b, int32_t node) {
     int32_t sender = -1;
-    for (const ravel__node *n = &b->nodes[node]; n->parent >= 0; n = &b->nodes[n->parent]) sender = n->sender;
+    for (const ravel__cut_node *n = &b->nodes[node]; n->parent >= 0; n = &b->nodes[n->parent]) sender = n->sender;
     return sender;
 }
 
 /* 1 where the entry contradicts what lower senders say. */
-static int contradicts(const ravel__directory_builder *b, const ravel__listed *t, const ravel__entry *e, int32_t sender,
+static int contradicts(const ravel__directory_builder *b, const ravel__listed *t, const entry *e, int32_t sender,
                        ravel__differences *list) {
-    const ravel__node *root = root_of(b, t->cut);
+    const ravel__cut_node *root = root_of(b, t->cut);
     if (root->ndim != e->ndim || memcmp(root->coords, e->dims, (size_t)e->ndim * sizeof *e->dims) != 0)
         ravel__differences_add(list, "\"%s\": rank %d has another shape than rank %d, both senders", t->name, sender,
                                first_sender(b, t->cut));
@@ -151,37 +121,63 @@ static int contradicts(const ravel__directory_builder *b, const ravel__listed *t
     return 1;
 }
 
+/* Manifests mostly list the same tensors in the same order: *guess is where the next one may be. */
+static ravel_status add_entry(ravel__directory_builder *b, int32_t sender, const entry *e, int64_t *guess,
+                              ravel__differences *list, ravel_error *err) {
+    int64_t at = *guess < b->count && strcmp(b->tensors[*guess].name, e->name) == 0
+                     ? *guess
+                     : ravel__names_find(&b->names, e->name);
+    if (at < 0) at = add_tensor(b, e);
+    if (at < 0) return ravel__no_memory(err, sizeof(ravel__listed), "the directory");
+    ravel__listed *t = &b->tensors[at];
+    *guess = at + 1;
+    if (contradicts(b, t, e, sender, list)) return RAVEL_OK;
+    const ravel__cut_node *before = &b->nodes[t->cut];
+    RAVEL_ASSERT(before->ndim == e->ndim && before->holders >= 0 && (before->holders == 0 || before->sender < sender));
+    ravel__cut_node n = {.parent = t->cut, .sender = sender, .ndim = e->ndim, .cut = -1};
+    n.root = before->parent < 0 ? t->cut : before->root;
+    n.holders = before->holders + 1;
+    memcpy(n.coords, e->box->start, (size_t)e->ndim * sizeof *n.coords);
+    memcpy(n.coords + e->ndim, e->box->extent, (size_t)e->ndim * sizeof *n.coords);
+    int32_t node = find_node(b, &n);
+    if (node < 0) return ravel__no_memory(err, sizeof n, "the directory");
+    b->tensors[at].cut = node;
+    return RAVEL_OK;
+}
+
 ravel_status ravel__directory_add(ravel__directory_builder *b, int32_t sender, const void *manifest, size_t size,
                                   ravel__differences *list, ravel_error *err) {
-    ravel__manifest_reader reader;
-    ravel__entry e;
-    ravel_status status = ravel__manifest_open(manifest, size, &reader, err);
-    if (status == RAVEL_OK && reader.side != RAVEL__SOURCE)
-        status = ravel_error_set(err, RAVEL_E_DATA, "a trainer's manifest is not of a source");
+    ravel__directory d;
+    int64_t guess = 0;
+    ravel_status status = ravel__directory_decode(manifest, size, b->arena.allocator, &d, err);
     if (status != RAVEL_OK) return status;
-    /* Manifests mostly list the same tensors in the same order, so the next one is looked for after the last one. */
-    for (int64_t guess = 0, at; (status = ravel__manifest_next(&reader, &e, err)) == RAVEL_OK; guess = at + 1) {
-        at = guess < b->count && strcmp(b->tensors[guess].name, e.name) == 0 ? guess
-                                                                             : ravel__names_find(&b->names, e.name);
-        if (at < 0) at = add_tensor(b, &e);
-        if (at < 0) return ravel__no_memory(err, sizeof(ravel__listed), "the directory");
-        ravel__listed *t = &b->tensors[at];
-        if (b->last[at] == sender)
-            return ravel_error_set(err, RAVEL_E_DATA, "a trainer's manifest has \"%s\" twice", t->name);
-        b->last[at] = sender;
-        if (contradicts(b, t, &e, sender, list)) continue;
-        const ravel__node *before = &b->nodes[t->cut];
-        RAVEL_ASSERT(before->ndim == e.ndim && before->holders >= 0);
-        ravel__node n = {.parent = t->cut, .sender = sender, .ndim = e.ndim, .cut = -1};
-        n.root = before->parent < 0 ? t->cut : before->root;
-        n.holders = before->holders + 1;
-        memcpy(n.coords, e.box.start, (size_t)e.ndim * sizeof *n.coords);
-        memcpy(n.coords + e.ndim, e.box.extent, (size_t)e.ndim * sizeof *n.coords);
-        int32_t node = find_node(b, &n);
-        if (node < 0) return ravel__no_memory(err, sizeof n, "the directory");
-        t->cut = node;
+    if (d.senders != 1) status = ravel_error_set(err, RAVEL_E_DATA, "a manifest is of %d ranks, not of one", d.senders);
+    for (int64_t i = 0; i < d.count && status == RAVEL_OK; i++) {
+        const ravel__cut *cut = &d.cuts[d.tensors[i].cut];
+        ravel__box box = ravel__cut_box(cut, 0);
+        const entry e = {d.tensors[i].name, d.tensors[i].dtype, cut->ndim, cut->dims, &box};
+        status = add_entry(b, sender, &e, &guess, list, err);
     }
-    return status == RAVEL_E_END ? RAVEL_OK : status;
+    ravel__directory_free(&d);
+    return status;
+}
+
+ravel_status ravel__manifest_make(const ravel__holding *holding, int32_t dtype, const ravel_allocator *allocator,
+                                  unsigned char **bytes, size_t *size, ravel_error *err) {
+    static const ravel__sender nobody;
+    ravel__directory_builder b;
+    ravel__differences none = {0}; /* a holding has each name once */
+    ravel_status status = RAVEL_OK;
+    int64_t guess = 0;
+    ravel__directory_begin(&b, allocator);
+    for (int64_t i = 0; i < holding->count && status == RAVEL_OK; i++) {
+        const ravel__item *item = &holding->items[i];
+        const entry e = {item->name, ravel__narrowed(item->dtype, dtype), item->ndim, item->dims, &item->view.box};
+        status = add_entry(&b, 0, &e, &guess, &none, err);
+    }
+    if (status == RAVEL_OK) status = ravel__directory_encode(&b, &nobody, 1, bytes, size, err);
+    ravel__directory_end(&b);
+    return status;
 }
 
 /* ---- encoding ------------------------------------------------------------------------------------------- */
@@ -192,7 +188,7 @@ static size_t cut_bytes(int32_t ndim, int32_t holders) {
 
 /* Holders are written from the last to the first: the trie is walked upwards. */
 static unsigned char *put_cut(unsigned char *p, const ravel__directory_builder *b, int32_t node) {
-    const ravel__node *n = &b->nodes[node], *root = root_of(b, node);
+    const ravel__cut_node *n = &b->nodes[node], *root = root_of(b, node);
     ravel__put32(p, (uint32_t)root->ndim);
     ravel__put32(p + 4, (uint32_t)n->holders);
     p += 8;
@@ -211,7 +207,7 @@ static int64_t number_cuts(ravel__directory_builder *b, size_t *bytes) {
     int64_t count = 0;
     for (int64_t i = 0; i < b->node_count; i++) b->nodes[i].cut = -1;
     for (int64_t i = 0; i < b->count; i++) {
-        ravel__node *n = &b->nodes[b->tensors[i].cut];
+        ravel__cut_node *n = &b->nodes[b->tensors[i].cut];
         *bytes += 8 + strlen(b->tensors[i].name);
         if (n->cut >= 0) continue;
         n->cut = (int32_t)count++;
@@ -229,11 +225,11 @@ static uint64_t sum_of(const unsigned char *bytes, size_t size) {
     return ravel__xxh3_end(&state);
 }
 
-ravel_status ravel__directory_encode(ravel__directory_builder *b, int32_t senders, const char *const *addresses,
-                                     const uint64_t *machines, unsigned char **bytes, size_t *size, ravel_error *err) {
-    RAVEL_ASSERT(senders > 0);
+ravel_status ravel__directory_encode(ravel__directory_builder *b, const ravel__sender *senders, int32_t count,
+                                     unsigned char **bytes, size_t *size, ravel_error *err) {
+    RAVEL_ASSERT(count > 0);
     size_t need = RAVEL__DIRECTORY_HEADER;
-    for (int32_t s = 0; s < senders; s++) need += 10 + strlen(addresses[s]);
+    for (int32_t s = 0; s < count; s++) need += 10 + strlen(senders[s].addresses);
     int64_t cuts = number_cuts(b, &need), next = 0;
     if (need > RAVEL__DIRECTORY_MOST)
         return ravel_error_set(err, RAVEL_E_OVERFLOW, "the directory of the trainers' tensors has more than 2 GiB");
@@ -242,21 +238,20 @@ ravel_status ravel__directory_encode(ravel__directory_builder *b, int32_t sender
     memset(p, 0, RAVEL__DIRECTORY_HEADER);
     memcpy(p, magic, 4);
     ravel__put16(p + 4, RAVEL__DIRECTORY_FORMAT);
-    ravel__put32(p + 8, (uint32_t)senders);
+    ravel__put32(p + 8, (uint32_t)count);
     ravel__put64(p + 16, (uint64_t)cuts);
     ravel__put64(p + 24, (uint64_t)b->count);
     ravel__put64(p + 32, (uint64_t)need);
     p += RAVEL__DIRECTORY_HEADER;
-    for (int32_t s = 0; s < senders; s++) {
-        size_t length = strlen(addresses[s]);
-        RAVEL_ASSERT(length <= UINT16_MAX);
-        ravel__put64(p, machines[s]);
+    for (int32_t s = 0; s < count; s++) {
+        size_t length = strlen(senders[s].addresses);
+        ravel__put64(p, senders[s].machine);
         ravel__put16(p + 8, (uint16_t)length);
-        memcpy(p + 10, addresses[s], length);
+        memcpy(p + 10, senders[s].addresses, length);
         p += 10 + length;
     }
     for (int64_t i = 0; i < b->count; i++) {
-        const ravel__node *n = &b->nodes[b->tensors[i].cut];
+        const ravel__cut_node *n = &b->nodes[b->tensors[i].cut];
         if (n->cut != next) continue; /* numbered in the order of their first tensors */
         p = put_cut(p, b, b->tensors[i].cut);
         next++;
@@ -309,7 +304,7 @@ static ravel_status read_senders(reader *r) {
     for (int32_t s = 0; s < r->d->senders; s++) {
         const unsigned char *p = take(r, 10);
         size_t length = p ? ravel__get16(p + 8) : 0;
-        char *text = p && length <= ADDRESS_MOST ? take_text(r, length) : NULL;
+        char *text = p && length < RAVEL__ADDRESS_BYTES ? take_text(r, length) : NULL;
         if (!text) return broken(r->err, "an address is cut off, too long or has a NUL");
         r->d->machines[s] = ravel__get64(p);
         r->d->addresses[s] = text;
@@ -437,6 +432,17 @@ void ravel__directory_free(ravel__directory *d) {
     ravel__names_free(&d->names);
     ravel__arena_free(&d->arena);
     memset(d, 0, sizeof *d);
+}
+
+int64_t ravel__directory_index(const ravel__directory *d, const ravel__holding *holding, int32_t *item_of) {
+    int64_t found = 0;
+    for (int64_t i = 0; i < d->count; i++) item_of[i] = -1;
+    for (int64_t i = 0; i < holding->count; i++) {
+        int64_t tensor = ravel__names_find(&d->names, holding->items[i].name);
+        if (tensor >= 0) item_of[tensor] = (int32_t)i;
+        found += tensor >= 0;
+    }
+    return found;
 }
 
 ravel__box ravel__cut_box(const ravel__cut *cut, int32_t holder) {

@@ -49,22 +49,6 @@ static ravel_status read_all(const sharing *s, ravel__directory_builder *b, rave
     return *bad == RAVEL_OK ? RAVEL_OK : ravel_error_set(err, *bad, "%s", first.message);
 }
 
-static ravel_status encode(const sharing *s, ravel__directory_builder *b, unsigned char **bytes, size_t *size,
-                           ravel_error *err) {
-    size_t ranks = (size_t)s->ranks;
-    const char **addresses = ravel__alloc(s->allocator, ranks * sizeof *addresses);
-    uint64_t *machines = ravel__alloc(s->allocator, ranks * sizeof *machines);
-    ravel_status status = addresses && machines ? RAVEL_OK : ravel__no_memory(err, ranks * 16, "the directory");
-    for (size_t r = 0; r < ranks && status == RAVEL_OK; r++) {
-        addresses[r] = s->senders[r].addresses;
-        machines[r] = s->senders[r].machine;
-    }
-    if (status == RAVEL_OK) status = ravel__directory_encode(b, s->ranks, addresses, machines, bytes, size, err);
-    ravel__release(s->allocator, addresses, ranks * sizeof *addresses);
-    ravel__release(s->allocator, machines, ranks * sizeof *machines);
-    return status;
-}
-
 /* Rank 0. */
 static ravel_status make(sharing *s, unsigned char **bytes, size_t *size, ravel_error *err) {
     size_t ranks = (size_t)s->ranks;
@@ -81,7 +65,7 @@ static ravel_status make(sharing *s, unsigned char **bytes, size_t *size, ravel_
     for (size_t r = 0; r < ranks; r++)
         ravel__release(s->allocator, s->manifests[r], s->manifests[r] ? (size_t)s->senders[r].manifest_bytes : 0);
     ravel__release(s->allocator, s->manifests, ranks * sizeof *s->manifests);
-    if (status == RAVEL_OK) status = encode(s, &b, bytes, size, err);
+    if (status == RAVEL_OK) status = ravel__directory_encode(&b, s->senders, s->ranks, bytes, size, err);
     ravel__directory_end(&b);
     return status;
 }

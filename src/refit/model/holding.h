@@ -38,4 +38,10 @@ ravel_status ravel__holding_make(const ravel_refit_tensor *tensors, int64_t coun
 const ravel_refit_tensor *ravel__holding_without_data(const ravel__holding *holding, const ravel_refit_tensor *tensors);
 void ravel__holding_free(ravel__holding *holding, const ravel_allocator *allocator);
 
+/* The dtype in which elements are kept that shall be no wider than `wanted`, a float; -1: as they are. */
+static inline int32_t ravel__narrowed(int32_t dtype, int32_t wanted) {
+    int is_float = ravel_dtype_kind(dtype) == 'f' && ravel_dtype_bytes(dtype) >= 2;
+    return wanted >= 0 && is_float && ravel_dtype_bytes(wanted) < ravel_dtype_bytes(dtype) ? wanted : dtype;
+}
+
 #endif

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { REST_MOST = 64, PATTERN_SLOTS_LEAST = 256 };
+enum { REST_MOST = 64 };
 
 /* ---- the index of a cut --------------------------------------------------------------------------------- */
 
@@ -18,26 +18,31 @@ typedef struct group {
     int32_t count;
 } group;
 
+/* How a box of a cut is put together. */
+typedef struct pattern pattern;
+struct pattern {
+    pattern *next; /* of the same cut */
+    ravel__box box;
+    const ravel__piece *pieces;
+    int32_t count;
+};
+
 typedef struct cut_index {
     int32_t axis;
     int32_t count;
     group *groups; /* NULL: not made yet */
+    pattern *patterns;
 } cut_index;
 
 typedef struct planner {
     const ravel__directory *d;
     const ravel__holding *sink;
-    const ravel__plan_place *place;
-    ravel__plan *plan;
+    const ravel__refit_plan_place *place;
+    ravel__refit_plan *plan;
     ravel__arena scratch;
-    cut_index *indexes;   /* [cuts] */
-    int32_t *pattern_cut; /* [room] the cut and the box of each pattern */
-    ravel__box *pattern_box;
-    int32_t room;
-    int32_t *slots; /* hash table of patterns; -1: free */
-    size_t slot_count;
-    int32_t *of_item; /* [items] pattern; -1: none */
-    int32_t *tensor;  /* [items] of the directory */
+    cut_index *indexes;      /* [cuts] */
+    const pattern **of_item; /* [items]; NULL: none */
+    int32_t *tensor;         /* [items] of the directory */
     ravel__differences *list;
     ravel_error *err;
 } planner;
@@ -192,8 +197,7 @@ static ravel_status take_group(planner *p, const group *g, cover *c, const char 
     return RAVEL_OK;
 }
 
-static ravel_status make_pattern(planner *p, int32_t cut, const ravel__box *wanted, const char *name,
-                                 ravel__pattern *pattern) {
+static ravel_status make_pattern(planner *p, int32_t cut, const ravel__box *wanted, const char *name, pattern *made) {
     cut_index *index = &p->indexes[cut];
     cover c = {.rest_count = ravel__box_count(wanted) > 0};
     ravel_status status = index->groups ? RAVEL_OK : make_index(p, cut);
@@ -211,54 +215,22 @@ static ravel_status make_pattern(planner *p, int32_t cut, const ravel__box *want
         ravel__box_describe(&c.rest[0], text, sizeof text);
         ravel__differences_add(p->list, "\"%s\": no sender has %s, which %s wants", name, text, p->place->who);
     }
-    *pattern = (ravel__pattern){c.pieces, c.count};
+    *made = (pattern){.box = *wanted, .pieces = c.pieces, .count = c.count};
     return RAVEL_OK;
 }
 
-static int grow_patterns(planner *p) {
-    ravel__arena *a = &p->scratch;
-    int32_t room = 2 * p->room + 64, count = p->plan->pattern_count;
-    ravel__pattern *patterns = ravel__arena_push(&p->plan->arena, (size_t)room, sizeof *patterns);
-    int32_t *cuts = ravel__arena_push(a, (size_t)room, sizeof *cuts);
-    ravel__box *boxes = ravel__arena_push(a, (size_t)room, sizeof *boxes);
-    size_t slot_count = PATTERN_SLOTS_LEAST;
-    while (slot_count < 2 * (size_t)room) slot_count *= 2;
-    int32_t *slots = ravel__arena_push(a, slot_count, sizeof *slots);
-    if (!patterns || !cuts || !boxes || !slots) return 0;
-    memset(slots, 0xff, slot_count * sizeof *slots);
-    for (int32_t i = 0; i < count; i++) {
-        patterns[i] = p->plan->patterns[i];
-        cuts[i] = p->pattern_cut[i];
-        boxes[i] = p->pattern_box[i];
-        size_t at = (hash_box(&boxes[i]) ^ (uint64_t)cuts[i]) & (slot_count - 1);
-        while (slots[at] >= 0) at = (at + 1) & (slot_count - 1);
-        slots[at] = i;
-    }
-    p->plan->patterns = patterns;
-    p->pattern_cut = cuts;
-    p->pattern_box = boxes;
-    p->slots = slots;
-    p->slot_count = slot_count;
-    p->room = room;
-    RAVEL_ASSERT(count < room && (slot_count & (slot_count - 1)) == 0 && slot_count >= 2 * (size_t)room);
-    return 1;
-}
-
-static ravel_status find_pattern(planner *p, int32_t cut, const ravel__box *box, const char *name, int32_t *found) {
-    if (p->plan->pattern_count == p->room && !grow_patterns(p)) return no_memory(p);
-    size_t at = (hash_box(box) ^ (uint64_t)cut) & (p->slot_count - 1);
-    for (; p->slots[at] >= 0; at = (at + 1) & (p->slot_count - 1)) {
-        *found = p->slots[at];
-        if (p->pattern_cut[*found] == cut && ravel__box_equal(&p->pattern_box[*found], box)) return RAVEL_OK;
-    }
-    int32_t next = p->plan->pattern_count;
-    ravel_status status = make_pattern(p, cut, box, name, &p->plan->patterns[next]);
+/* A receiver wants few different boxes of one cut. */
+static ravel_status find_pattern(planner *p, int32_t cut, const ravel__box *box, const char *name,
+                                 const pattern **found) {
+    pattern **list = &p->indexes[cut].patterns, *made;
+    for (*found = *list; *found; *found = (*found)->next)
+        if (ravel__box_equal(&(*found)->box, box)) return RAVEL_OK;
+    made = ravel__arena_push(&p->scratch, 1, sizeof *made);
+    if (!made) return no_memory(p);
+    ravel_status status = make_pattern(p, cut, box, name, made);
     if (status != RAVEL_OK) return status;
-    p->pattern_cut[next] = cut;
-    p->pattern_box[next] = *box;
-    RAVEL_ASSERT(next < p->room && p->slots[at] < 0);
-    p->slots[at] = *found = next;
-    p->plan->pattern_count++;
+    made->next = *list;
+    *found = *list = made;
     return RAVEL_OK;
 }
 
@@ -309,7 +281,7 @@ static ravel_status plan_items(planner *p) {
     for (int64_t i = 0; i < p->sink->count && status == RAVEL_OK; i++) {
         const ravel__item *item = &p->sink->items[i];
         int64_t at = ravel__names_find(&p->d->names, item->name);
-        p->of_item[i] = -1;
+        p->of_item[i] = NULL;
         p->plan->dtypes[i] = item->dtype;
         if (at < 0) {
             ravel__differences_add(p->list, "\"%s\": %s wants it, no sender has it", item->name, p->place->who);
@@ -351,7 +323,7 @@ static ravel_status order_items(planner *p, int32_t **order, int64_t *count) {
     if (!make_sorting(&p->scratch, (size_t)p->sink->count, &s)) return no_memory(p);
     *count = 0;
     for (int64_t i = 0; i < p->sink->count; i++) {
-        if (p->of_item[i] < 0) continue;
+        if (!p->of_item[i]) continue;
         s.keys[*count] = (uint64_t)p->tensor[i];
         s.order[(*count)++] = (int32_t)i;
     }
@@ -370,22 +342,22 @@ static ravel_status weigh(planner *p, const ravel__piece *piece, int32_t dtype) 
 
 /* Counts wants per sender, then writes them where they belong. */
 static ravel_status make_wants(planner *p) {
-    ravel__plan *plan = p->plan;
+    ravel__refit_plan *plan = p->plan;
     int64_t *next = plan->first_want + 1, items = 0;
     int32_t *order = NULL;
     ravel_status status = order_items(p, &order, &items);
     for (int pass = 0; pass < 2 && status == RAVEL_OK; pass++) {
         for (int64_t n = 0; n < items; n++) {
             int32_t i = order[n];
-            const ravel__pattern *pattern = &plan->patterns[p->of_item[i]];
-            for (int32_t k = 0; k < pattern->count; k++) {
-                int32_t sender = choose(p, &pattern->pieces[k], i, k);
+            const pattern *from = p->of_item[i];
+            for (int32_t k = 0; k < from->count; k++) {
+                int32_t sender = choose(p, &from->pieces[k], i, k);
                 RAVEL_ASSERT(sender >= 0 && sender < plan->senders);
                 if (pass == 0)
                     next[sender]++;
                 else
-                    plan->wants[next[sender]++] = (ravel__want){i, p->tensor[i], p->of_item[i], k};
-                if (pass == 0 && status == RAVEL_OK) status = weigh(p, &pattern->pieces[k], plan->dtypes[i]);
+                    plan->wants[next[sender]++] = (ravel__want){i, p->tensor[i], &from->pieces[k]};
+                if (pass == 0 && status == RAVEL_OK) status = weigh(p, &from->pieces[k], plan->dtypes[i]);
             }
         }
         if (pass == 1 || status != RAVEL_OK) break;
@@ -411,7 +383,7 @@ static ravel_status run(planner *p) {
     p->plan->dtypes = ravel__arena_push(&p->plan->arena, items, sizeof *p->plan->dtypes);
     p->plan->first_want = ravel__arena_push(&p->plan->arena, senders + 1, sizeof *p->plan->first_want);
     p->indexes = ravel__arena_push(&p->scratch, (size_t)p->d->cut_count, sizeof *p->indexes);
-    p->of_item = ravel__arena_push(&p->scratch, items, sizeof *p->of_item);
+    p->of_item = ravel__arena_push(&p->scratch, items, sizeof(void *));
     p->tensor = ravel__arena_push(&p->scratch, items, sizeof *p->tensor);
     if (!p->plan->dtypes || !p->plan->first_want || !p->indexes || !p->of_item || !p->tensor) return no_memory(p);
     memset(p->plan->first_want, 0, (senders + 1) * sizeof *p->plan->first_want);
@@ -420,10 +392,10 @@ static ravel_status run(planner *p) {
     return status == RAVEL_OK ? make_wants(p) : status;
 }
 
-ravel_status ravel__plan_make(const ravel__directory *directory, const ravel__holding *sink,
-                              const ravel__plan_place *place, const ravel_allocator *allocator, ravel__plan *plan,
-                              ravel__differences *list, ravel_error *err) {
-    ravel__plan made = {0};
+ravel_status ravel__refit_plan_make(const ravel__directory *directory, const ravel__holding *sink,
+                                    const ravel__refit_plan_place *place, const ravel_allocator *allocator,
+                                    ravel__refit_plan *plan, ravel__differences *list, ravel_error *err) {
+    ravel__refit_plan made = {0};
     planner p = {.d = directory, .sink = sink, .place = place, .plan = &made, .list = list, .err = err};
     ravel__arena_init(&made.arena, allocator, 16384);
     ravel__arena_init(&p.scratch, allocator, 65536);
@@ -432,11 +404,11 @@ ravel_status ravel__plan_make(const ravel__directory *directory, const ravel__ho
     if (status == RAVEL_OK)
         *plan = made;
     else
-        ravel__plan_free(&made);
+        ravel__refit_plan_free(&made);
     return status;
 }
 
-void ravel__plan_free(ravel__plan *plan) {
+void ravel__refit_plan_free(ravel__refit_plan *plan) {
     ravel__arena_free(&plan->arena);
     memset(plan, 0, sizeof *plan);
 }

@@ -88,7 +88,7 @@ int64_t ravel_refit_shape_tensors(const ravel_shape *shape, int32_t dtype, int32
     add_global(&l, "model.embed_tokens.weight", 0, shape->vocab, shape->hidden);
     for (l.layer = 0; l.layer < shape->layers; l.layer++) {
         add_attention(&l, shape);
-        if (shape->experts > 0 && l.layer >= shape->dense_layers)
+        if (ravel_shape_has_experts(shape, l.layer))
             add_experts(&l, shape);
         else
             add_block(&l, shape, "mlp.", shape->ffn);
@@ -96,66 +96,6 @@ int64_t ravel_refit_shape_tensors(const ravel_shape *shape, int32_t dtype, int32
     add_global(&l, "model.norm.weight", -1, shape->hidden, 0);
     if (!shape->tied) add_global(&l, "lm_head.weight", 0, shape->vocab, shape->hidden);
     return l.count;
-}
-
-/* A box in one dimension; the others are whole unless they were cut before. */
-static void set_box(ravel_refit_tensor *t, int32_t dim, int64_t start, int64_t extent) {
-    if (extent <= 0) { /* nothing: part 0 of more parts than elements, and no box, which would have elements */
-        memset(t->start, 0, sizeof t->start);
-        memset(t->extent, 0, sizeof t->extent);
-        t->parts[dim] = (int32_t)(t->dims[dim] < INT32_MAX ? t->dims[dim] + 1 : INT32_MAX);
-        t->index[dim] = 0;
-        return;
-    }
-    if (ravel_refit_tensor_elements(t) == 0) return; /* a cut of nothing */
-    int boxed = t->extent[0] > 0;
-    for (int32_t d = 0; d < t->ndim && !boxed; d++) {
-        int64_t parts = t->parts[d] > 0 ? t->parts[d] : 1;
-        t->start[d] = ravel__part_start(t->dims[d], parts, t->index[d]);
-        t->extent[d] = ravel__part_start(t->dims[d], parts, t->index[d] + 1) - t->start[d];
-    }
-    t->start[dim] = start;
-    t->extent[dim] = extent;
-}
-
-void ravel_refit_tensor_chunk(ravel_refit_tensor *t, int32_t dim, int32_t parts, int32_t index) {
-    int64_t d = t->dims[dim], each = (d + parts - 1) / parts, start = each * index;
-    set_box(t, dim, start, start >= d ? 0 : each < d - start ? each : d - start);
-}
-
-void ravel_refit_tensor_padded(ravel_refit_tensor *t, int32_t dim, int64_t real, int32_t parts, int32_t index) {
-    int64_t padded = t->dims[dim], start = ravel__part_start(padded, parts, index);
-    int64_t end = ravel__part_start(padded, parts, index + 1), stride = 1;
-    /* The memory is that of the padded piece: row-major over its own extents. */
-    for (int32_t d = t->ndim - 1; d >= 0; d--) {
-        int64_t cut = t->parts[d] > 0 ? t->parts[d] : 1;
-        int64_t extent =
-            ravel__part_start(t->dims[d], cut, t->index[d] + 1) - ravel__part_start(t->dims[d], cut, t->index[d]);
-        t->strides[d] = stride;
-        stride *= d == dim ? end - start : extent;
-    }
-    t->dims[dim] = real;
-    if (end > real) end = real;
-    set_box(t, dim, start, end - start);
-}
-
-void ravel_refit_tensor_transposed(ravel_refit_tensor *t) {
-    int64_t extent[RAVEL_REFIT_DIMS] = {0}, inner = 1;
-    if (t->ndim < 2 || t->ndim > RAVEL_REFIT_DIMS) return;
-    for (int32_t d = 0; d < t->ndim; d++) {
-        int64_t parts = t->parts[d] > 0 ? t->parts[d] : 1;
-        extent[d] = t->extent[0] > 0 ? t->extent[d]
-                                     : ravel__part_start(t->dims[d], parts, t->index[d] + 1) -
-                                           ravel__part_start(t->dims[d], parts, t->index[d]);
-        if (d >= 2) inner *= extent[d];
-    }
-    int64_t stride = 1;
-    for (int32_t d = t->ndim - 1; d >= 2; d--) {
-        t->strides[d] = stride;
-        stride *= extent[d];
-    }
-    t->strides[0] = inner;
-    t->strides[1] = inner * extent[0];
 }
 
 int64_t ravel_refit_tensor_elements(const ravel_refit_tensor *t) {

@@ -5,7 +5,7 @@
 #include "refit/model/carrier.h"
 
 #include "base/assert.h"
-#include "base/copy.h"
+#include "base/system/copy.h"
 
 #include <string.h>
 
@@ -131,30 +131,18 @@ STRIDED(2)
 STRIDED(4)
 STRIDED(8)
 
+/* By log2 of an element's bytes. */
+static void (*const pulls[])(char *, const char *, int64_t, int64_t) = {pull1, pull2, pull4, pull8};
+static void (*const pushes[])(char *, int64_t, const char *, int64_t) = {push1, push2, push4, push8};
+
 static void pull(size_t each, char *out, const char *from, int64_t stride, int64_t count) {
     RAVEL_ASSERT(each == 1 || each == 2 || each == 4 || each == 8);
-    stride *= (int64_t)each;
-    if (each == 1)
-        pull1(out, from, stride, count);
-    else if (each == 2)
-        pull2(out, from, stride, count);
-    else if (each == 4)
-        pull4(out, from, stride, count);
-    else
-        pull8(out, from, stride, count);
+    pulls[__builtin_ctzll(each)](out, from, stride * (int64_t)each, count);
 }
 
 static void push(size_t each, char *to, int64_t stride, const char *in, int64_t count) {
     RAVEL_ASSERT(each == 1 || each == 2 || each == 4 || each == 8);
-    stride *= (int64_t)each;
-    if (each == 1)
-        push1(to, stride, in, count);
-    else if (each == 2)
-        push2(to, stride, in, count);
-    else if (each == 4)
-        push4(to, stride, in, count);
-    else
-        push8(to, stride, in, count);
+    pushes[__builtin_ctzll(each)](to, stride * (int64_t)each, in, count);
 }
 
 static ravel_status gather_run(void *user, int64_t at, int64_t count, int64_t stride, ravel_error *err) {
@@ -220,6 +208,13 @@ const void *ravel__view_direct(const ravel__view *view, const void *data, const 
     loops l = make_loops(view, piece);
     if (dtype != view->dtype || l.n != 1 || l.stride[0] != 1 || l.blocked >= 0) return NULL;
     return (const char *)data + (l.base + first) * (int64_t)ravel_dtype_bytes(dtype);
+}
+
+int64_t ravel__view_run(const ravel__view *view, const ravel__box *piece) {
+    loops l = make_loops(view, piece);
+    int64_t extent = l.extent[l.n - 1];
+    if (l.stride[l.n - 1] != 1 || extent < 1) return 1;
+    return l.blocked == l.n - 1 && view->block < extent ? view->block : extent;
 }
 
 ravel_status ravel__view_gather(const ravel__view *view, const void *data, const ravel__box *piece, int64_t first,

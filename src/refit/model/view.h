@@ -32,6 +32,8 @@ ravel_status ravel__view_gather(const ravel__view *view, const void *data, const
  * NULL. */
 const void *ravel__view_direct(const ravel__view *view, const void *data, const ravel__box *piece, int64_t first,
                                int32_t dtype);
+/* Elements that lie one after the other at most (the blocks of a blocked dimension may join two); 1: none do. */
+int64_t ravel__view_run(const ravel__view *view, const ravel__box *piece);
 /* The way back: from `in`, of `dtype`, into data. `far`: data is not read again soon, so long runs
  * bypass the cache. */
 ravel_status ravel__view_scatter(const ravel__view *view, void *data, const ravel__box *piece, int64_t first,

@@ -1,6 +1,7 @@
 #include "refit/publish/handout.h"
 
 #include "base/assert.h"
+#include "device/shared.h"
 #include "base/memory.h"
 #include "refit/model/caller.h"
 
@@ -46,16 +47,16 @@ static socklen_t name_address(const char *name, struct sockaddr_un *address) {
 static int is_same_user(int socket) {
     struct ucred peer = {0};
     socklen_t bytes = sizeof peer;
-    return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 && (peer.uid == geteuid() || peer.uid == 0);
+    return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 && peer.uid == geteuid();
 }
 
 static void hand_out(const ravel__handout *s, int socket) {
     const ravel__device_store *store = s->store->on_device;
     for (int32_t k = 0; k < s->store->keep && is_same_user(socket); k++) {
-        const ravel_shared *slot = ravel__device_store_slot(store, k);
-        RAVEL_ASSERT(ravel_shared_fd(slot) >= 0 && ravel_shared_bytes(slot) >= (size_t)s->store->bytes);
-        note n = {k, s->store->keep, (int64_t)ravel_shared_bytes(slot)};
-        if (ravel_fd_send(socket, ravel_shared_fd(slot), &n, sizeof n, send_seconds, NULL) != RAVEL_OK) break;
+        const ravel__shared *slot = ravel__device_store_slot(store, k);
+        RAVEL_ASSERT(ravel__shared_fd(slot) >= 0 && ravel__shared_bytes(slot) >= (size_t)s->store->tiles.bytes);
+        note n = {k, s->store->keep, (int64_t)ravel__shared_bytes(slot)};
+        if (ravel__fd_send(socket, ravel__shared_fd(slot), &n, sizeof n, send_seconds, NULL) != RAVEL_OK) break;
     }
     (void)close(socket);
 }
@@ -116,40 +117,40 @@ void ravel__handout_describe(const ravel__handout *s, const ravel__store *store,
     ravel__mapped m = {.slot = (int32_t)(kept - store->kept),
                        .slots = store->keep,
                        .items = (int32_t)store->holding->count,
-                       .bytes = store->bytes,
-                       .blocks = store->blocks};
-    (void)ravel_device_info_get(ravel__device_store_device(store->on_device), &info, NULL);
+                       .bytes = store->tiles.bytes,
+                       .blocks = store->tiles.blocks};
+    (void)ravel_device_get_info(ravel__device_store_device(store->on_device), &info, NULL);
     memcpy(m.uuid, info.uuid, sizeof m.uuid);
     memcpy(m.name, s->name, sizeof m.name);
-    ravel__mapped_put(out, &m);
+    memcpy(out, &m, sizeof m);
     for (int64_t t = 0; t < tensors; t++) {
         if (item_of[t] < 0) continue;
         RAVEL_ASSERT(item_of[t] < store->holding->count);
-        const ravel__store_item *from = &store->items[item_of[t]];
+        const ravel__tile_item *from = &store->tiles.items[item_of[t]];
         ravel__mapped_item item = {(int32_t)t, from->view.dtype, from->at, from->first_block, from->per_block};
-        ravel__mapped_put_item(out, item_of[t], &item);
+        memcpy(out + sizeof m + (size_t)item_of[t] * sizeof item, &item, sizeof item);
     }
-    memcpy(out + RAVEL__MAPPED_HEADER + (size_t)m.items * RAVEL__MAPPED_ITEM, kept->hashes, (size_t)m.blocks * 8);
+    memcpy(out + sizeof m + (size_t)m.items * sizeof(ravel__mapped_item), kept->packed.hashes, (size_t)m.blocks * 8);
 }
 
 /* ---- the generator -------------------------------------------------------------------------------------- */
 
 static ravel_status fetch_one(int socket, const ravel__mapped *m, ravel_device *device, double seconds,
-                              ravel_shared **slots, ravel_error *err) {
+                              ravel__shared **slots, ravel_error *err) {
     note n = {0};
     size_t bytes = sizeof n;
     int fd = -1;
-    ravel_status status = ravel_fd_recv(socket, &fd, &n, &bytes, seconds, err);
+    ravel_status status = ravel__fd_recv(socket, &fd, &n, &bytes, seconds, err);
     if (status != RAVEL_OK) return status;
     if (bytes != sizeof n || n.slot < 0 || n.slot >= m->slots || n.slots != m->slots || n.bytes < m->bytes ||
         slots[n.slot])
         status = ravel_error_set(err, RAVEL_E_DATA, "a trainer handed out another slot than it announced");
-    if (status == RAVEL_OK) status = ravel_shared_import(device, fd, (size_t)n.bytes, 0, &slots[n.slot], err);
+    if (status == RAVEL_OK) status = ravel__shared_import(device, fd, (size_t)n.bytes, 0, &slots[n.slot], err);
     (void)close(fd);
     return status;
 }
 
-ravel_status ravel__handout_fetch(const ravel__mapped *m, ravel_device *device, double seconds, ravel_shared **slots,
+ravel_status ravel__handout_fetch(const ravel__mapped *m, ravel_device *device, double seconds, ravel__shared **slots,
                                   ravel_error *err) {
     struct sockaddr_un address;
     socklen_t bytes = name_address(m->name, &address);
@@ -162,7 +163,7 @@ ravel_status ravel__handout_fetch(const ravel__mapped *m, ravel_device *device, 
         status = fetch_one(socket_, m, device, seconds, slots, err);
     if (socket_ >= 0) (void)close(socket_);
     for (int32_t k = 0; k < m->slots && status != RAVEL_OK; k++) {
-        ravel_shared_free(slots[k]);
+        ravel__shared_free(slots[k]);
         slots[k] = NULL;
     }
     /* A trainer that ended does not break the generator's own communicator. */

@@ -1,4 +1,4 @@
-/* How generators on the same device access a trainer's versions: descriptors of the slots (ravel_shared_fd) over a Unix
+/* How generators on the same device access a trainer's versions: descriptors of the slots (ravel__shared_fd) over a Unix
  * socket with an abstract name, and the layout in a MAPPED message. A thread hands the descriptors to every process of the
  * same user that connects: all slots, once per connection. */
 #ifndef RAVEL_REFIT_HANDOUT_H
@@ -6,6 +6,7 @@
 
 #include "refit/wire/pull_wire.h"
 #include "refit/publish/store_device.h"
+#include "device/shared.h"
 
 typedef struct ravel__handout ravel__handout;
 
@@ -17,6 +18,6 @@ void ravel__handout_describe(const ravel__handout *handout, const ravel__store *
 
 /* The generator's side: maps slots[mapped->slots], read-only. On failure none is left. */
 ravel_status ravel__handout_fetch(const ravel__mapped *mapped, ravel_device *device, double seconds,
-                                  ravel_shared **slots, ravel_error *err);
+                                  ravel__shared **slots, ravel_error *err);
 
 #endif

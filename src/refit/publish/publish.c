@@ -4,13 +4,14 @@
 #include "refit/publish/store.h"
 
 #include "base/assert.h"
-#include "base/clock.h"
+#include "base/system/clock.h"
 #include "base/log.h"
 #include "comm/machine.h"
-#include "comm/token.h"
-#include "refit/model/bytes.h"
+#include "comm/link/token.h"
+#include "base/bytes.h"
 #include "base/xxh3.h"
-#include "refit/wire/team.h"
+#include "base/options.h"
+#include "base/system/team.h"
 
 #include <ravel/publish.h>
 
@@ -19,8 +20,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-enum { ADDRESS_BYTES = 4096 };
 
 struct ravel_publisher {
     ravel_publish_options options;
@@ -34,8 +33,8 @@ struct ravel_publisher {
     int32_t rank, ranks;
     int32_t threads;
     char token[RAVEL__TOKEN_MOST];
-    char addresses[ADDRESS_BYTES]; /* of this rank */
-    char root[ADDRESS_BYTES];      /* rank 0's first one */
+    char addresses[RAVEL__ADDRESS_BYTES]; /* of this rank */
+    char root[RAVEL__ADDRESS_BYTES];      /* rank 0's first one */
     unsigned char *directory_bytes;
     size_t directory_size;
     int64_t last; /* version */
@@ -51,6 +50,8 @@ static const ravel_option table[] = {
      "threads that copy and that serve; 0: by cores, at most 8"},
     {"block-bytes", RAVEL_OPTION_I64, FIELD(block_bytes), "256k", 4096, 67108864.0, NULL,
      "bytes of a hashed block, a multiple of 8"},
+    {"sparse", RAVEL_OPTION_BOOL, FIELD(sparse), "yes", 0, 0, NULL,
+     "to generators that hold a kept version, send only the changed elements of a block if that is less"},
     {"open", RAVEL_OPTION_BOOL, FIELD(open), "no", 0, 0, NULL, "listen beyond this machine without a token"},
     {"token", RAVEL_OPTION_STRING, FIELD(token), "", 0, 0, "SECRET",
      "shared secret of trainers and generators, or the word none; by default RAVEL_TOKEN or RAVEL_TOKEN_FILE"},
@@ -84,15 +85,8 @@ static const char *text_or_null(const char *text) {
 
 /* ---- create --------------------------------------------------------------------------------------------- */
 
-static ravel_status take_options(ravel_publisher *p, const ravel_publish_options *from, ravel_error *err) {
-    ravel_publish_options *o = &p->options;
-    const ravel_allocator *allocator = o->allocator;
-    ravel_publish_options_default(o);
-    ravel_status status = from ? ravel__struct_take(o, sizeof *o, from, from->size, "options", err) : RAVEL_OK;
-    o->size = sizeof *o;
-    o->allocator = allocator;
-    if (status == RAVEL_OK) status = ravel_options_check(table, o, err);
-    if (status != RAVEL_OK) return status;
+static ravel_status check_options(ravel_publisher *p, ravel_error *err) {
+    const ravel_publish_options *o = &p->options;
     if (o->block_bytes % 8 != 0)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "block-bytes is %lld; it must be a multiple of 8",
                                (long long)o->block_bytes);
@@ -100,29 +94,23 @@ static ravel_status take_options(ravel_publisher *p, const ravel_publish_options
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "dtype %s (%d): floats can be kept as f64, f32, bf16 or f16, or with -1 as they are",
                                ravel_dtype_bytes(o->dtype) ? ravel_dtype_name(o->dtype) : "unknown", o->dtype);
-    p->threads = o->threads > 0 ? o->threads : ravel__team_default(8);
+    p->threads = o->threads > 0 ? o->threads : ravel__processors(8);
     return ravel__token_find(o->token, NULL, p->token, err);
 }
 
 static ravel_status take_source(ravel_publisher *p, const ravel_refit_source *source, ravel_error *err) {
     if (!source) return ravel_error_set(err, RAVEL_E_ARGUMENT, "a publisher needs a source");
-    ravel_status status =
-        ravel__struct_take(&p->source_copy, sizeof p->source_copy, source, source->size, "source", err);
-    if (status != RAVEL_OK) return status;
-    const ravel_refit_source *s = &p->source_copy;
-    status =
-        ravel__holding_make(s->tensors, s->count, s->rules, s->rule_count, 0, "source", &p->arena, &p->holding, err);
-    if (status == RAVEL_OK) status = ravel__source_check(s, &p->holding, err);
+    ravel_status status = ravel__source_take(source, &p->source_copy, &p->arena, &p->holding, err);
     if (status == RAVEL_OK)
-        status = ravel__store_init(&p->store, &p->holding, s, p->options.keep, p->options.block_bytes, p->options.dtype,
-                                   &p->memory.allocator, err);
+        status = ravel__store_init(&p->store, &p->holding, &p->source_copy, p->options.keep, p->options.block_bytes,
+                                   p->options.dtype, p->options.sparse, &p->memory.allocator, err);
     return status;
 }
 
 /* The default address of other ranks: beside rank 0's. */
 static ravel_status own_address(ravel_publisher *p, const char *given, const char *root, char *text, size_t bytes,
                                 ravel_error *err) {
-    RAVEL_ASSERT(bytes >= ADDRESS_BYTES);
+    RAVEL_ASSERT(bytes >= RAVEL__ADDRESS_BYTES);
     const char *colon = strrchr(root, ':');
     if (!root[0]) return ravel_error_set(err, RAVEL_E_ARGUMENT, "rank 0 needs an address to publish at");
     if (strlen(root) > 256 || (given && strlen(given) > 256))
@@ -140,8 +128,9 @@ static ravel_status own_address(ravel_publisher *p, const char *given, const cha
 }
 
 static ravel_status open_server(ravel_publisher *p, const char *address, ravel_error *err) {
-    ravel__lane_options lanes = {p->token, text_or_null(p->options.allow), p->options.open, p->options.max_links,
-                                 p->options.tls};
+    ravel__lane_options lanes = {p->token,        text_or_null(p->options.allow),
+                                 p->options.open, p->options.max_links,
+                                 p->options.tls,  p->options.sparse};
     char machine[256] = "localhost";
     const char *host = text_or_null(p->options.host);
     if (!host) {
@@ -154,77 +143,37 @@ static ravel_status open_server(ravel_publisher *p, const char *address, ravel_e
     return status;
 }
 
-/* Each rank's addresses and manifest size, gathered on all ranks. */
-typedef struct card {
-    uint64_t machine, digest;
-    int64_t manifest_bytes, block_bytes;
-    char addresses[ADDRESS_BYTES];
-} card;
-
-static ravel_status encode_manifest(ravel_publisher *p, unsigned char **bytes, size_t *size, ravel_error *err) {
-    RAVEL_ASSERT(!*bytes && p->store.items);
-    ravel__holding stored = p->holding; /* with the dtypes that are kept */
-    ravel__item *items = ravel__alloc(&p->memory.allocator, ((size_t)stored.count + 1) * sizeof *items);
-    if (!items) return ravel__no_memory(err, (size_t)stored.count * sizeof *items, "the manifest");
-    for (int64_t i = 0; i < stored.count; i++) {
-        items[i] = p->holding.items[i];
-        items[i].dtype = p->store.items[i].view.dtype;
-    }
-    stored.items = items;
-    *size = ravel__manifest_bytes(&stored);
-    *bytes = ravel__alloc(&p->memory.allocator, *size);
-    if (*bytes) ravel__manifest_encode(&stored, RAVEL__SOURCE, *bytes);
-    ravel__release(&p->memory.allocator, items, ((size_t)stored.count + 1) * sizeof *items);
-    return *bytes ? RAVEL_OK : ravel__no_memory(err, *size, "the manifest");
-}
-
-/* From every rank's card. */
-static ravel_status share_directory(ravel_publisher *p, const card *cards, const unsigned char *own, ravel_error *err) {
-    size_t ranks = (size_t)p->ranks;
-    ravel__differences list;
-    ravel__sender *senders = ravel__calloc(&p->memory.allocator, ranks, sizeof *senders);
-    ravel_error own_err = RAVEL_ERROR_INIT;
-    ravel_status status = senders ? RAVEL_OK : ravel__no_memory(&own_err, ranks * sizeof *senders, "the trainers");
-    ravel__differences_init(&list, p->options.logger);
-    for (size_t r = 0; r < ranks && status == RAVEL_OK; r++) {
-        senders[r] = (ravel__sender){cards[r].addresses, cards[r].machine, cards[r].digest, cards[r].manifest_bytes};
-        if (cards[r].block_bytes != cards[0].block_bytes)
-            ravel__differences_add(&list, "block-bytes: %lld on rank 0, %lld on rank %zu",
-                                   (long long)cards[0].block_bytes, (long long)cards[r].block_bytes, r);
-    }
-    status = ravel_agree(p->comm, status, &own_err);
-    RAVEL_ASSERT(status != RAVEL_OK || senders);
-    if (status == RAVEL_OK)
-        status = ravel__directory_share(p->comm, senders, own, &p->memory.allocator, &list, &p->directory_bytes,
-                                        &p->directory_size, &own_err);
-    if (status == RAVEL_OK) status = ravel__differences_end(&list, &own_err);
-    ravel__release(&p->memory.allocator, senders, ranks * sizeof *senders);
-    return status == RAVEL_OK ? RAVEL_OK : ravel_error_set(err, status, "%s", own_err.message);
-}
-
-/* Every rank's card to every rank, and the directory. */
+/* Collective: what every rank has, to every rank, and the directory. */
 static ravel_status make_directory(ravel_publisher *p, ravel_error *err) {
     unsigned char *own = NULL;
-    size_t size = 0, bytes = (size_t)p->ranks * sizeof(card);
-    card *cards = ravel__calloc(&p->memory.allocator, (size_t)p->ranks, sizeof *cards);
-    ravel_status status = cards ? encode_manifest(p, &own, &size, err) : ravel__no_memory(err, bytes, "the trainers");
+    size_t size = 0, bytes = (size_t)p->ranks * sizeof(ravel__sender);
+    const ravel_allocator *allocator = &p->memory.allocator;
+    ravel__differences list;
+    ravel__sender *all = ravel__calloc(allocator, (size_t)p->ranks, sizeof *all);
+    ravel_status status = all ? ravel__manifest_make(&p->holding, p->options.dtype, allocator, &own, &size, err)
+                              : ravel__no_memory(err, bytes, "the trainers");
+    ravel__differences_init(&list, p->options.logger);
     status = ravel_agree(p->comm, status, err);
     if (status == RAVEL_OK) {
-        card mine = {.machine = ravel__machine_number(), .manifest_bytes = (int64_t)size};
-        mine.digest = ravel__xxh3_of(own, size);
-        mine.block_bytes = p->options.block_bytes;
+        ravel__sender mine = {ravel__machine_number(), ravel__xxh3_of(own, size), (int64_t)size, p->options.block_bytes,
+                              ""};
         memcpy(mine.addresses, p->addresses, sizeof mine.addresses);
-        RAVEL_ASSERT(cards); /* or the ranks had agreed on the failure */
-        status = ravel_comm_allgather(p->comm, &mine, cards, (int64_t)sizeof mine, RAVEL_U8, err);
+        status = ravel_comm_allgather(p->comm, &mine, all, (int64_t)sizeof mine, RAVEL_U8, err);
     }
+    RAVEL_ASSERT(status != RAVEL_OK || all); /* or the ranks had agreed on the failure */
+    for (int32_t r = 0; r < p->ranks && status == RAVEL_OK; r++)
+        if (all[r].block_bytes != all[0].block_bytes)
+            ravel__differences_add(&list, "block-bytes: %lld on rank 0, %lld on rank %d", (long long)all[0].block_bytes,
+                                   (long long)all[r].block_bytes, r);
     if (status == RAVEL_OK) {
-        RAVEL_ASSERT(cards);
-        memcpy(p->root, cards[0].addresses, sizeof p->root);
+        memcpy(p->root, all[0].addresses, sizeof p->root);
         p->root[strcspn(p->root, ",")] = '\0';
-        status = share_directory(p, cards, own, err);
+        status =
+            ravel__directory_share(p->comm, all, own, allocator, &list, &p->directory_bytes, &p->directory_size, err);
     }
-    ravel__release(&p->memory.allocator, own, size);
-    ravel__release(&p->memory.allocator, cards, bytes);
+    if (status == RAVEL_OK) status = ravel__differences_end(&list, err);
+    ravel__release(allocator, own, size);
+    ravel__release(allocator, all, bytes);
     return status;
 }
 
@@ -245,15 +194,15 @@ static ravel_status join(ravel_publisher *p, ravel_comm *comm, const char *addre
     ravel_comm_set_name(p->comm, "publication");
     p->rank = ravel_comm_rank(p->comm);
     p->ranks = ravel_comm_size(p->comm);
-    memset(root, 0, ADDRESS_BYTES);
-    if (p->rank == 0 && address) (void)snprintf(root, ADDRESS_BYTES, "%s", address);
-    return ravel_comm_broadcast(p->comm, root, ADDRESS_BYTES, RAVEL_U8, 0, err);
+    memset(root, 0, RAVEL__ADDRESS_BYTES);
+    if (p->rank == 0 && address) (void)snprintf(root, RAVEL__ADDRESS_BYTES, "%s", address);
+    return ravel_comm_broadcast(p->comm, root, RAVEL__ADDRESS_BYTES, RAVEL_U8, 0, err);
 }
 
 static ravel_status prepare(ravel_publisher *p, const char *address, const char *root, const ravel_refit_source *source,
-                            const ravel_publish_options *options, ravel_error *err) {
-    char text[ADDRESS_BYTES];
-    ravel_status status = take_options(p, options, err);
+                            ravel_error *err) {
+    char text[RAVEL__ADDRESS_BYTES];
+    ravel_status status = check_options(p, err);
     if (status == RAVEL_OK) status = take_source(p, source, err);
     if (status == RAVEL_OK) status = own_address(p, address, root, text, sizeof text, err);
     if (status == RAVEL_OK) status = open_server(p, text, err);
@@ -269,17 +218,19 @@ ravel_status ravel_publisher_create(ravel_comm *comm, const char *address, const
                                     const ravel_publish_options *options, ravel_publisher **publisher,
                                     ravel_error *err) {
     ravel_error own = RAVEL_ERROR_INIT;
-    char root[ADDRESS_BYTES];
-    int has_allocator = options && options->size >= offsetof(ravel_publish_options, allocator) + sizeof(void *);
-    const ravel_allocator *allocator = has_allocator ? options->allocator : NULL;
+    ravel_publish_options o;
+    char root[RAVEL__ADDRESS_BYTES];
     if (!comm) return ravel_error_set(err, RAVEL_E_ARGUMENT, "a publisher needs the trainers' communicator");
-    ravel_publisher *p = ravel__calloc(allocator, 1, sizeof *p);
+    ravel_publish_options_default(&o);
+    ravel_status taken = options ? ravel__take_options(table, "publish", options, &o, sizeof o, &own) : RAVEL_OK;
+    ravel_publisher *p = ravel__calloc(o.allocator, 1, sizeof *p);
     if (!p) return ravel__no_memory(err, sizeof *p, "a publisher");
-    ravel__counted_init(&p->memory, allocator);
+    ravel__counted_init(&p->memory, o.allocator);
     ravel__arena_init(&p->arena, &p->memory.allocator, 4096);
-    p->options.allocator = allocator;
-    ravel_status status = join(p, comm, address, root, &own);
-    if (status == RAVEL_OK) status = ravel_agree(p->comm, prepare(p, address, root, source, options, &own), &own);
+    p->options = o;
+    ravel_status status = join(p, comm, address, root, taken == RAVEL_OK ? &own : NULL);
+    if (status == RAVEL_OK)
+        status = ravel_agree(p->comm, taken == RAVEL_OK ? prepare(p, address, root, source, &own) : taken, &own);
     if (status == RAVEL_OK) status = make_directory(p, &own);
     if (status == RAVEL_OK) status = ravel_agree(p->comm, start(p, &own), &own);
     if (status != RAVEL_OK) {
@@ -390,7 +341,7 @@ ravel_refit_identity ravel_publisher_newest(ravel_publisher *p) {
 }
 
 int64_t ravel_publisher_version_bytes(const ravel_publisher *p) {
-    return p->store.bytes;
+    return p->store.tiles.bytes;
 }
 
 void ravel_publisher_seconds(const ravel_publisher *p, double *total, double *copy) {
@@ -410,6 +361,8 @@ static ravel_generator_report report_of(ravel_publisher *p, const ravel__reporte
                                     .tokens_per_second = r->tokens_per_second,
                                     .bytes = r->bytes,
                                     .commits = r->commits,
+                                    .bytes_needed = r->needed,
+                                    .changed_share = r->changed_share,
                                     .age_seconds = (double)(now - from->at_ns) * 1e-9};
 }
 
@@ -434,6 +387,22 @@ int64_t ravel_publisher_generators(ravel_publisher *p, ravel_generator_report *r
     return count;
 }
 
+/* What was sent since the last call. */
+static void count_sent(ravel_publisher *p, ravel_metrics *metrics) {
+    ravel__tally *t = &p->server.tally;
+    static const int32_t rows[RAVEL__BLOCK_KINDS] = {RAVEL_METRIC_REFIT_BLOCKS_WHOLE, RAVEL_METRIC_REFIT_BLOCKS_KEPT,
+                                                     RAVEL_METRIC_REFIT_BLOCKS_SPARSE};
+    int64_t sent = 0, elements = atomic_exchange(&t->elements, 0), compared = atomic_exchange(&t->compared, 0);
+    double changed = (double)atomic_exchange(&t->changed, 0), all = (double)elements, some = (double)compared;
+    for (int32_t k = 0; k < RAVEL__BLOCK_KINDS; k++) {
+        (void)ravel_metrics_count(metrics, rows[k], atomic_exchange(&t->blocks[k], 0));
+        sent += atomic_exchange(&t->moved[k], 0);
+    }
+    (void)ravel_metrics_count(metrics, RAVEL_METRIC_REFIT_SENT, sent);
+    if (elements > 0) (void)ravel_metrics_add(metrics, RAVEL_METRIC_REFIT_COMPARED, some / all, all);
+    if (compared > 0) (void)ravel_metrics_add(metrics, RAVEL_METRIC_REFIT_CHANGED, changed / some, some);
+}
+
 void ravel_publisher_count(ravel_publisher *p, ravel_metrics *metrics) {
     int64_t connected = 0;
     double prepare = 0, pause = 0, tokens = 0;
@@ -448,6 +417,7 @@ void ravel_publisher_count(ravel_publisher *p, ravel_metrics *metrics) {
     }
     pthread_mutex_unlock(&p->server.report_lock);
     (void)ravel_metrics_add(metrics, RAVEL_METRIC_REFIT_PUBLISH, p->total_seconds, 1);
+    count_sent(p, metrics);
     if (p->rank != 0 || connected == 0) return; /* generators report to rank 0 */
     (void)ravel_metrics_count(metrics, RAVEL_METRIC_REFIT_GENERATORS, connected);
     (void)ravel_metrics_add(metrics, RAVEL_METRIC_REFIT_PREPARE, prepare, 1);

@@ -3,8 +3,8 @@
 #include "refit/publish/handout.h"
 
 #include "base/assert.h"
-#include "base/clock.h"
-#include "refit/model/bytes.h"
+#include "base/system/clock.h"
+#include "base/bytes.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@ enum { UNSENT_MOST = 8 << 20, POLL_MS = 100, LOOK_NS = 100 * 1000 * 1000 };
 
 static const int64_t watch_ns = 2000 * (int64_t)1000 * 1000; /* a WATCH is answered at the latest after this */
 
-static void say_failed(ravel__client *c, uint64_t id, ravel_status status, const char *message) {
+void ravel__client_fail(ravel__client *c, uint64_t id, ravel_status status, const char *message) {
     unsigned char body[RAVEL__FAILED_BYTES];
     ravel__message head = {.kind = RAVEL__PULL_FAILED, .id = id, .bytes = sizeof body};
     ravel__failed_encode(status, message, body);
@@ -76,14 +76,13 @@ static void *link_place(void *user, ravel__link *link, const ravel__message *hea
 
 static void send_versions(ravel__client *c) {
     ravel__server *server = c->lane->server;
-    unsigned char body[RAVEL__VERSIONS_HEADER + 24 * RAVEL__STORE_KEEP_MOST];
     ravel__versions v = {.session = server->session};
     v.count = ravel__store_list(server->store, v.list);
     RAVEL_ASSERT(v.count >= 0 && v.count <= RAVEL__STORE_KEEP_MOST);
     ravel__message head = {.kind = RAVEL__PULL_VERSIONS, .id = c->watch_id};
-    head.bytes = (int64_t)ravel__versions_encode(&v, body);
+    head.bytes = ravel__versions_bytes(v.count);
     c->watching = 0;
-    (void)ravel__link_send(c->link, &head, body, NULL, NULL);
+    (void)ravel__link_send(c->link, &head, &v, NULL, NULL);
 }
 
 /* Answers a WATCH where there is something new, or it has waited long enough. */
@@ -96,9 +95,9 @@ static void look_at_watch(ravel__client *c, int64_t now) {
 }
 
 static void take_watch(ravel__client *c, const ravel__message *head, const unsigned char *body) {
-    if (head->bytes != RAVEL__IDENTITY_BYTES)
-        return say_failed(c, head->id, RAVEL_E_DATA, "a WATCH has another length");
-    c->known = ravel__identity_get(body);
+    if (head->bytes != sizeof c->known)
+        return ravel__client_fail(c, head->id, RAVEL_E_DATA, "a WATCH has another length");
+    memcpy(&c->known, body, sizeof c->known);
     c->watching = 1;
     c->watch_id = head->id;
     c->watch_until = ravel__clock_ns() + watch_ns;
@@ -130,7 +129,7 @@ static void take_report(ravel__client *c, const ravel__message *head, const unsi
     ravel__pull_report report;
     ravel_error err = RAVEL_ERROR_INIT;
     if (ravel__pull_report_decode(body, head->bytes, &report, &err) != RAVEL_OK)
-        return say_failed(c, head->id, RAVEL_E_DATA, err.message);
+        return ravel__client_fail(c, head->id, RAVEL_E_DATA, err.message);
     pthread_mutex_lock(&s->report_lock);
     ravel__reported *place = report_place(s, report.generator);
     if (place) *place = (ravel__reported){.report = report, .at_ns = ravel__clock_ns(), .from = c};
@@ -143,7 +142,7 @@ static void send_directory(ravel__client *c, uint64_t id) {
     ravel_error err = RAVEL_ERROR_INIT;
     /* The bytes outlive the hub, so they are not copied. */
     if (ravel__link_send(c->link, &head, s->directory, c, &err) != RAVEL_OK)
-        say_failed(c, id, RAVEL_E_MEMORY, err.message);
+        ravel__client_fail(c, id, RAVEL_E_MEMORY, err.message);
 }
 
 static void link_message(void *user, ravel__link *link, const ravel__message *head, void *body) {
@@ -151,15 +150,16 @@ static void link_message(void *user, ravel__link *link, const ravel__message *he
     ravel__client *c = ravel__link_owner(link);
     (void)user;
     if (head->bytes > 0 && !body)
-        return say_failed(c, head->id, RAVEL_E_MEMORY, "the trainer has no memory for this message, or it is too long");
+        return ravel__client_fail(c, head->id, RAVEL_E_MEMORY,
+                                  "the trainer has no memory for this message, or it is too long");
     switch (head->kind) {
     case RAVEL__PULL_DIRECTORY: send_directory(c, head->id); break;
     case RAVEL__PULL_WATCH: take_watch(c, head, body); break;
     case RAVEL__PULL_REPORT: take_report(c, head, body); break;
-    case RAVEL__PULL_PULL: ravel__job_begin(c, head->id, body, head->bytes); break;
-    case RAVEL__PULL_MAP: ravel__job_map(c, head->id, body, head->bytes); break;
+    case RAVEL__PULL_PULL: ravel__job_begin(c, head->id, body, head->bytes, 0); break;
+    case RAVEL__PULL_MAP: ravel__job_begin(c, head->id, body, head->bytes, 1); break;
     case RAVEL__PULL_READ: ravel__job_read(c, head->id); break;
-    default: say_failed(c, head->id, RAVEL_E_DATA, "a message of an unknown kind"); break;
+    default: ravel__client_fail(c, head->id, RAVEL_E_DATA, "a message of an unknown kind"); break;
     }
 }
 
@@ -176,6 +176,7 @@ static void look_at_clients(ravel__serve_lane *lane) {
     int64_t now = ravel__clock_ns();
     for (ravel__client *c = lane->clients, *next; c; c = next) {
         next = c->next;
+        ravel__job_check_base(c);
         if (ravel__job_is_revoked(c)) {
             ravel__link_close(c->link, "the trainers no longer keep this version; stage the newest");
             forget(c); /* the link no longer uses the version's bytes */
@@ -231,6 +232,7 @@ ravel_status ravel__server_open(ravel__server *s, ravel__store *store, const cha
     memset(s, 0, sizeof *s);
     s->allocator = allocator;
     s->store = store;
+    s->sparse = options->sparse;
     pthread_mutex_init(&s->report_lock, NULL);
     for (; s->lanes < lanes; s->lanes++) {
         ravel__serve_lane *lane = &s->lane[s->lanes];
@@ -286,14 +288,8 @@ static ravel_status map_items(ravel__server *s, const ravel__directory *d, ravel
     s->tensors = d->count;
     s->item_of = ravel__alloc(s->allocator, ((size_t)d->count + 1) * sizeof *s->item_of);
     if (!s->item_of) return ravel__no_memory(err, (size_t)d->count * sizeof *s->item_of, "the map of tensors");
-    memset(s->item_of, 0xff, ((size_t)d->count + 1) * sizeof *s->item_of);
-    for (int64_t i = 0; i < holding->count; i++) {
-        int64_t tensor = ravel__names_find(&d->names, holding->items[i].name);
-        if (tensor < 0)
-            return ravel_error_set(err, RAVEL_E_INTERNAL, "\"%s\" is not in the directory", holding->items[i].name);
-        RAVEL_ASSERT(tensor < s->tensors && i <= INT32_MAX);
-        s->item_of[tensor] = (int32_t)i;
-    }
+    if (ravel__directory_index(d, holding, s->item_of) != holding->count)
+        return ravel_error_set(err, RAVEL_E_INTERNAL, "a tensor of this rank is not in the directory");
     return RAVEL_OK;
 }
 
@@ -327,7 +323,10 @@ void ravel__server_close(ravel__server *s) {
     for (int32_t i = 0; i < s->lanes; i++) RAVEL_ASSERT(!s->lane[i].clients); /* their threads have let go of them */
     ravel__handout_close(s->handout);
     s->store->wake = NULL;
-    for (int32_t i = 0; i < s->lanes; i++) ravel__hub_free(s->lane[i].hub);
+    for (int32_t i = 0; i < s->lanes; i++) {
+        ravel__hub_free(s->lane[i].hub);
+        ravel__release(s->allocator, s->lane[i].scratch, RAVEL__LANE_SCRATCH);
+    }
     ravel__release(s->allocator, s->item_of, ((size_t)s->tensors + 1) * sizeof *s->item_of);
     ravel__release(s->allocator, s->reports, (size_t)s->report_room * sizeof *s->reports);
     pthread_mutex_destroy(&s->report_lock);

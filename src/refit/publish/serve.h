@@ -1,29 +1,34 @@
 /* The server: sends a store's versions to generators, on its own threads.
  *
- * A lane is one thread with one hub (comm/link.h): it listens, and serves the links that came to it. A lane never waits
+ * A lane is one thread with one hub (comm/link/link.h): it listens, and serves the links that came to it. A lane never waits
  * for a peer: it gives a link a few messages at a time and continues when the kernel has taken them. Blocks that lie in
- * the store as they travel are sent from there, with the hashes that publishing made; everything else is packed into a
- * frame.
+ * the store as they travel are sent from there, with the hashes that publishing made; those of slices that are cast or lie
+ * scattered are gathered into a buffer.
  *
- *     per link   PULL -> [slice 0: HASHES, BLOCK, BLOCK ...] [slices 1 to 40: FRAME] ... -> END
+ *     per link   PULL -> [slice 0: BLOCK, KEEP, BLOCK ...] [slice 1: BLOCK] ... -> END
+ *
+ * Where the version that a generator holds is kept, too, blocks are compared with it, and what changed is sent (SPARSE) if that
+ * is less; where its bytes have gone, the lists of changes since then say where to look (store.h). A version that is only compared
+ * with can be replaced at any time.
  *
  * A link that reads a version which the trainer wants to replace is closed with a sentence; the generator stages again. */
 #ifndef RAVEL_REFIT_SERVE_H
 #define RAVEL_REFIT_SERVE_H
 
-#include "comm/link.h"
+#include "comm/link/link.h"
 #include "refit/model/directory.h"
 #include "refit/publish/store.h"
+#include "refit/wire/block.h"
 
 #include <stdatomic.h>
 
-enum { RAVEL__LANES_MOST = 64, RAVEL__REPORTS_MOST = 4096 };
+enum { RAVEL__LANES_MOST = 64, RAVEL__REPORTS_MOST = 4096, RAVEL__LANE_SCRATCH = (512 + 32) * 1024 };
 
 typedef struct ravel__client ravel__client;
 
 typedef struct ravel__lane_options {
     const char *token, *allow;
-    int32_t open, max_links, tls;
+    int32_t open, max_links, tls, sparse;
 } ravel__lane_options;
 
 typedef struct ravel__serve_lane {
@@ -32,6 +37,7 @@ typedef struct ravel__serve_lane {
     pthread_t thread;
     int32_t running;
     ravel__client *clients;
+    unsigned char *scratch;    /* [RAVEL__LANE_SCRATCH] two blocks and a bit per element; NULL: not needed yet */
     _Atomic int32_t attention; /* a version was shown, a slot revoked, or the server stops */
 } ravel__serve_lane;
 
@@ -46,6 +52,8 @@ typedef struct ravel__server {
     const ravel_allocator *allocator;
     ravel__store *store;
     int32_t lanes;
+    int32_t sparse;     /* changed elements may be sent instead of blocks */
+    ravel__tally tally; /* of what was sent */
     ravel__serve_lane lane[RAVEL__LANES_MOST];
     /* set by ravel__server_start, and then only read */
     const unsigned char *directory; /* encoded */

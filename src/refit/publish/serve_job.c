@@ -1,42 +1,37 @@
 #include "refit/publish/serve_job.h"
 
 #include "base/assert.h"
-#include "refit/model/bytes.h"
+#include "base/bytes.h"
 #include "base/xxh3.h"
-#include "refit/wire/frame.h"
+#include "refit/wire/block.h"
+#include "refit/publish/changes.h"
 #include "refit/publish/handout.h"
 
 #include <string.h>
 
-enum { BLOCKS_FROM = 64 * 1024 /* bytes: shorter slices travel in frames */, STEP_ELEMENTS = 64 * 1024 };
-
-/* The token of blocks, which are sent from where they lie. */
-static char block_token;
-
-static void say_failed(ravel__client *c, uint64_t id, ravel_status status, const char *message) {
-    unsigned char body[RAVEL__FAILED_BYTES];
-    ravel__message head = {.kind = RAVEL__PULL_FAILED, .id = id, .bytes = sizeof body};
-    ravel__failed_encode(status, message, body);
-    (void)ravel__link_send(c->link, &head, body, NULL, NULL);
-}
+/* The token of blocks that are sent from where they lie. */
+static char stored_token;
 
 void ravel__job_end(ravel__client *c) {
-    ravel__job *j = &c->job;
+    ravel__pull_job *j = &c->job;
     ravel__server *s = c->lane->server;
     if (!j->active) return;
     RAVEL_ASSERT(j->kept && j->slice <= j->count && j->in_flight >= 0);
+    ravel__changes_free(j->changes); /* it reads the versions */
     ravel__store_release(s->store, j->kept);
+    ravel__store_release(s->store, j->base);
+    ravel__store_trail_end(s->store, &j->trail);
     ravel__release(s->allocator, j->asked, ((size_t)j->count + 1) * sizeof *j->asked);
-    ravel__release(s->allocator, j->same, (size_t)s->store->blocks + 1);
+    ravel__release(s->allocator, j->same, (size_t)s->store->tiles.blocks + 1);
     for (int32_t i = 0; i < RAVEL__JOB_BUFFERS; i++)
-        ravel__release(s->allocator, j->buffers[i].bytes, RAVEL__PULL_FRAME_BYTES);
+        ravel__release(s->allocator, j->buffers[i].bytes, RAVEL__JOB_BUFFER_BYTES);
     int32_t serving = j->serving;
     memset(j, 0, sizeof *j);
     j->serving = serving;
 }
 
 /* Ends the job with FAILED once the link has sent what it still reads from the buffers and the version. */
-static void fail(ravel__job *j, ravel_status status, const char *message) {
+static void fail(ravel__pull_job *j, ravel_status status, const char *message) {
     RAVEL_ASSERT(j->active && !j->mapped && status != RAVEL_OK);
     ravel_error_set(&j->why, status, "%s", message);
     j->slice = j->count;
@@ -46,229 +41,328 @@ int ravel__job_is_revoked(const ravel__client *c) {
     return c->job.active && ravel__store_is_revoked(c->lane->server->store, c->job.kept);
 }
 
-/* ---- whole blocks --------------------------------------------------------------------------------------- */
+/* Its base is not there (any more). */
+static void drop_base(ravel__pull_job *j, ravel__store *store) {
+    if (j->base) ravel__store_release(store, j->base);
+    j->base = NULL;
+    j->trail = ravel__store_trail(store, j->held, j->kept);
+}
+
+void ravel__job_check_base(ravel__client *c) {
+    ravel__pull_job *j = &c->job;
+    ravel__store *store = c->lane->server->store;
+    if (ravel__store_trail_is_revoked(store, &j->trail)) ravel__store_trail_end(store, &j->trail);
+    if (j->base && ravel__store_is_revoked(store, j->base)) drop_base(j, store);
+}
+
+/* ---- one block ------------------------------------------------------------------------------------------ */
+
+/* Elements of a slice that are sent as one block. */
+typedef struct cut {
+    int64_t count;
+    int64_t at;    /* in the item, where the slice lies there as it travels; -1: it is gathered */
+    int64_t block; /* of the store, if at >= 0 */
+    int whole;     /* all of the store's block */
+    int same;      /* nothing of it changed since the base */
+} cut;
 
 /* Where a slice that lies in the store as it travels begins: its first element in the item, -1: it does not. */
-static int64_t place_of(const ravel__server *s, const ravel__asked *a) {
-    const ravel__store_item *item = &s->store->items[a->item];
+static int64_t place_of(const ravel__tile_item *item, const ravel__asked *a) {
     static const char origin;
     const char *at = ravel__view_direct(&item->view, &origin, &a->box, 0, a->dtype);
     return at ? (at - &origin) / ravel_dtype_bytes(a->dtype) : -1;
 }
 
-/* The elements of block `number` of the slice: they never cross a block of the store. */
-typedef struct block {
-    int64_t first, count; /* in the slice */
-    int64_t at;           /* in the item */
-    int64_t index;        /* of the store */
-    int whole;            /* all of the store's block */
-} block;
-
-static block block_of(const ravel__store_item *item, const ravel__asked *a, int64_t start, int64_t number) {
-    RAVEL_ASSERT(start >= 0 && number >= 0 && item->per_block > 0);
-    int64_t lead = item->per_block - start % item->per_block;
-    block b = {.first = number == 0 ? 0 : lead + (number - 1) * item->per_block};
-    int64_t most = number == 0 ? lead : item->per_block, left = a->count - b.first;
-    b.count = left < most ? left : most;
-    b.at = start + b.first;
-    int64_t in_item = b.at / item->per_block, end = (in_item + 1) * item->per_block;
-    b.index = item->first_block + in_item;
-    RAVEL_ASSERT(b.count > 0 && b.at + b.count <= item->elements);
-    b.whole = b.at % item->per_block == 0 && b.at + b.count == (end < item->elements ? end : item->elements);
-    return b;
+/* The element of the item that is element `index` of the slice. */
+static int64_t element_of(const ravel__tile_item *item, const ravel__asked *a, int64_t index) {
+    int64_t at = 0;
+    for (int32_t d = a->box.ndim - 1; d >= 0; d--) {
+        at += (a->box.start[d] - item->view.box.start[d] + index % a->box.extent[d]) * item->view.strides[d];
+        index /= a->box.extent[d];
+    }
+    return at;
 }
 
-static const unsigned char *block_bytes(const ravel__job *j, const ravel__store_item *item, const block *b) {
-    RAVEL_ASSERT(j->kept && b->at >= 0 && b->at + b->count <= item->elements);
-    return j->kept->bytes + item->at + b->at * ravel_dtype_bytes(item->view.dtype);
-}
-
-static uint64_t block_hash(const ravel__job *j, const ravel__store_item *item, const block *b) {
-    RAVEL_ASSERT(!b->whole || b->index >= item->first_block);
-    if (b->whole) return j->kept->hashes[b->index];
-    return ravel__xxh3_of(block_bytes(j, item, b), (size_t)(b->count * ravel_dtype_bytes(item->view.dtype)));
-}
-
-static int send_hashes(ravel__client *c, const ravel__asked *a, int64_t start) {
-    ravel__job *j = &c->job;
-    const ravel__server *s = c->lane->server;
-    const ravel__store_item *item = &s->store->items[a->item];
-    int64_t lead = item->per_block - start % item->per_block, first = lead < a->count ? lead : a->count;
-    int64_t blocks = ravel__hashes_blocks(a->count, item->per_block, first);
-    size_t bytes = RAVEL__HASHES_HEADER + 8 * (size_t)blocks;
-    unsigned char *body = ravel__alloc(s->allocator, bytes);
-    if (!body) {
-        fail(j, RAVEL_E_MEMORY, "the trainer has no memory for the hashes of a slice");
-        return 1;
-    }
-    RAVEL_ASSERT(blocks > 0 && first > 0);
-    ravel__put64(body, (uint64_t)item->per_block);
-    ravel__put64(body + 8, (uint64_t)first);
-    for (int64_t i = 0; i < blocks; i++) {
-        block b = block_of(item, a, start, i);
-        ravel__put64(body + RAVEL__HASHES_HEADER + 8 * i, block_hash(j, item, &b));
-    }
-    ravel__message head = {.kind = RAVEL__PULL_HASHES, .id = (uint64_t)j->slice, .bytes = (int64_t)bytes};
-    ravel_status status = ravel__link_send(c->link, &head, body, NULL, NULL);
-    ravel__release(s->allocator, body, bytes);
-    return status == RAVEL_OK;
-}
-
-/* One message of a slice that goes by blocks; 0: the link cannot take it. */
-static int send_block(ravel__client *c, const ravel__asked *a, int64_t start) {
-    ravel__job *j = &c->job;
-    const ravel__store_item *item = &c->lane->server->store->items[a->item];
-    if (!j->hashed) {
-        j->hashed = 1;
-        return send_hashes(c, a, start);
-    }
-    RAVEL_ASSERT(j->active && j->kept && j->slice < j->count);
-    block b = block_of(item, a, start, j->block);
-    ravel__message head = {.kind = RAVEL__PULL_BLOCK,
-                           .id = (uint64_t)j->slice << 32 | (uint64_t)j->block,
-                           .bytes = b.count * ravel_dtype_bytes(item->view.dtype)};
-    int keeps = j->same && j->same[b.index];
-    j->block++;
-    if (b.first + b.count == a->count) {
-        j->slice++;
-        j->block = 0;
-        j->hashed = 0;
-    }
-    if (keeps) { /* an empty block: the receiver's is right already */
-        head.bytes = 0;
-        return ravel__link_send(c->link, &head, NULL, NULL, NULL) == RAVEL_OK;
-    }
-    j->in_flight++;
-    /* The receiver compares its hash. */
-    return ravel__link_send_raw(c->link, &head, block_bytes(j, item, &b), &block_token, NULL) == RAVEL_OK;
-}
-
-/* ---- frames --------------------------------------------------------------------------------------------- */
-
-/* Whether elements first .. first+count of the slice lie in blocks that did not change. */
-static int is_same(const ravel__server *s, const ravel__job *j, const ravel__asked *a, int64_t first, int64_t count) {
-    RAVEL_ASSERT(first >= 0 && count > 0 && first + count <= a->count);
-    const ravel__store_item *item = &s->store->items[a->item];
-    int64_t index[2] = {first, first + count - 1}, at[2];
+/* Whether the store's blocks from that of element `from` of the item to that of `to` did not change. */
+static int are_same(const ravel__pull_job *j, const ravel__tile_item *item, int64_t from, int64_t to) {
     if (!j->same) return 0;
-    for (int end = 0; end < 2; end++) { /* the item is row-major, so all between lies between */
-        int64_t rest = index[end];
-        at[end] = 0;
-        for (int32_t d = a->box.ndim - 1; d >= 0; d--) {
-            at[end] += (a->box.start[d] - item->view.box.start[d] + rest % a->box.extent[d]) * item->view.strides[d];
-            rest /= a->box.extent[d];
-        }
-    }
-    for (int64_t b = at[0] / item->per_block; b <= at[1] / item->per_block; b++)
+    for (int64_t b = from / item->per_block; b <= to / item->per_block; b++)
         if (!j->same[item->first_block + b]) return 0;
     return 1;
 }
 
-/* Packs the next entry of the slice at hand; 0: the frame is full. */
-static int pack_entry(const ravel__server *s, ravel__job *j, ravel__frame_writer *writer) {
-    RAVEL_ASSERT(j->slice < j->count && j->first < j->asked[j->slice].count);
-    const ravel__asked *a = &j->asked[j->slice];
-    const ravel__store_item *item = &s->store->items[a->item];
-    int64_t each = ravel_dtype_bytes(a->dtype), left = a->count - j->first;
-    unsigned char *place;
-    size_t room = ravel__frame_room(writer, &place);
-    int64_t count = left < STEP_ELEMENTS ? left : STEP_ELEMENTS;
-    int keeps = is_same(s, j, a, j->first, count);
-    if (!keeps && count > (int64_t)room / each) count = (int64_t)room / each;
-    if (room == 0 || count == 0) return 0;
-    ravel__frame_entry last, entry = {.tensor = (uint32_t)a->tensor,
-                                      .slice = (uint32_t)j->slice,
-                                      .dtype = (uint16_t)a->dtype,
-                                      .first = (uint64_t)j->first,
-                                      .count = (uint64_t)count};
-    if (keeps) {
-        entry.kind = RAVEL__ENTRY_KEEP;
-        if (ravel__frame_last(writer, &last) && last.kind == RAVEL__ENTRY_KEEP && last.slice == entry.slice)
-            ravel__frame_keep_more(writer, entry.count);
-        else
-            ravel__frame_add(writer, &entry, 0);
-    } else {
-        (void)ravel__view_gather(&item->view, j->kept->bytes + item->at, &a->box, j->first, count, a->dtype, place,
-                                 NULL);
-        entry.checksum = ravel__xxh3_of(place, (size_t)(count * each));
-        ravel__frame_add(writer, &entry, (size_t)(count * each));
-    }
-    j->first += count;
-    RAVEL_ASSERT(j->first <= a->count);
-    if (j->first == a->count) {
-        j->slice++;
-        j->first = 0;
-    }
-    return 1;
+/* Whether changes may be sent. */
+static int is_compared(const ravel__pull_job *j, const ravel__asked *a) {
+    return (j->base || j->trail.count > 0) && a->flags & RAVEL__ASK_SPARSE;
 }
 
-/* Slices that lie in the store as they travel, and are long, go by blocks. */
-static int64_t by_blocks(const ravel__server *s, const ravel__job *j) {
-    RAVEL_ASSERT(j->slice < j->count);
-    const ravel__asked *a = &j->asked[j->slice];
-    if (j->first > 0 || a->count * ravel_dtype_bytes(a->dtype) < BLOCKS_FROM) return -1;
-    return place_of(s, a);
+/* What is cut off a slice from element `first` on: up to the end of the store's block, whose hash is known; of a slice that
+ * is gathered or compared, up to a buffer. The item is row-major, so all between two elements of a slice lies between them. */
+static cut cut_at(const ravel__pull_job *j, const ravel__tile_item *item, const ravel__asked *a, int64_t first) {
+    RAVEL_ASSERT(first >= 0 && first < a->count && item->per_block > 0);
+    int64_t start = place_of(item, a), left = a->count - first;
+    cut c = {.count = RAVEL__JOB_BUFFER_BYTES / ravel_dtype_bytes(a->dtype), .at = start < 0 ? -1 : start + first};
+    int64_t block = c.at >= 0 ? item->per_block - c.at % item->per_block : 0;
+    if (c.at >= 0 && (!is_compared(j, a) || block < c.count)) c.count = block;
+    if (c.count > left) c.count = left;
+    if (c.at < 0) {
+        c.same = are_same(j, item, element_of(item, a, first), element_of(item, a, first + c.count - 1));
+        return c;
+    }
+    int64_t in_item = c.at / item->per_block, end = (in_item + 1) * item->per_block;
+    c.block = item->first_block + in_item;
+    c.whole = c.at % item->per_block == 0 && c.at + c.count == (end < item->elements ? end : item->elements);
+    c.same = are_same(j, item, c.at, c.at);
+    RAVEL_ASSERT(c.at + c.count <= item->elements);
+    return c;
+}
+
+static void advance(ravel__pull_job *j, int64_t count) {
+    j->first += count;
+    RAVEL_ASSERT(count > 0 && j->first <= j->asked[j->slice].count);
+    if (j->first < j->asked[j->slice].count) return;
+    j->slice++;
+    j->first = 0;
+}
+
+static void tally(ravel__client *c, int32_t kind, const ravel__asked *a, int64_t count, int64_t moved,
+                  int64_t changed) {
+    ravel__tally_add(&c->lane->server->tally, kind, count, ravel_dtype_bytes(a->dtype), moved, changed);
+}
+
+/* One message for all that follows and did not change. */
+static int send_keep(ravel__client *c, const ravel__tile_item *item, const ravel__asked *a) {
+    ravel__pull_job *j = &c->job;
+    int64_t count = 0;
+    for (cut next; j->first + count < a->count; count += next.count) {
+        next = cut_at(j, item, a, j->first + count);
+        if (!next.same) break;
+        tally(c, RAVEL__BLOCK_KEEP, a, next.count, 0, 0);
+    }
+    ravel__message head = {.kind = RAVEL__PULL_KEEP, .id = (uint64_t)count};
+    advance(j, count);
+    return ravel__link_send(c->link, &head, NULL, NULL, NULL) == RAVEL_OK;
 }
 
 static ravel__job_buffer *free_buffer(ravel__client *c) {
-    ravel__job *j = &c->job;
+    ravel__pull_job *j = &c->job;
     for (int32_t i = 0; i < RAVEL__JOB_BUFFERS; i++) {
         ravel__job_buffer *b = &j->buffers[i];
         if (b->busy) continue;
-        if (!b->bytes) b->bytes = ravel__alloc(c->lane->server->allocator, RAVEL__PULL_FRAME_BYTES);
+        if (!b->bytes) b->bytes = ravel__alloc(c->lane->server->allocator, RAVEL__JOB_BUFFER_BYTES);
         return b->bytes ? b : NULL;
     }
     return NULL;
 }
 
-/* Bytes of a version up to the end of the items that the next message needs. */
-static int64_t needed(const ravel__server *s, const ravel__job *j) {
-    int64_t end = 0, sum = 0;
-    for (int64_t i = j->slice; i < j->count && sum < RAVEL__PULL_FRAME_BYTES; i++) {
-        const ravel__asked *a = &j->asked[i];
-        const ravel__store_item *item = &s->store->items[a->item];
-        int64_t item_end = item->at + ravel__store_item_bytes(item);
-        sum += a->count * ravel_dtype_bytes(a->dtype);
-        if (item_end > end) end = item_end;
-    }
-    return end;
-}
-
-static int wait_for_device(ravel__client *c) {
+/* The versions' bytes on the host, up to the end of the item; `compares`: those of the base, too. */
+static int bring(ravel__client *c, const ravel__tile_item *item, int compares) {
     ravel_error err = RAVEL_ERROR_INIT;
-    ravel__server *s = c->lane->server;
-    if (!s->store->on_device || ravel__store_arrived(s->store, c->job.kept, needed(s, &c->job), &err) == RAVEL_OK)
-        return 1;
-    fail(&c->job, RAVEL_E_STATE, err.message);
-    return 0;
+    ravel__store *store = c->lane->server->store;
+    ravel__pull_job *j = &c->job;
+    int64_t end = item->at + item->elements * ravel_dtype_bytes(item->view.dtype);
+    ravel_status status = ravel__store_bring(store, j->kept, &err);
+    if (status == RAVEL_OK && compares && j->base && ravel__store_bring(store, j->base, NULL) != RAVEL_OK)
+        drop_base(j, store);
+    if (status == RAVEL_OK && ravel__store_arrived(store, j->kept, end, &err) != RAVEL_OK) status = RAVEL_E_STATE;
+    if (status == RAVEL_OK && compares && j->base && ravel__store_arrived(store, j->base, end, &err) != RAVEL_OK)
+        status = RAVEL_E_STATE;
+    if (status != RAVEL_OK) fail(j, status, err.message);
+    return status == RAVEL_OK;
 }
 
-static void skip_empty(ravel__job *j) {
+static void skip_empty(ravel__pull_job *j) {
     while (j->slice < j->count && j->asked[j->slice].count == 0) j->slice++;
 }
 
-/* Fills and sends a frame; 0: there is no buffer now, or the link is lost. */
-static int send_frame(ravel__client *c) {
-    RAVEL_ASSERT(c->job.active && !c->job.mapped && c->job.slice < c->job.count);
-    ravel__job *j = &c->job;
-    const ravel__server *s = c->lane->server;
-    ravel__job_buffer *buffer = free_buffer(c);
-    ravel__frame_writer writer;
-    if (!buffer) {
-        if (j->in_flight > 0) return 0; /* one will be free when the system has taken a frame */
-        fail(j, RAVEL_E_MEMORY, "the trainer has no memory to pack a frame");
+/* ---- changes --------------------------------------------------------------------------------------------- */
+
+/* A block's elements as they travel: where they lie in a version, or gathered into `scratch`. */
+static const unsigned char *elements_of(const ravel__client *c, const ravel__kept *kept, const ravel__tile_item *item,
+                                        const ravel__asked *a, const cut *b, unsigned char *scratch) {
+    const unsigned char *bytes = kept->packed.bytes + item->at;
+    if (b->at >= 0) return bytes + b->at * ravel_dtype_bytes(a->dtype);
+    (void)ravel__view_gather(&item->view, bytes, &a->box, c->job.first, b->count, a->dtype, scratch,
+                             NULL); /* host memory, and a cast that was checked */
+    return scratch;
+}
+
+/* The element of the slice that the item's element `at` is; -1: it is not in the slice. */
+static int64_t index_of(const ravel__tile_item *item, const ravel__asked *a, int64_t at) {
+    int64_t index = 0;
+    for (int32_t d = 0; d < a->box.ndim; d++) {
+        int64_t i = at / item->view.strides[d] + item->view.box.start[d] - a->box.start[d];
+        if (i < 0 || i >= a->box.extent[d]) return -1;
+        index = index * a->box.extent[d] + i;
+        at %= item->view.strides[d];
+    }
+    return index;
+}
+
+/* Marks what a list says of one of the store's blocks; 0: it has not all of it. */
+static int mark_list(const ravel__client *c, const ravel__change_list *list, const ravel__tile_item *item,
+                     int64_t block, const ravel__asked *a, const cut *b, uint64_t *bits) {
+    const unsigned char *at = ravel__list_gaps(c->lane->server->store, list, block), *end = at + list->sizes[block];
+    const int64_t begin = (block - item->first_block) * item->per_block;
+    if (list->sizes[block] < 0) return 0;
+    for (size_t position = SIZE_MAX; ravel__sparse_next(&at, end, &position);) {
+        int64_t element = begin + (int64_t)position;
+        int64_t index = b->at >= 0 ? element - b->at : index_of(item, a, element) - c->job.first;
+        if (index >= 0 && index < b->count) bits[index / 64] |= (uint64_t)1 << index % 64;
+    }
+    return 1;
+}
+
+/* Marks the block's elements that changed since the base. */
+static int mark_changes(const ravel__client *c, const ravel__tile_item *item, const ravel__asked *a, const cut *b,
+                        uint64_t *bits) {
+    const ravel__pull_job *j = &c->job;
+    int64_t from = b->at >= 0 ? b->at : element_of(item, a, j->first);
+    int64_t to = b->at >= 0 ? b->at + b->count - 1 : element_of(item, a, j->first + b->count - 1);
+    int all = 1;
+    memset(bits, 0, (size_t)(b->count + 63) / 64 * sizeof *bits);
+    for (int64_t n = from / item->per_block; all && n <= to / item->per_block; n++)
+        for (int32_t i = 0; all && i < j->trail.count; i++)
+            all = mark_list(c, j->trail.lists[i], item, item->first_block + n, a, b, bits);
+    return all;
+}
+
+/* The changes of a block since the base into `out`; 0: they are not less than the elements. *hash: of the elements; *changed:
+ * elements that differ, -1: not counted. */
+static size_t find_changes(ravel__client *c, const ravel__tile_item *item, const ravel__asked *a, const cut *b,
+                           unsigned char *out, uint64_t *hash, int64_t *changed) {
+    ravel__serve_lane *lane = c->lane;
+    ravel__pull_job *j = &c->job;
+    size_t count = (size_t)b->count, each = (size_t)ravel_dtype_bytes(a->dtype), size = 0, differ = 0;
+    if (!lane->scratch) lane->scratch = ravel__alloc(lane->server->allocator, RAVEL__LANE_SCRATCH);
+    if (!lane->scratch) return 0;
+    unsigned char *other = lane->scratch + RAVEL__JOB_BUFFER_BYTES;
+    uint64_t *bits = (uint64_t *)(void *)(other + RAVEL__JOB_BUFFER_BYTES);
+    const unsigned char *fresh = elements_of(c, j->kept, item, a, b, lane->scratch);
+    const unsigned char *base = j->base ? elements_of(c, j->base, item, a, b, other) : NULL;
+    int looks = base ? ravel__sparse_pays(base, fresh, count, each) : mark_changes(c, item, a, b, bits);
+    if (looks && base) size = ravel__sparse_encode(base, fresh, count, each, out, &differ);
+    if (looks && !base) size = ravel__sparse_encode_marked(bits, fresh, count, each, out, &differ);
+    if (looks) *changed = (int64_t)differ;
+    if (size > 0) *hash = b->whole ? j->kept->packed.hashes[b->block] : ravel__xxh3_of(fresh, count * each);
+    return size;
+}
+
+/* ---- changes that the device finds ----------------------------------------------------------------------- */
+
+/* Whether a block's changes are found where the versions are. Blocks of the store alone: slices that are gathered or cast, and parts
+ * of blocks, are compared on the host. */
+static int is_found_there(const ravel__client *c, const ravel__asked *a, const cut *b) {
+    const ravel__store *store = c->lane->server->store;
+    return store->on_device && !c->job.on_host && c->job.base && a->flags & RAVEL__ASK_SPARSE && b->whole && !b->same &&
+           store->tiles.block_bytes <= RAVEL__JOB_BUFFER_BYTES;
+}
+
+/* The blocks that come next, from the one at hand on, as far as they fit. */
+static void want_next(const ravel__client *c) {
+    const ravel__pull_job *j = &c->job;
+    ravel__changes_clear(j->changes);
+    int64_t slice = j->slice, first = j->first;
+    for (int more = 1; more && slice < j->count;) {
+        const ravel__asked *a = &j->asked[slice];
+        const ravel__tile_item *item = &c->lane->server->store->tiles.items[a->item];
+        if (first < a->count) {
+            const cut next = cut_at(j, item, a, first);
+            int64_t each = ravel_dtype_bytes(item->view.dtype);
+            first += next.count;
+            if (is_found_there(c, a, &next))
+                more = ravel__changes_want(j->changes, next.block, item->at + next.at * each, next.count * each, each);
+        }
+        if (first >= a->count) slice++, first = 0;
+    }
+}
+
+/* The device's changes of a block; NULL: it cannot find any, and the host shall. */
+static const unsigned char *changes_of(ravel__client *c, const cut *b, size_t *size, int64_t *changed) {
+    ravel__store *store = c->lane->server->store;
+    ravel__pull_job *j = &c->job;
+    const unsigned char *found = j->changes ? ravel__changes_of(j->changes, b->block, size, changed) : NULL;
+    if (found) return found;
+    ravel_status status =
+        j->changes ? RAVEL_OK : ravel__changes_create(store->on_device, store->tiles.block_bytes, &j->changes, NULL);
+    if (status == RAVEL_OK) want_next(c);
+    if (status == RAVEL_OK)
+        status =
+            ravel__changes_find(j->changes, (int32_t)(j->kept - store->kept), (int32_t)(j->base - store->kept), NULL);
+    j->on_host = status != RAVEL_OK;
+    return j->on_host ? NULL : ravel__changes_of(j->changes, b->block, size, changed);
+}
+
+/* ---- a block ---------------------------------------------------------------------------------------------- */
+
+/* Its message, whose bytes are in the store or in a buffer. */
+typedef struct outgoing {
+    int32_t kind;
+    uint64_t hash;
+    const unsigned char *bytes;
+    size_t size;
+    int64_t changed; /* -1: it was not compared */
+} outgoing;
+
+/* From the versions' bytes on the host. */
+static void make_from_host(ravel__client *c, const ravel__tile_item *item, const ravel__asked *a, const cut *b,
+                           unsigned char *room, outgoing *o) {
+    const ravel__kept *kept = c->job.kept;
+    if (is_compared(&c->job, a)) o->size = find_changes(c, item, a, b, room, &o->hash, &o->changed);
+    if (o->size > 0) {
+        o->kind = RAVEL__BLOCK_SPARSE;
+        o->bytes = room;
+        return;
+    }
+    o->size = (size_t)(b->count * ravel_dtype_bytes(a->dtype));
+    o->bytes = b->at >= 0 ? elements_of(c, kept, item, a, b, NULL) : room;
+    if (b->at < 0)
+        (void)ravel__block_encode(&item->view, kept->packed.bytes + item->at, &a->box, c->job.first, b->count, a->dtype,
+                                  room, &o->hash, NULL);
+    else
+        o->hash = b->whole ? kept->packed.hashes[b->block] : ravel__xxh3_of(o->bytes, o->size);
+}
+
+/* As the device has found it; 0: it has not. */
+static int make_from_device(ravel__client *c, const ravel__asked *a, const cut *b, unsigned char *room, outgoing *o) {
+    const unsigned char *found = is_found_there(c, a, b) ? changes_of(c, b, &o->size, &o->changed) : NULL;
+    if (!found) return 0;
+    memcpy(room, found, o->size);
+    o->bytes = room;
+    o->hash = c->job.kept->packed.hashes[b->block];
+    o->kind = (int64_t)o->size < b->count * ravel_dtype_bytes(a->dtype) ? RAVEL__BLOCK_SPARSE : RAVEL__BLOCK_DATA;
+    return 1;
+}
+
+/* The next block of the slice at hand; 0: the link cannot take it now, or is lost. */
+static int send_block(ravel__client *c) {
+    ravel__pull_job *j = &c->job;
+    RAVEL_ASSERT(j->active && !j->mapped && j->slice < j->count);
+    const ravel__asked *a = &j->asked[j->slice];
+    const ravel__tile_item *item = &c->lane->server->store->tiles.items[a->item];
+    const cut b = cut_at(j, item, a, j->first);
+    outgoing o = {.kind = RAVEL__BLOCK_DATA, .changed = -1};
+    if (b.same) return send_keep(c, item, a);
+    ravel__job_buffer *buffer = b.at < 0 || is_compared(j, a) ? free_buffer(c) : NULL;
+    if (!buffer && (b.at < 0 || is_compared(j, a))) {
+        if (j->in_flight > 0) return 0; /* one will be free when the system has taken a block */
+        fail(j, RAVEL_E_MEMORY, "the trainer has no memory to gather a block");
         return 1;
     }
-    ravel__frame_begin(&writer, buffer->bytes, RAVEL__PULL_FRAME_BYTES);
-    while (j->slice < j->count && by_blocks(s, j) < 0 && pack_entry(s, j, &writer)) skip_empty(j);
-    ravel__frame_head head = {.sequence = j->frames, .version = (uint64_t)j->identity.version};
-    size_t bytes = ravel__frame_end(&writer, &head);
-    ravel__message message = {.kind = RAVEL__PULL_FRAME, .id = j->frames++, .bytes = (int64_t)bytes};
-    RAVEL_ASSERT(!buffer->busy && bytes <= RAVEL__PULL_FRAME_BYTES);
-    RAVEL_ASSERT(writer.entries == 0 || head.entries == writer.entries);
-    buffer->busy = 1;
+    unsigned char *room = buffer ? buffer->bytes : NULL;
+    if (!make_from_device(c, a, &b, room, &o)) {
+        if (!bring(c, item, is_compared(j, a))) return 1;
+        make_from_host(c, item, a, &b, room, &o);
+    }
+    ravel__message head = {.kind = o.kind == RAVEL__BLOCK_SPARSE ? RAVEL__PULL_SPARSE : RAVEL__PULL_BLOCK,
+                           .id = o.hash};
+    head.bytes = (int64_t)o.size;
+    tally(c, o.kind, a, b.count, head.bytes, o.changed);
+    void *token = o.bytes == room ? (void *)buffer : &stored_token;
+    if (o.bytes == room) buffer->busy = 1;
     j->in_flight++;
-    return ravel__link_send(c->link, &message, buffer->bytes, buffer, NULL) == RAVEL_OK;
+    advance(j, b.count);
+    return ravel__link_send_raw(c->link, &head, o.bytes, token, NULL) == RAVEL_OK; /* the receiver compares */
 }
 
 /* ---- a pull --------------------------------------------------------------------------------------------- */
@@ -278,12 +372,12 @@ static void send_end(ravel__client *c) {
     ravel__message head = {.kind = RAVEL__PULL_END, .id = c->job.id};
     ravel_error why = c->job.why;
     ravel__job_end(c);
-    if (why.status != RAVEL_OK) return say_failed(c, head.id, why.status, why.message);
+    if (why.status != RAVEL_OK) return ravel__client_fail(c, head.id, why.status, why.message);
     (void)ravel__link_send(c->link, &head, NULL, NULL, NULL);
 }
 
 static void serve_more(ravel__client *c) {
-    ravel__job *j = &c->job;
+    ravel__pull_job *j = &c->job;
     if (j->serving) return;
     j->serving = 1;
     int going = 1;
@@ -295,32 +389,12 @@ static void serve_more(ravel__client *c) {
             if (j->in_flight == 0) send_end(c);
             break;
         }
-        if (!wait_for_device(c)) continue;
-        int64_t start = by_blocks(c->lane->server, j);
-        going = start >= 0 ? send_block(c, &j->asked[j->slice], start) : send_frame(c);
+        going = send_block(c);
     }
     j->serving = 0;
 }
 
 /* ---- a version that the generator reads where it is ------------------------------------------------------ */
-
-static ravel_status open_map(ravel__client *c, const unsigned char *body, int64_t bytes, ravel_error *err) {
-    ravel__server *s = c->lane->server;
-    ravel__job *j = &c->job;
-    ravel__ask ask;
-    ravel_status status = ravel__ask_open(body, bytes, &ask, err);
-    if (status != RAVEL_OK) return status;
-    if (ask.session != s->session) /* a generator may have begun to stage before it heard of the restart */
-        return ravel_error_set(err, RAVEL_E_STATE, "the trainers were restarted; stage again");
-    RAVEL_ASSERT(!j->kept && !j->active);
-    j->kept = ravel__store_use(s->store, ask.identity);
-    if (!j->kept)
-        return ravel_error_set(err, RAVEL_E_STATE, "version %lld is not kept (any more)",
-                               (long long)ask.identity.version);
-    j->identity = ask.identity;
-    j->active = j->mapped = 1;
-    return RAVEL_OK;
-}
 
 /* Says where the version lies, with the hashes of its blocks; an empty message: it is not shared. */
 static ravel_status send_mapped(ravel__client *c, ravel_error *err) {
@@ -331,7 +405,7 @@ static ravel_status send_mapped(ravel__client *c, ravel_error *err) {
         ravel__job_end(c);
         return ravel__link_send(c->link, &head, NULL, NULL, err);
     }
-    size_t size = ravel__mapped_bytes(s->store->holding->count, s->store->blocks);
+    size_t size = ravel__mapped_bytes(s->store->holding->count, s->store->tiles.blocks);
     unsigned char *body = ravel__alloc(s->allocator, size);
     if (!body) return ravel__no_memory(err, size, "the layout of a version");
     ravel__handout_describe(s->handout, s->store, c->job.kept, s->item_of, s->tensors, body);
@@ -341,26 +415,14 @@ static ravel_status send_mapped(ravel__client *c, ravel_error *err) {
     return status;
 }
 
-void ravel__job_map(ravel__client *c, uint64_t id, const unsigned char *body, int64_t bytes) {
-    ravel_error err = RAVEL_ERROR_INIT;
-    if (c->job.active) return say_failed(c, id, RAVEL_E_DATA, "a MAP came before the job before it ended");
-    memset(&c->job, 0, sizeof c->job);
-    c->job.id = id;
-    ravel_status status = open_map(c, body, bytes, &err);
-    if (status == RAVEL_OK) status = send_mapped(c, &err);
-    if (status == RAVEL_OK) return;
-    ravel__job_end(c);
-    say_failed(c, id, status, err.message);
-}
-
 void ravel__job_read(ravel__client *c, uint64_t id) {
     if (!c->job.active || !c->job.mapped)
-        return say_failed(c, id, RAVEL_E_STATE, "the version was replaced while it was read; stage again");
+        return ravel__client_fail(c, id, RAVEL_E_STATE, "the version was replaced while it was read; stage again");
     send_end(c);
 }
 
 void ravel__job_sent(ravel__client *c, void *token) {
-    ravel__job *j = &c->job;
+    ravel__pull_job *j = &c->job;
     if (!j->active || j->mapped) return;
     for (int32_t i = 0; i < RAVEL__JOB_BUFFERS; i++)
         if (token == &j->buffers[i]) j->buffers[i].busy = 0;
@@ -369,42 +431,56 @@ void ravel__job_sent(ravel__client *c, void *token) {
     serve_more(c);
 }
 
-static ravel_status open_job(ravel__client *c, const unsigned char *body, int64_t bytes, ravel_error *err) {
-    RAVEL_ASSERT(!c->job.active && !c->job.kept && !c->job.asked);
+/* ---- opening -------------------------------------------------------------------------------------------- */
+
+static ravel_status use_version(ravel__client *c, const ravel__pull_ask *ask, ravel_error *err) {
     ravel__server *s = c->lane->server;
-    ravel__job *j = &c->job;
-    ravel__ask ask;
-    ravel_status status = ravel__ask_open(body, bytes, &ask, err);
-    if (status != RAVEL_OK) return status;
-    if (ask.session != s->session) /* a generator may have begun to stage before it heard of the restart */
+    ravel__pull_job *j = &c->job;
+    if (ask->session != s->session) /* a generator may have begun to stage before it heard of the restart */
         return ravel_error_set(err, RAVEL_E_STATE, "the trainers were restarted; stage again");
-    j->identity = ask.identity;
-    j->kept = ravel__store_use(s->store, ask.identity);
+    RAVEL_ASSERT(!j->kept && !j->active);
+    j->identity = ask->identity;
+    j->kept = ravel__store_use(s->store, ask->identity);
     if (!j->kept)
         return ravel_error_set(err, RAVEL_E_STATE, "version %lld is not kept (any more)",
-                               (long long)ask.identity.version);
+                               (long long)ask->identity.version);
     j->active = 1;
-    j->asked = ravel__calloc(s->allocator, (size_t)ask.count + 1, sizeof *j->asked);
-    j->count = j->asked ? ask.count : 0;
-    if (!j->asked) return ravel__no_memory(err, (size_t)ask.count * sizeof *j->asked, "a pull");
-    status = ravel__ask_read(body, bytes, &ask, s->store, s->item_of, s->tensors, j->asked, err);
-    if (status == RAVEL_OK) status = ravel__store_bring(s->store, j->kept, err);
-    if (status != RAVEL_OK || ask.base.version == 0) return status;
-    j->same = ravel__alloc(s->allocator, (size_t)s->store->blocks + 1);
-    if (j->same && !ravel__store_compare(s->store, j->kept, ask.base, j->same)) {
-        ravel__release(s->allocator, j->same, (size_t)s->store->blocks + 1);
+    return RAVEL_OK;
+}
+
+static ravel_status open_pull(ravel__client *c, const unsigned char *body, int64_t bytes, const ravel__pull_ask *ask,
+                              ravel_error *err) {
+    ravel__server *s = c->lane->server;
+    ravel__pull_job *j = &c->job;
+    j->asked = ravel__calloc(s->allocator, (size_t)ask->count + 1, sizeof *j->asked);
+    j->count = j->asked ? ask->count : 0;
+    if (!j->asked) return ravel__no_memory(err, (size_t)ask->count * sizeof *j->asked, "a pull");
+    ravel_status status = ravel__ask_read(body, bytes, ask, s->store, s->item_of, s->tensors, j->asked, err);
+    if (status != RAVEL_OK || ask->base.version == 0) return status;
+    j->held = ask->base;
+    if (s->sparse) j->base = ravel__store_use(s->store, ask->base);
+    if (s->sparse && !j->base) drop_base(j, s->store);
+    j->same = ravel__alloc(s->allocator, (size_t)s->store->tiles.blocks + 1);
+    if (j->same && !ravel__store_compare(s->store, j->kept, ask->base, j->same)) {
+        ravel__release(s->allocator, j->same, (size_t)s->store->tiles.blocks + 1);
         j->same = NULL;
     }
     return RAVEL_OK;
 }
 
-void ravel__job_begin(ravel__client *c, uint64_t id, const unsigned char *body, int64_t bytes) {
+void ravel__job_begin(ravel__client *c, uint64_t id, const unsigned char *body, int64_t bytes, int mapped) {
     ravel_error err = RAVEL_ERROR_INIT;
-    if (c->job.active) return say_failed(c, id, RAVEL_E_DATA, "a second PULL came before the first one ended");
+    ravel__pull_ask ask;
+    if (c->job.active)
+        return ravel__client_fail(c, id, RAVEL_E_DATA, "it asks for a version before it has the last one");
     memset(&c->job, 0, sizeof c->job);
     c->job.id = id;
-    ravel_status status = open_job(c, body, bytes, &err);
-    if (status == RAVEL_OK) return serve_more(c);
+    ravel_status status = ravel__ask_open(body, bytes, &ask, &err);
+    if (status == RAVEL_OK) status = use_version(c, &ask, &err);
+    c->job.mapped = mapped;
+    if (status == RAVEL_OK) status = mapped ? send_mapped(c, &err) : open_pull(c, body, bytes, &ask, &err);
+    if (status == RAVEL_OK && !mapped) return serve_more(c);
+    if (status == RAVEL_OK) return;
     ravel__job_end(c);
-    say_failed(c, id, status, err.message);
+    ravel__client_fail(c, id, status, err.message);
 }

@@ -11,6 +11,7 @@
 #define RAVEL_REFIT_STORE_DEVICE_H
 
 #include "refit/publish/store.h"
+#include "device/shared.h"
 
 #include <ravel/device.h>
 
@@ -31,6 +32,6 @@ ravel_status ravel__device_store_arrived(ravel__device_store *device_store, int3
                                          ravel_error *err);
 
 ravel_device *ravel__device_store_device(const ravel__device_store *device_store);
-ravel_shared *ravel__device_store_slot(const ravel__device_store *device_store, int32_t slot);
+ravel__shared *ravel__device_store_slot(const ravel__device_store *device_store, int32_t slot);
 
 #endif

@@ -2,12 +2,13 @@
 #include "refit/pull/pull.h"
 
 #include "base/assert.h"
-#include "base/clock.h"
+#include "base/system/clock.h"
 #include "base/rng.h"
-#include "comm/address.h"
-#include "comm/token.h"
-#include "refit/model/bytes.h"
-#include "refit/wire/team.h"
+#include "base/options.h"
+#include "comm/link/address.h"
+#include "comm/link/token.h"
+#include "base/bytes.h"
+#include "base/system/team.h"
 
 #include <math.h>
 #include <stddef.h>
@@ -26,7 +27,7 @@ static const ravel_option table[] = {
     {"cast", RAVEL_OPTION_ENUM, FIELD(cast), "exact", 0, 0, RAVEL_REFIT_CAST_CHOICES,
      "exact: the same dtype on both sides; narrow: f64, f32, bf16, f16 may differ, the narrower travels"},
     {"delta", RAVEL_OPTION_BOOL, FIELD(delta), "yes", 0, 0, NULL,
-     "do not send blocks that did not change since the live version"},
+     "do not send what did not change since the live version: whole blocks, and elements of blocks"},
     {"audit", RAVEL_OPTION_BOOL, FIELD(audit), "no", 0, 0, NULL, "hash every tensor when it is complete"},
     {"timeout", RAVEL_OPTION_F64, FIELD(timeout), "60", 0.01, 86400, NULL,
      "seconds without progress after which a stage, or the first connection, fails"},
@@ -60,18 +61,9 @@ static void free_text(ravel_puller *p, char *text) {
     ravel__release(&p->memory.allocator, text, text ? strlen(text) + 1 : 0);
 }
 
-static ravel_status take_options(ravel_puller *p, const ravel_pull_options *from, ravel_error *err) {
-    ravel_pull_options *o = &p->options;
-    const ravel_allocator *allocator = o->allocator;
-    ravel_pull_options_default(o);
-    ravel_status status = RAVEL_OK;
-    if (from) status = ravel__struct_take(o, sizeof *o, from, from->size, "options", err);
-    o->size = sizeof *o;
-    o->allocator = allocator;
-    if (status == RAVEL_OK) status = ravel_options_check(table, o, err);
-    p->threads = o->threads > 0 ? o->threads : ravel__team_default(8);
+static ravel_status find_token(ravel_puller *p, ravel_error *err) {
     char token[RAVEL__TOKEN_MOST] = "";
-    if (status == RAVEL_OK) status = ravel__token_find(o->token, NULL, token, err);
+    ravel_status status = ravel__token_find(p->options.token, NULL, token, err);
     if (status != RAVEL_OK || !token[0]) return status;
     p->token = copy_text(p, token);
     return p->token ? RAVEL_OK : ravel__no_memory(err, strlen(token) + 1, "a token");
@@ -80,15 +72,12 @@ static ravel_status take_options(ravel_puller *p, const ravel_pull_options *from
 static ravel_status take_sink(ravel_puller *p, const ravel_refit_sink *sink, ravel_error *err) {
     ravel_refit_options o;
     if (!sink) return ravel_error_set(err, RAVEL_E_ARGUMENT, "a puller needs a sink");
-    ravel_status status = ravel__struct_take(&p->sink_copy, sizeof p->sink_copy, sink, sink->size, "sink", err);
-    if (status != RAVEL_OK) return status;
-    const ravel_refit_sink *s = &p->sink_copy;
-    status = ravel__holding_make(s->tensors, s->count, s->rules, s->rule_count, s->load != NULL, "sink", &p->arena,
-                                 &p->holding, err);
+    ravel_status status = ravel__sink_take(sink, &p->sink_copy, &p->arena, &p->holding, err);
     ravel_refit_options_default(&o);
     o.stage = p->options.stage;
     o.audit = p->options.audit;
-    if (status == RAVEL_OK) status = ravel__stage_init(&p->stage, s, &p->holding, &o, &p->stage_memory.allocator, err);
+    if (status == RAVEL_OK)
+        status = ravel__stage_init(&p->stage, &p->sink_copy, &p->holding, &o, &p->stage_memory.allocator, err);
     return status;
 }
 
@@ -115,9 +104,8 @@ static ravel_status start_watch(ravel_puller *p, ravel_error *err) {
     return ravel__watch_start(&p->watch, err);
 }
 
-static ravel_status prepare(ravel_puller *p, const char *address, const ravel_refit_sink *sink,
-                            const ravel_pull_options *options, ravel_error *err) {
-    ravel_status status = take_options(p, options, err);
+static ravel_status prepare(ravel_puller *p, const char *address, const ravel_refit_sink *sink, ravel_error *err) {
+    ravel_status status = find_token(p, err);
     if (status == RAVEL_OK) status = take_address(p, address, err);
     if (status == RAVEL_OK) status = take_sink(p, sink, err);
     if (status == RAVEL_OK) status = ravel__pull_meet(p, err);
@@ -134,22 +122,61 @@ static ravel_status join(ravel_puller *p, ravel_comm *comm, ravel_error *err) {
     return p->ranks > 1 ? ravel_comm_broadcast(p->comm, &p->generator, 1, RAVEL_U64, 0, err) : RAVEL_OK;
 }
 
+/* *puller is there, also with wrong options: NULL only without memory. */
+static ravel_status make(const ravel_pull_options *options, ravel_puller **puller, ravel_error *err) {
+    ravel_pull_options o;
+    ravel_pull_options_default(&o);
+    ravel_status status = options ? ravel__take_options(table, "pull", options, &o, sizeof o, err) : RAVEL_OK;
+    ravel_puller *p = *puller = ravel__calloc(o.allocator, 1, sizeof *p);
+    if (!p) return ravel__no_memory(err, sizeof *p, "a puller");
+    ravel__counted_init(&p->memory, o.allocator);
+    ravel__counted_init(&p->stage_memory, o.allocator);
+    ravel__arena_init(&p->arena, &p->memory.allocator, 4096);
+    pthread_mutex_init(&p->lock, NULL);
+    p->options = o;
+    p->threads = o.threads > 0 ? o.threads : ravel__processors(8);
+    return status;
+}
+
+static ravel_status list(const ravel__directory *d,
+                         ravel_status (*each)(void *user, const ravel_refit_tensor *tensor, ravel_error *err),
+                         void *user, ravel_error *err) {
+    ravel_status status = RAVEL_OK;
+    for (int64_t i = 0; i < d->count && status == RAVEL_OK; i++) {
+        const ravel__cut *cut = &d->cuts[d->tensors[i].cut];
+        ravel_refit_tensor t = {.name = d->tensors[i].name, .dtype = d->tensors[i].dtype, .ndim = cut->ndim};
+        for (int32_t k = 0; k < cut->ndim; k++) t.dims[k] = t.extent[k] = cut->dims[k];
+        status = each(user, &t, err);
+    }
+    return status;
+}
+
+ravel_status ravel_publication_list(const char *address, const ravel_pull_options *options,
+                                    ravel_status (*each)(void *user, const ravel_refit_tensor *tensor,
+                                                         ravel_error *err),
+                                    void *user, ravel_error *err) {
+    ravel_puller *p = NULL;
+    ravel__directory d;
+    ravel_status status = make(options, &p, err);
+    if (status == RAVEL_OK) status = find_token(p, err);
+    if (status == RAVEL_OK) status = take_address(p, address, err);
+    if (status == RAVEL_OK) status = ravel__pull_directory(p, &d, err);
+    if (status == RAVEL_OK) {
+        status = list(&d, each, user, err);
+        ravel__directory_free(&d);
+    }
+    ravel_puller_free(p);
+    return status;
+}
+
 ravel_status ravel_puller_create(ravel_comm *comm, const char *address, const ravel_refit_sink *sink,
                                  const ravel_pull_options *options, ravel_puller **puller, ravel_error *err) {
     ravel_error own = RAVEL_ERROR_INIT;
-    int has_allocator = options && options->size >= offsetof(ravel_pull_options, allocator) + sizeof(void *);
-    const ravel_allocator *allocator = has_allocator ? options->allocator : NULL;
+    ravel_puller *p = NULL;
     if (!comm) return ravel_error_set(err, RAVEL_E_ARGUMENT, "a puller needs its generator's communicator");
-    ravel_puller *p = ravel__calloc(allocator, 1, sizeof *p);
-    if (!p) return ravel__no_memory(err, sizeof *p, "a puller");
-    ravel__counted_init(&p->memory, allocator);
-    ravel__counted_init(&p->stage_memory, allocator);
-    ravel__arena_init(&p->arena, &p->memory.allocator, 4096);
-    pthread_mutex_init(&p->lock, NULL);
-    p->options.allocator = allocator;
-    ravel_status status = join(p, comm, &own);
+    ravel_status taken = make(options, &p, &own), status = p ? join(p, comm, &own) : taken;
     if (status == RAVEL_OK) {
-        status = prepare(p, address, sink, options, &own);
+        status = taken == RAVEL_OK ? prepare(p, address, sink, &own) : taken;
         if (p->ranks > 1) status = ravel_agree(p->comm, status, &own);
     }
     if (status == RAVEL_OK) status = start_watch(p, &own);
@@ -168,7 +195,7 @@ void ravel_puller_free(ravel_puller *p) {
     ravel__pull_stop(p);
     ravel__pull_unmap(p);
     ravel__stage_free(&p->stage);
-    if (p->session) ravel__plan_free(&p->plan);
+    if (p->session) ravel__refit_plan_free(&p->plan);
     if (p->session) ravel__directory_free(&p->directory);
     ravel__release(own, p->tasks, (size_t)p->task_room * sizeof *p->tasks);
     free_text(p, p->address);
@@ -195,13 +222,9 @@ static int is_newer(ravel_puller *p) {
 
 /* Drops the staged version after the failure `why`; ends the threads first. */
 static void drop(ravel_puller *p, ravel_error *why) {
-    ravel_error undo = RAVEL_ERROR_INIT;
     ravel__pull_stop(p);
     RAVEL_ASSERT(atomic_load(&p->progress) == RAVEL__PULL_NONE && !p->coordinating);
-    if (ravel__stage_abort(&p->stage, &undo) != RAVEL_OK)
-        ravel_error_prefix(
-            why, "%s: the old version was not restored, and the weights of this rank are invalid; the first error",
-            undo.message);
+    ravel__stage_give_up(&p->stage, why);
 }
 
 /* Ranks reduce their states: the minimum of (broken, none, running, done), and whether rank 0 knows a newer version. */
@@ -221,6 +244,7 @@ ravel_status ravel_puller_poll(ravel_puller *p, int32_t *state, ravel_error *err
     if (both[0] == FAR_BROKEN) {
         ravel_error why = RAVEL_ERROR_INIT;
         ravel__pull_stop(p);
+        p->distrust = p->base.version > 0 && (p->status == RAVEL_E_CHECKSUM || p->status == RAVEL_E_DATA);
         if (p->status != RAVEL_OK && p->status != RAVEL_E_END)
             status = ravel_error_set(&why, p->status, "%s", p->why.message);
         if (p->ranks > 1) status = ravel_agree(p->comm, status, &why);
@@ -274,7 +298,8 @@ ravel_status ravel_puller_stage(ravel_puller *p, int64_t version, ravel_error *e
         p->next = o.identity;
         p->next_session = o.session;
         RAVEL_ASSERT(!p->coordinating && !p->stage.active);
-        p->base = p->options.delta ? p->stage.held : (ravel_refit_identity){0};
+        p->base = p->options.delta && !p->distrust ? p->stage.held : (ravel_refit_identity){0};
+        p->distrust = 0;
         if (p->base.nonce == 0) p->base = (ravel_refit_identity){0}; /* nothing that the trainers know of */
         status = ravel__stage_begin(&p->stage, p->next, &own);
         if (status == RAVEL_OK) status = ravel__pull_start(p, &own);
@@ -312,15 +337,6 @@ ravel_status ravel_puller_drop(ravel_puller *p, ravel_error *err) {
 
 /* ---- commit --------------------------------------------------------------------------------------------- */
 
-/* Where it may, readers are kept out until ravel__stage_open. */
-static ravel_status may_commit(ravel_puller *p, ravel_error *err) {
-    if (atomic_load(&p->progress) != RAVEL__PULL_DONE)
-        return ravel_error_set(err, RAVEL_E_STATE, "no version is ready to be committed");
-    if (!ravel__stage_close(&p->stage))
-        return ravel_error_set(err, RAVEL_E_STATE, "the weights are pinned; commit after unpin");
-    return RAVEL_OK;
-}
-
 static void tell_trainers(ravel_puller *p, const ravel_pull_report *r) {
     if (!p->watch.running) return;
     ravel__pull_report report = {.generator = p->generator, .held = p->stage.held, .ranks = p->ranks};
@@ -328,6 +344,8 @@ static void tell_trainers(ravel_puller *p, const ravel_pull_report *r) {
     report.pause_seconds = r->pause_seconds;
     report.tokens_per_second = p->tokens_per_second;
     report.bytes = r->bytes_pulled;
+    report.needed = r->bytes_needed;
+    report.changed_share = r->compared > 0 ? (double)r->changed / (double)r->compared : 0;
     report.commits = p->commits;
     ravel__watch_report(&p->watch, &report);
 }
@@ -341,18 +359,28 @@ static int64_t lag_of(ravel_puller *p) {
     return lag;
 }
 
+static void count_forms(ravel_puller *p, ravel_pull_report *r) {
+    ravel__tally *t = &p->tally;
+    r->bytes_changes = atomic_load(&t->moved[RAVEL__BLOCK_SPARSE]);
+    r->bytes_pulled = atomic_load(&t->moved[RAVEL__BLOCK_DATA]) + r->bytes_changes;
+    r->bytes_kept = atomic_load(&t->bytes[RAVEL__BLOCK_KEEP]);
+    r->bytes_sparse = atomic_load(&t->bytes[RAVEL__BLOCK_SPARSE]);
+    r->elements = atomic_load(&t->elements);
+    r->compared = atomic_load(&t->compared);
+    r->changed = atomic_load(&t->changed);
+    RAVEL_ASSERT(r->bytes_pulled - r->bytes_changes + r->bytes_sparse + r->bytes_kept == r->bytes_needed);
+}
+
 ravel_status ravel_puller_commit(ravel_puller *p, ravel_pull_report *report, ravel_error *err) {
     ravel_error own = RAVEL_ERROR_INIT;
     int64_t began = ravel__clock_ns();
-    ravel_status status = may_commit(p, &own);
+    ravel_status status = atomic_load(&p->progress) == RAVEL__PULL_DONE
+                              ? RAVEL_OK
+                              : ravel_error_set(&own, RAVEL_E_STATE, "no version is ready to be committed");
     if (p->ranks > 1) status = ravel_agree(p->comm, status, &own);
-    if (status != RAVEL_OK) {
-        ravel__stage_open(&p->stage);
-        return ravel_error_set(err, status, "%s", own.message);
-    }
+    if (status != RAVEL_OK) return ravel_error_set(err, status, "%s", own.message);
     RAVEL_ASSERT(p->stage.active && ravel__identity_equal(p->stage.next, p->next) && p->done_ns >= p->began_ns);
     status = ravel__stage_commit(&p->stage, err);
-    ravel__stage_open(&p->stage);
     if (status != RAVEL_OK) {
         ravel__pull_stop(p);
         return status;
@@ -362,9 +390,7 @@ ravel_status ravel_puller_commit(ravel_puller *p, ravel_pull_report *report, rav
     r.pause_seconds = (double)(ravel__clock_ns() - began) * 1e-9;
     p->commits++;
     r.bytes_needed = p->plan.bytes;
-    r.bytes_pulled = atomic_load(&p->pulled);
-    r.bytes_kept = atomic_load(&p->kept);
-    RAVEL_ASSERT(r.bytes_pulled >= 0 && r.bytes_kept >= 0);
+    count_forms(p, &r);
     r.prepare_seconds = (double)(p->done_ns - p->began_ns) * 1e-9;
     r.mapped = atomic_load(&p->mapped);
     r.lag = lag_of(p);
@@ -388,14 +414,6 @@ ravel_refit_identity ravel_puller_newest(ravel_puller *p) {
 
 void *ravel_puller_data(const ravel_puller *p, int64_t index) {
     return ravel__stage_data(&p->stage, index);
-}
-
-int32_t ravel_puller_pin(ravel_puller *p) {
-    return ravel__stage_pin(&p->stage);
-}
-
-void ravel_puller_unpin(ravel_puller *p, int32_t pin) {
-    ravel__stage_unpin(&p->stage, pin);
 }
 
 void ravel_puller_note(ravel_puller *p, double tokens_per_second) {

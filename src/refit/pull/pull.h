@@ -13,7 +13,7 @@
 #include "refit/model/plan.h"
 #include "refit/wire/pull_wire.h"
 #include "refit/model/caller.h"
-#include "refit/stage/stage.h"
+#include "refit/wire/block.h"
 
 #include <ravel/publish.h>
 
@@ -72,7 +72,7 @@ struct ravel_puller {
     /* of the trainers that it knows */
     uint64_t session; /* 0: no plan */
     ravel__directory directory;
-    ravel__plan plan;
+    ravel__refit_plan plan;
     ravel__watch watch; /* rank 0 */
     /* of the stage at hand */
     ravel_refit_identity next, base;
@@ -83,10 +83,11 @@ struct ravel_puller {
     ravel__pull_task *tasks;
     int64_t task_count, task_room;
     _Atomic int64_t next_task;
-    pthread_mutex_t lock; /* of status and why, and of sink.load */
+    pthread_mutex_t lock; /* of status, why and mappings */
     ravel_status status;
     ravel_error why;
-    _Atomic int64_t pulled, kept;
+    ravel__tally tally;
+    int32_t distrust;         /* changes of the live version came out wrong: the next stage asks for everything */
     ravel__mapping *mappings; /* of trainers on the same device */
     _Atomic int32_t mapped;   /* trainer ranks that were read that way */
     int64_t began_ns, done_ns;
@@ -95,7 +96,9 @@ struct ravel_puller {
     double tokens_per_second;
 };
 
-/* pull_work.c: fetches the directory of the trainers at puller->address and plans. Waits at most options.timeout. */
+/* pull_work.c: the directory of the trainers at puller->address, which the caller frees. Waits at most options.timeout. */
+ravel_status ravel__pull_directory(ravel_puller *puller, ravel__directory *directory, ravel_error *err);
+/* Fetches the directory of the trainers at puller->address and plans. Waits at most options.timeout. */
 ravel_status ravel__pull_meet(ravel_puller *puller, ravel_error *err);
 /* Starts the threads of a stage, after ravel__stage_begin. */
 ravel_status ravel__pull_start(ravel_puller *puller, ravel_error *err);

@@ -8,37 +8,13 @@
 
 static const double connect_seconds = 2, silence_seconds = 10;
 
-/* The messages of one connection. */
-typedef struct listening {
-    ravel__watch *watch;
-    int32_t answered;
-    unsigned char body[RAVEL__VERSIONS_HEADER + 24 * RAVEL__STORE_KEEP_MOST];
-} listening;
-
-static void *place(void *user, const ravel__message *head) {
-    listening *l = user;
-    return head->kind == RAVEL__PULL_VERSIONS && head->bytes <= (int64_t)sizeof l->body ? l->body : NULL;
-}
-
-static void message(void *user, const ravel__message *head, void *body) {
-    listening *l = user;
-    ravel__versions v;
-    if (head->kind != RAVEL__PULL_VERSIONS || !body || ravel__versions_decode(body, head->bytes, &v, NULL) != RAVEL_OK)
-        return;
-    pthread_mutex_lock(&l->watch->lock);
-    l->watch->versions = v;
-    pthread_mutex_unlock(&l->watch->lock);
-    l->answered = 1;
-}
-
 static ravel_status send_report(ravel__watch *w, ravel__dial *dial) {
-    unsigned char body[RAVEL__REPORT_BYTES];
     pthread_mutex_lock(&w->lock);
+    const ravel__pull_report report = w->report;
     int due = w->report_due;
     w->report_due = 0;
-    ravel__pull_report_encode(&w->report, body);
     pthread_mutex_unlock(&w->lock);
-    return due ? ravel__dial_send(dial, RAVEL__PULL_REPORT, 0, body, sizeof body, NULL) : RAVEL_OK;
+    return due ? ravel__dial_send(dial, RAVEL__PULL_REPORT, 0, &report, sizeof report, NULL) : RAVEL_OK;
 }
 
 static void set_connected(ravel__watch *w, int32_t connected) {
@@ -50,22 +26,22 @@ static void set_connected(ravel__watch *w, int32_t connected) {
 
 /* One connection, until it is lost or the puller ends. */
 static void listen(ravel__watch *w) {
-    listening l = {.watch = w};
-    ravel__dial dial = {
-        .token = w->token, .tls = w->tls, .allocator = w->allocator, .max_body = sizeof l.body, .stop = &w->stop};
-    dial.user = &l;
-    dial.place = place;
-    dial.message = message;
+    ravel__versions v;
+    ravel__dial dial = {.token = w->token, .tls = w->tls, .allocator = w->allocator, .stop = &w->stop};
+    dial.max_body = sizeof v;
     ravel_status status = ravel__dial_open(&dial, w->address, connect_seconds, NULL);
     if (status == RAVEL_OK) set_connected(w, 1);
     while (status == RAVEL_OK) {
-        unsigned char known[RAVEL__IDENTITY_BYTES];
-        ravel__versions v = ravel__watch_versions(w);
-        ravel__identity_put(known, v.count > 0 ? v.list[0] : (ravel_refit_identity){0});
-        l.answered = 0;
+        v = ravel__watch_versions(w); /* list[0] is 0 if there is none */
         status = send_report(w, &dial);
-        if (status == RAVEL_OK) status = ravel__dial_send(&dial, RAVEL__PULL_WATCH, 0, known, sizeof known, NULL);
-        if (status == RAVEL_OK) status = ravel__dial_run(&dial, &l.answered, silence_seconds, NULL);
+        if (status == RAVEL_OK)
+            status = ravel__dial_ask(&dial, RAVEL__PULL_WATCH, &v.list[0], sizeof v.list[0], RAVEL__PULL_VERSIONS,
+                                     silence_seconds, NULL);
+        if (status == RAVEL_OK) status = ravel__versions_decode(dial.reply.body, (int64_t)dial.reply.bytes, &v, NULL);
+        if (status != RAVEL_OK) break;
+        pthread_mutex_lock(&w->lock);
+        w->versions = v;
+        pthread_mutex_unlock(&w->lock);
     }
     ravel__dial_close(&dial);
     set_connected(w, 0);

@@ -1,21 +1,20 @@
 /* Connecting over one communicator: the ranks agree on everything before the first weight moves.
  *
- *     hello       all-gather, 640 bytes per rank: settings, sizes, digests, versions, and failures
+ *     hello       agree, then all-gather, 160 bytes per rank: settings, sizes, digests, versions
  *     manifests   of the senders, to rank 0, which sends the directory of them to all
  *     plan        each receiver plans what it wants, as a generator of a publication does
  *     terms       all-reduce: bytes, and which tensors move; a difference on any rank is an error on every rank
  *     streams     receivers ask their senders
  *     buffers
- *     ready       all-reduce: is every rank ready, and has it the same plan? */
+ *     ready       all-reduce: is every rank ready? */
 #include "refit/session/session.h"
 
 #include "base/assert.h"
-#include "base/clock.h"
-#include "base/hash.h"
+#include "base/system/clock.h"
 #include "comm/agree.h"
 #include "comm/nccl_comm.h"
-#include "refit/model/bytes.h"
-#include "refit/wire/team.h"
+#include "base/bytes.h"
+#include "base/system/team.h"
 #include "base/xxh3.h"
 
 #include <stdio.h>
@@ -29,6 +28,7 @@ void ravel__refit_leave(ravel_refit *refit, const ravel_error *why, int tell) {
     if (!refit->comm) return;
     RAVEL_ASSERT(!refit->data || refit->data != refit->comm);
     if (tell) ravel_comm_abort(refit->comm, why);
+    ravel__refit_give_all_back(refit);
     ravel_comm_free(refit->data); /* cancels requests: nothing writes the buffers after this */
     ravel_comm_free(refit->comm);
     refit->comm = refit->data = NULL;
@@ -58,64 +58,68 @@ ravel_status ravel__refit_agree(ravel_refit *refit, ravel_status status, ravel_e
 
 /* ---- hello ---------------------------------------------------------------------------------------------- */
 
-static ravel__hello make_hello(const ravel_refit *refit, ravel_status status, const ravel_error *err) {
-    const ravel_refit_options *o = &refit->options;
-    ravel__hello h = {
-        .status = status, .settings = refit->settings, .host = refit->host, .checksum = RAVEL__CHECKSUM_XXH3};
-    if (status != RAVEL_OK && err)
-        (void)snprintf(h.message, sizeof h.message, "%.*s", RAVEL__HELLO_MESSAGE - 1, err->message);
-    h.roles = (refit->source ? RAVEL__SOURCE : 0) | (refit->sink ? RAVEL__SINK : 0);
-    h.sequential = refit->source && refit->source->iterate;
-    h.cast = o->cast, h.delta = o->delta, h.ignore_extra = o->ignore_extra;
-    h.held = refit->stage.held;
-    h.prepared = refit->stage.prepared;
-    return h;
-}
-
-/* The rank's two manifests, one after the other, in memory of the allocator. */
-typedef struct manifests {
-    unsigned char *bytes;
-    size_t size[2];
-} manifests;
-
-static ravel_status encode_manifests(const ravel_refit *refit, manifests *m, ravel_error *err) {
-    const ravel__holding *holdings[2] = {&refit->source_holding, &refit->sink_holding};
-    int has[2] = {refit->source != NULL, refit->sink != NULL};
-    for (int side = 0; side < 2; side++) m->size[side] = has[side] ? ravel__manifest_bytes(holdings[side]) : 0;
-    m->bytes = ravel__alloc(&refit->memory.allocator, m->size[0] + m->size[1]);
-    if (!m->bytes && m->size[0] + m->size[1] > 0) {
-        size_t bytes = m->size[0] + m->size[1];
-        m->size[0] = m->size[1] = 0;
-        return ravel__no_memory(err, bytes, "the manifest");
-    }
-    if (has[0]) ravel__manifest_encode(holdings[0], RAVEL__SOURCE, m->bytes);
-    if (has[1]) ravel__manifest_encode(holdings[1], RAVEL__SINK, m->bytes + m->size[0]);
-    return RAVEL_OK;
-}
-
-/* The hellos of all ranks. A failure in one of them is the result. */
-static ravel_status exchange_hellos(ravel_refit *refit, const ravel__hello *mine, ravel__hello *hellos,
-                                    unsigned char *coded, ravel_error *err) {
-    const ravel__transport *t = refit->transport;
+ravel_status ravel__refit_gather(ravel_refit *refit, int32_t step, void *mine, void *all, size_t bytes,
+                                 const char *what, ravel_error *err) {
+    const uint64_t sum = ravel__sum_of(mine, bytes);
     ravel_error failure = RAVEL_ERROR_INIT;
-    unsigned char own[RAVEL__HELLO_BYTES];
-    ravel__hello_encode(mine, own);
-    ravel_status status = ravel__take_step(t, refit->comm, RAVEL__STEP_HELLO, &failure);
-    if (status == RAVEL_OK) status = ravel__allgather(t, refit->comm, own, coded, RAVEL__HELLO_BYTES, &failure);
+    memcpy(mine, &sum, sizeof sum);
+    ravel_status status = ravel__take_step(refit->transport, refit->comm, step, &failure);
+    if (status == RAVEL_OK)
+        status = ravel__allgather(refit->transport, refit->comm, mine, all, (int64_t)bytes, &failure);
     if (status != RAVEL_OK) {
         if (err) *err = failure;
         return lost(refit, status, err);
     }
-    for (int32_t r = 0; r < refit->ranks; r++) {
-        status = ravel__hello_decode(coded + (size_t)r * RAVEL__HELLO_BYTES, &hellos[r], &failure);
-        if (status == RAVEL_OK && hellos[r].status != RAVEL_OK)
-            status = ravel_error_set(&failure, (ravel_status)hellos[r].status, "%s", hellos[r].message);
-        if (status == RAVEL_OK) continue;
-        if (mine->status != RAVEL_OK && r == refit->rank) return (ravel_status)mine->status;
-        if (err) ravel_error_clear(err);
-        return ravel_error_set(err, status, "rank %d: %s", r, failure.message);
+    for (int32_t r = 0; r < refit->ranks && status == RAVEL_OK; r++) {
+        const unsigned char *theirs = (const unsigned char *)all + (size_t)r * bytes;
+        if (ravel__get64(theirs) != ravel__sum_of(theirs, bytes))
+            status = ravel_error_set(err, RAVEL_E_CHECKSUM, "the %s of rank %d arrived changed", what, r);
     }
-    return RAVEL_OK;
+    return status;
+}
+
+/* The rank's manifests, of source and sink, in memory of the allocator. */
+typedef struct manifests {
+    unsigned char *bytes[2];
+    size_t size[2];
+} manifests;
+
+static ravel_status encode_manifests(const ravel_refit *refit, manifests *m, ravel_error *err) {
+    const ravel_allocator *allocator = &refit->memory.allocator;
+    ravel_status status = RAVEL_OK;
+    if (refit->source)
+        status = ravel__manifest_make(&refit->source_holding, -1, allocator, &m->bytes[0], &m->size[0], err);
+    if (status == RAVEL_OK && refit->sink)
+        status = ravel__manifest_make(&refit->sink_holding, -1, allocator, &m->bytes[1], &m->size[1], err);
+    return status;
+}
+
+static ravel__hello make_hello(const ravel_refit *refit, const manifests *own) {
+    const ravel_refit_options *o = &refit->options;
+    ravel__hello h = {.cast = o->cast, .delta = o->delta, .ignore_extra = o->ignore_extra};
+    h.settings = refit->settings;
+    h.host = refit->host;
+    h.roles = (refit->source ? RAVEL__SOURCE : 0) | (refit->sink ? RAVEL__SINK : 0);
+    h.sequential = refit->source && refit->source->iterate;
+    h.reads_live = ravel__stage_patches(&refit->stage);
+    h.held = refit->stage.held;
+    h.prepared = refit->stage.prepared;
+    for (int side = 0; side < 2; side++) {
+        h.manifest_bytes[side] = (int64_t)own->size[side];
+        h.digest[side] = own->size[side] ? ravel__xxh3_of(own->bytes[side], own->size[side]) : 0;
+    }
+    ravel__hello_seal(&h);
+    return h;
+}
+
+static ravel_status exchange_hellos(ravel_refit *refit, const manifests *own, ravel__hello *hellos, ravel_error *err) {
+    ravel__hello mine = make_hello(refit, own);
+    ravel_status status = ravel__refit_gather(refit, RAVEL__REFIT_STEP_HELLO, &mine, hellos, sizeof mine, "hello", err);
+    for (int32_t r = 0; r < refit->ranks && status == RAVEL_OK; r++) {
+        status = ravel__hello_check(&hellos[r], err);
+        if (status != RAVEL_OK) ravel_error_prefix(err, "rank %d", r);
+    }
+    return status;
 }
 
 /* ---- manifests ------------------------------------------------------------------------------------------ */
@@ -129,10 +133,10 @@ static ravel_status read_manifests(ravel_refit *refit, const manifests *own, con
     ravel__sender *senders = ravel__calloc(allocator, ranks, sizeof *senders);
     ravel_status status = senders ? RAVEL_OK : ravel__no_memory(err, ranks * sizeof *senders, "the senders");
     for (size_t r = 0; r < ranks && status == RAVEL_OK; r++)
-        senders[r] = (ravel__sender){"", hellos[r].host, hellos[r].digest[0], hellos[r].manifest_bytes[0]};
-    if (status == RAVEL_OK) status = ravel__take_step(refit->transport, refit->comm, RAVEL__STEP_MANIFEST, err);
+        senders[r] = (ravel__sender){hellos[r].host, hellos[r].digest[0], hellos[r].manifest_bytes[0], 0, ""};
+    if (status == RAVEL_OK) status = ravel__take_step(refit->transport, refit->comm, RAVEL__REFIT_STEP_MANIFEST, err);
     if (status == RAVEL_OK)
-        status = ravel__directory_share(refit->comm, senders, own->bytes, allocator, list, &bytes, &size, err);
+        status = ravel__directory_share(refit->comm, senders, own->bytes[0], allocator, list, &bytes, &size, err);
     ravel__release(allocator, senders, ranks * sizeof *senders);
     if (status == RAVEL_OK) status = ravel__directory_decode(bytes, size, allocator, directory, err);
     ravel__release(allocator, bytes, bytes ? size : 0);
@@ -141,40 +145,39 @@ static ravel_status read_manifests(ravel_refit *refit, const manifests *own, con
 
 /* ---- buffers -------------------------------------------------------------------------------------------- */
 
-static void free_pool(ravel_refit *refit, ravel__pool *pool) {
+static void free_pool(ravel_refit *refit, ravel__buffers *pool) {
     ravel__release(&refit->memory.allocator, pool->block, pool->block_bytes);
     ravel__release(&refit->memory.allocator, pool->slots, (size_t)pool->count * sizeof *pool->slots);
-    *pool = (ravel__pool){0};
+    *pool = (ravel__buffers){0};
 }
 
-/* N aligned buffers of B bytes, or slots without memory if frames are borrowed. Existing buffers of this size are kept.
-*/
-static ravel_status make_pool(ravel_refit *refit, ravel__pool *pool, int wanted, int borrowed, ravel_error *err) {
-    size_t whole = refit->data ? RAVEL__APART_BYTES : (size_t)refit->terms.buffer_bytes;
-    size_t bytes = borrowed ? 0 : ravel__round_up(whole, RAVEL__FRAME_ALIGN);
+/* N slots, each with a head and, unless payloads are elsewhere, room for them: together B bytes. Existing ones of this size are
+ * kept. */
+static ravel_status make_pool(ravel_refit *refit, ravel__buffers *pool, int wanted, int elsewhere, ravel_error *err) {
+    size_t bytes = ravel__frame_align(elsewhere ? refit->head_bytes : (size_t)refit->terms.buffer_bytes);
     int32_t count = wanted ? refit->terms.num_buffers : 0;
-    if (pool->count == count && (count == 0 || pool->bytes == bytes)) {
-        for (int32_t i = 0; i < count; i++) pool->slots[i] = (ravel__refit_buffer){.buffer = pool->slots[i].buffer};
-        return RAVEL_OK;
-    }
-    RAVEL_ASSERT(whole > RAVEL__FRAME_HEADER + RAVEL__FRAME_ENTRY && count >= 0);
-    free_pool(refit, pool);
-    if (count == 0) return RAVEL_OK;
-    pool->count = count;
-    pool->bytes = bytes;
-    pool->slots = ravel__calloc(&refit->memory.allocator, (size_t)count, sizeof *pool->slots);
-    if (pool->slots && borrowed) return RAVEL_OK;
-    pool->block_bytes = bytes * (size_t)count + RAVEL__FRAME_ALIGN;
-    pool->block = pool->slots ? ravel__alloc(&refit->memory.allocator, pool->block_bytes) : NULL;
-    if (!pool->block) {
-        size_t asked = pool->block_bytes;
-        pool->block_bytes = 0;
+    RAVEL_ASSERT(bytes >= refit->head_bytes && count >= 0);
+    if (pool->count != count || pool->bytes != bytes) {
         free_pool(refit, pool);
-        return ravel__no_memory(err, asked, "the refit buffers");
+        if (count == 0) return RAVEL_OK;
+        size_t need = bytes * (size_t)count + RAVEL__FRAME_ALIGN;
+        pool->count = count;
+        pool->bytes = bytes;
+        pool->slots = ravel__calloc(&refit->memory.allocator, (size_t)count, sizeof *pool->slots);
+        pool->block = pool->slots ? ravel__alloc(&refit->memory.allocator, need) : NULL;
+        pool->block_bytes = pool->block ? need : 0;
+        if (!pool->block) {
+            free_pool(refit, pool);
+            return ravel__no_memory(err, need, "the refit buffers");
+        }
     }
     unsigned char *first = pool->block;
-    first += (RAVEL__FRAME_ALIGN - (uintptr_t)pool->block % RAVEL__FRAME_ALIGN) % RAVEL__FRAME_ALIGN;
-    for (int32_t i = 0; i < count; i++) pool->slots[i].buffer = first + (size_t)i * bytes;
+    if (count > 0) first += (RAVEL__FRAME_ALIGN - (uintptr_t)first % RAVEL__FRAME_ALIGN) % RAVEL__FRAME_ALIGN;
+    for (int32_t i = 0; i < count; i++) {
+        unsigned char *at = first + (size_t)i * bytes;
+        pool->slots[i] = (ravel__refit_buffer){.head = (ravel__frame *)(void *)at};
+        if (!elsewhere) pool->slots[i].buffer = at + refit->head_bytes;
+    }
     return RAVEL_OK;
 }
 
@@ -200,46 +203,44 @@ static ravel_status check_side(const ravel_refit *refit, const ravel__holding *h
     return ravel_error_set(err, RAVEL_E_ARGUMENT, "the %s is on another device than the NCCL communicator", what);
 }
 
-static ravel_status check_casts(const ravel_refit *refit, const ravel__stream *s, const ravel__holding *holding,
-                                int unpack, ravel_error *err) {
-    for (int64_t i = 0; i < s->slices; i++) {
-        const ravel__slice *slice = &refit->streams.slices[s->first + i];
-        const ravel__item *item = &holding->items[slice->item];
-        if (ravel__payload_can(item->view.dtype, slice->dtype, unpack)) continue;
-        return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "\"%s\": no kernel casts between %s and %s on the device",
-                               item->name, ravel_dtype_name(item->view.dtype), ravel_dtype_name(slice->dtype));
-    }
-    return RAVEL_OK;
+static ravel_status check_cast(const ravel__item *item, int32_t dtype, ravel_error *err) {
+    if (ravel__casts_can(item->view.dtype, dtype)) return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "\"%s\": no kernel casts between %s and %s on the device",
+                           item->name, ravel_dtype_name(item->view.dtype), ravel_dtype_name(dtype));
 }
 
 /* Whether this rank's part can go from device memory to device memory. */
 static ravel_status check_apart(const ravel_refit *refit, ravel_error *err) {
     ravel_status status = RAVEL_OK;
     if (refit->options.delta)
-        return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
-                               "delta leaves blocks out of frames in host memory: not over nccl");
+        return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "delta compares blocks in host memory: not over nccl");
     if (refit->source) status = check_side(refit, &refit->source_holding, "source", err);
     if (status == RAVEL_OK && refit->sink) status = check_side(refit, &refit->sink_holding, "sink", err);
-    for (int32_t i = 0; i < refit->streams.out_count && status == RAVEL_OK; i++)
-        status = check_casts(refit, &refit->streams.out[i], &refit->source_holding, 0, err);
-    for (int32_t i = 0; i < refit->streams.in_count && status == RAVEL_OK; i++)
-        status = check_casts(refit, &refit->streams.in[i], &refit->sink_holding, 1, err);
+    for (int32_t i = 0; i < refit->streams.out_count; i++) {
+        const ravel__stream *s = &refit->streams.out[i];
+        for (int64_t k = 0; k < s->count && status == RAVEL_OK; k++)
+            status = check_cast(&refit->source_holding.items[s->asked[k].item], s->asked[k].dtype, err);
+    }
+    for (int64_t i = 0; i < refit->plan.want_count && status == RAVEL_OK; i++) {
+        int32_t item = refit->plan.wants[i].item;
+        status = check_cast(&refit->sink_holding.items[item], refit->plan.dtypes[item], err);
+    }
     return status;
 }
 
-static ravel_status make_payloads(ravel_refit *refit, ravel__pool *pool, ravel_error *err) {
+static ravel_status make_payloads(ravel_refit *refit, ravel__buffers *pool, ravel_error *err) {
     RAVEL_ASSERT(refit->data && !pool->device_block);
     ravel_stream *stream = ravel__comm_nccl_stream(refit->data);
-    size_t bytes = ravel__round_up((size_t)refit->terms.buffer_bytes, RAVEL__FRAME_ALIGN);
+    size_t bytes = ravel__frame_capacity(refit);
     if (pool->count == 0) return RAVEL_OK;
     ravel_status status = ravel_device_alloc(ravel_stream_device(stream), RAVEL_DEVICE, bytes * (size_t)pool->count,
                                              stream, &pool->device_block, err);
     for (int32_t i = 0; i < pool->count && status == RAVEL_OK; i++)
-        pool->slots[i].payload = (unsigned char *)pool->device_block + (size_t)i * bytes;
+        pool->slots[i].buffer = (unsigned char *)pool->device_block + (size_t)i * bytes;
     return status;
 }
 
-static void free_payloads(ravel_refit *refit, ravel__pool *pool) {
+static void free_payloads(ravel_refit *refit, ravel__buffers *pool) {
     const ravel__carrier *carrier =
         refit->source_holding.carrier ? refit->source_holding.carrier : refit->sink_holding.carrier;
     RAVEL_ASSERT(!pool->device_block || carrier);
@@ -259,8 +260,9 @@ static ravel_status make_streams(ravel_refit *refit, ravel_error *err) {
     if (status == RAVEL_OK) status = ravel__packer_init(&refit->packer, refit, err);
     if (status == RAVEL_OK) status = ravel__loader_init(&refit->loader, refit, err);
     refit->borrows = may_borrow(refit);
-    if (status == RAVEL_OK) status = make_pool(refit, &refit->out_pool, out > 0, 0, err);
-    if (status == RAVEL_OK) status = make_pool(refit, &refit->in_pool, in > 0, refit->borrows, err);
+    int apart = refit->data != NULL;
+    if (status == RAVEL_OK) status = make_pool(refit, &refit->out_pool, out > 0, apart, err);
+    if (status == RAVEL_OK) status = make_pool(refit, &refit->in_pool, in > 0, apart || refit->borrows, err);
     if (status == RAVEL_OK && refit->data) status = make_payloads(refit, &refit->out_pool, err);
     if (status == RAVEL_OK && refit->data) status = make_payloads(refit, &refit->in_pool, err);
     return status;
@@ -281,7 +283,7 @@ static int32_t choose_threads(const ravel_refit *refit, const ravel__hello *hell
     }
     int32_t most = ravel__comm_lends(refit->comm) ? MOST_LENT : MOST_WIRE;
     RAVEL_ASSERT(here <= 2 * refit->ranks);
-    int32_t share = ravel__team_default(CORES_MOST) / (here > 0 ? here : 1);
+    int32_t share = ravel__processors(CORES_MOST) / (here > 0 ? here : 1);
     return share < 1 ? 1 : share > most ? most : share;
 }
 
@@ -318,29 +320,25 @@ static void resolve_doubt(ravel_refit *refit, const ravel__hello *hellos) {
 typedef struct finding {
     ravel__groups groups;
     ravel__directory directory;
-    ravel__plan plan; /* of a receiver */
-    char *moves;      /* [directory.count]: 1 where any receiver wants the tensor */
-    int64_t most;     /* bytes of the receiver that takes most */
-    int32_t planned;
+    char *moves;  /* [directory.count]: 1 where any receiver wants the tensor */
+    int64_t most; /* bytes of the receiver that takes most */
 } finding;
 
 static void free_finding(const ravel_refit *refit, finding *f) {
-    if (f->planned) ravel__plan_free(&f->plan);
     ravel__release(&refit->memory.allocator, f->moves, f->moves ? (size_t)f->directory.count + 1 : 0);
     ravel__directory_free(&f->directory);
     ravel__groups_free(&f->groups);
 }
 
 /* This rank's own plan. */
-static ravel_status plan_wants(const ravel_refit *refit, const ravel__hello *hellos, finding *f,
-                               ravel__differences *list, ravel_error *err) {
+static ravel_status plan_wants(ravel_refit *refit, const ravel__hello *hellos, finding *f, ravel__differences *list,
+                               ravel_error *err) {
     char who[48];
-    ravel__plan_place place = ravel__groups_place(&f->groups, hellos, refit->rank);
+    ravel__refit_plan_place place = ravel__groups_place(&f->groups, hellos, refit->rank);
     (void)snprintf(who, sizeof who, "rank %d (receiver)", refit->rank);
     place.who = who;
-    ravel_status status =
-        ravel__plan_make(&f->directory, &refit->sink_holding, &place, &refit->memory.allocator, &f->plan, list, err);
-    f->planned = status == RAVEL_OK;
+    ravel_status status = ravel__refit_plan_make(&f->directory, &refit->sink_holding, &place, &refit->memory.allocator,
+                                                 &refit->plan, list, err);
     /* A tensor that differs is wanted, too: it is no further difference that nobody takes it. */
     for (int64_t i = 0; i < refit->sink_holding.count; i++) {
         int64_t tensor = ravel__names_find(&f->directory.names, refit->sink_holding.items[i].name);
@@ -368,7 +366,7 @@ static ravel_status plan_together(ravel_refit *refit, const ravel__hello *hellos
     if (status != RAVEL_OK) return lost(refit, status, err);
     *mine = refit->sink ? plan_wants(refit, hellos, f, list, err) : RAVEL_OK;
     ravel_error failure = RAVEL_ERROR_INIT;
-    f->most = f->planned ? f->plan.bytes : 0;
+    f->most = refit->plan.bytes;
     status = ravel_comm_allreduce(refit->comm, f->moves, f->moves, (int64_t)room, RAVEL_U8, RAVEL_MAX, &failure);
     if (status == RAVEL_OK)
         status = ravel_comm_allreduce(refit->comm, &f->most, &f->most, 1, RAVEL_I64, RAVEL_MAX, &failure);
@@ -376,6 +374,7 @@ static ravel_status plan_together(ravel_refit *refit, const ravel__hello *hellos
         list_extras(refit, f, list);
         refit->terms =
             ravel__hello_terms(hellos, refit->ranks, ravel_comm_kind(refit->data ? refit->data : refit->comm), f->most);
+        refit->head_bytes = ravel__frame_head_bytes(refit->terms.buffer_bytes);
         ravel__hello_afford(hellos, refit->ranks, &refit->terms, list);
         status = ravel__differences_share(list, refit->comm, &failure);
     }
@@ -388,24 +387,11 @@ static ravel_status ask_senders(ravel_refit *refit, const ravel__hello *hellos, 
     ravel__streams_from from = {.comm = refit->comm, .hellos = hellos, .groups = &f->groups, .moves = f->moves};
     from.directory = &f->directory;
     from.source = refit->source ? &refit->source_holding : NULL;
-    from.plan = f->planned ? &f->plan : NULL;
+    from.sink = refit->sink ? &refit->sink_holding : NULL;
+    from.plan = refit->sink ? &refit->plan : NULL;
     from.buffer_bytes = refit->terms.buffer_bytes;
     ravel_status status = ravel__streams_make(&from, &refit->memory.allocator, &refit->streams, err);
     return status == RAVEL_OK ? RAVEL_OK : lost(refit, status, err);
-}
-
-/* Whether all ranks have the same directory and terms: the least and the greatest digest are one. */
-static ravel_status compare_findings(ravel_refit *refit, const finding *f, ravel_error *err) {
-    RAVEL_ASSERT(refit->comm);
-    ravel__hash h = ravel__hash_begin(f->directory.digest);
-    ravel__hash_u64(&h, (uint64_t)refit->terms.buffer_bytes << 8 | (uint64_t)refit->terms.num_buffers);
-    ravel__hash_u64(&h, (uint64_t)refit->streams.windows << 32 | (uint64_t)f->groups.count);
-    int64_t digest = (int64_t)ravel__hash_end(h), both[2] = {digest, ~digest};
-    ravel_status status = ravel_comm_allreduce(refit->comm, both, both, 2, RAVEL_I64, RAVEL_MIN, err);
-    if (status != RAVEL_OK) return lost(refit, status, err);
-    if (both[0] == ~both[1]) return RAVEL_OK;
-    return ravel_error_set(err, RAVEL_E_MISMATCH,
-                           "the ranks planned differently; do all run the same version of Ravel?");
 }
 
 static ravel_status settle(ravel_refit *refit, const manifests *own, const ravel__hello *hellos, finding *f,
@@ -429,41 +415,34 @@ static ravel_status negotiate(ravel_refit *refit, const manifests *own, const ra
     if (status == RAVEL_OK) status = ask_senders(refit, hellos, &f, err);
     if (status == RAVEL_OK) {
         status = make_streams(refit, err);
-        ravel_status step = ravel__take_step(refit->transport, refit->comm, RAVEL__STEP_READY, err);
+        ravel_status step = ravel__take_step(refit->transport, refit->comm, RAVEL__REFIT_STEP_READY, err);
         status = step == RAVEL_OK ? ravel__refit_agree(refit, status, err) : lost(refit, step, err);
     }
-    if (status == RAVEL_OK) status = compare_findings(refit, &f, err);
     free_finding(refit, &f);
     return status;
 }
 
 static ravel_status meet(ravel_refit *refit, ravel_status status, ravel_error *err) {
-    size_t ranks = (size_t)refit->ranks, each = sizeof(ravel__hello) + RAVEL__HELLO_BYTES;
+    size_t ranks = (size_t)refit->ranks, each = sizeof(ravel__hello);
     const ravel_allocator *allocator = &refit->memory.allocator;
     manifests own = {0};
     ravel__hello *hellos = ravel__alloc(allocator, ranks * each);
     refit->roles = ravel__calloc(allocator, ranks, 1);
-    if (!hellos || !refit->roles) {
-        ravel__release(allocator, hellos, ranks * each);
-        return lost(refit, ravel__no_memory(err, ranks * each, "the ranks' hellos"), err);
-    }
     ravel_comm *buffers = refit->data ? refit->data : refit->comm;
+    if (status == RAVEL_OK && (!hellos || !refit->roles))
+        status = ravel__no_memory(err, ranks * each, "the ranks' hellos");
     if (status == RAVEL_OK)
         status = ravel__settings_take(&refit->options, ravel__buffer_memory(buffers), &refit->settings, err);
     if (status == RAVEL_OK) status = encode_manifests(refit, &own, err);
-    ravel__hello mine = make_hello(refit, status, err);
-    for (int side = 0; side < 2; side++) {
-        const unsigned char *bytes = own.bytes ? own.bytes + (side ? own.size[0] : 0) : NULL;
-        mine.manifest_bytes[side] = (int64_t)own.size[side];
-        mine.digest[side] = own.size[side] ? ravel__xxh3_of(bytes, own.size[side]) : 0;
-    }
-    status = exchange_hellos(refit, &mine, hellos, (unsigned char *)(hellos + ranks), err);
+    status = ravel__refit_agree(refit, status, err);
+    RAVEL_ASSERT(status != RAVEL_OK || (hellos && refit->roles));
+    if (status == RAVEL_OK) status = exchange_hellos(refit, &own, hellos, err);
     if (status == RAVEL_OK) {
         resolve_doubt(refit, hellos);
         status = negotiate(refit, &own, hellos, err);
     }
-    ravel__release(allocator, own.bytes, own.size[0] + own.size[1]);
-    ravel__release(allocator, hellos, ranks * each);
+    for (int side = 0; side < 2; side++) ravel__release(allocator, own.bytes[side], own.size[side]);
+    ravel__release(allocator, hellos, hellos ? ranks * each : 0);
     return status;
 }
 
@@ -479,6 +458,7 @@ static void drop_streams(ravel_refit *refit) {
     refit->in_states = NULL;
     refit->out_states = NULL;
     ravel__streams_free(&refit->streams);
+    ravel__refit_plan_free(&refit->plan);
     ravel__release(allocator, refit->roles, (size_t)refit->ranks);
     refit->roles = NULL;
 }

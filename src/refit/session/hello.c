@@ -1,139 +1,169 @@
-/* The hello as bytes. One list of fields, walked by the writer and the reader alike. */
 #include "refit/session/hello.h"
 
-#include "refit/model/bytes.h"
-#include "base/assert.h"
+#include "base/options.h"
 #include "base/xxh3.h"
-#include "refit/model/manifest.h"
 
 #include <stddef.h>
+#include <stdio.h>
+#include <string.h>
 
-static const unsigned char magic[4] = {'R', 'V', 'L', 'H'};
+#define NUM_DEFAULT 2
+#define GRAIN       4096 /* B is a multiple of it where no rank set another size */
 
-enum { CHECKSUM_AT = 8, HEAD = 16, BODY = HEAD + RAVEL__HELLO_MESSAGE };
+uint64_t ravel__sum_of(const void *message, size_t bytes) {
+    return ravel__xxh3_of((const char *)message + sizeof(uint64_t), bytes - sizeof(uint64_t));
+}
 
-/* A field, and the range that a peer's value must be in. */
-typedef struct field {
-    size_t offset;
-    int32_t bytes;
+void ravel__hello_seal(ravel__hello *h) {
+    memcpy(h->magic, "RVLH", 4);
+    h->format = RAVEL__HELLO_FORMAT;
+    h->sum = ravel__sum_of(h, sizeof *h);
+}
+
+/* ---- the table ------------------------------------------------------------------------------------------ */
+
+enum { FREE, SAME, SAME_IF_SET }; /* on all ranks; 0 is no value */
+
+typedef struct row {
     const char *name;
-    int64_t least, most;
-} field;
+    size_t offset, bytes;
+    int64_t least, most; /* 0 is always allowed where it is no value */
+    int32_t agreed;
+    const char *choices;
+} row;
 
+#define ROW(name, field, least, most, agreed, choices) \
+    { name, offsetof(ravel__hello, field), sizeof((ravel__hello *)0)->field, least, most, agreed, choices }
 /* clang-format off */
-#define R(name, least, most) \
-    { offsetof(ravel__hello, name), (int32_t)sizeof(((ravel__hello *)0)->name), #name, least, most }
-/* clang-format on */
-#define F(name) R(name, INT64_MIN, INT64_MAX) /* anything */
-#define N(name) R(name, 0, INT64_MAX)
-
-static const field fields[] = {
-    R(roles, 0, RAVEL__SOURCE | RAVEL__SINK),
-    R(sequential, 0, 1),
-    R(settings.num_buffers, 0, RAVEL__NUM_BUFFERS_MOST),
-    R(settings.size_from, RAVEL__SIZE_DEFAULT, RAVEL__SIZE_EXPLICIT),
-    N(settings.buffer_bytes),
-    N(settings.afford),
-    R(cast, RAVEL_REFIT_EXACT, RAVEL_REFIT_NARROW),
-    R(delta, 0, 1),
-    R(ignore_extra, 0, 1),
-    R(manifest_bytes[0], 0, RAVEL__MANIFEST_BYTES_MOST),
-    R(manifest_bytes[1], 0, RAVEL__MANIFEST_BYTES_MOST),
-    F(digest[0]),
-    F(digest[1]),
-    N(held.version),
-    N(prepared.version),
-    F(held.nonce),
-    F(prepared.nonce),
-    F(host),
-    F(checksum),
+static const row rows[] = {
+    ROW("num-buffers (RAVEL_REFIT_NUM_BUFFERS)", settings.num_buffers, 0, RAVEL__NUM_BUFFERS_MOST, SAME_IF_SET, NULL),
+    ROW("buffer-bytes (RAVEL_REFIT_BUFFER_BYTES)", settings.buffer_bytes, RAVEL__BUFFER_BYTES_LEAST,
+        RAVEL__BUFFER_BYTES_MOST, SAME_IF_SET, NULL),
+    ROW("cast", cast, RAVEL_REFIT_EXACT, RAVEL_REFIT_NARROW, SAME, RAVEL_REFIT_CAST_CHOICES),
+    ROW("delta", delta, 0, 1, SAME, "no|yes"),
+    ROW("ignore-extra", ignore_extra, 0, 1, SAME, "no|yes"),
+    ROW("roles", roles, 0, RAVEL__SOURCE | RAVEL__SINK, FREE, NULL),
+    ROW("sequential", sequential, 0, 1, FREE, NULL),
+    ROW("reads-live", reads_live, 0, 1, FREE, NULL),
+    ROW("by-ratio", settings.by_ratio, 0, 1, FREE, NULL),
+    ROW("memory", settings.memory_bytes, 0, INT64_MAX, FREE, NULL),
+    ROW("what it affords", settings.afford, 0, INT64_MAX, FREE, NULL),
+    ROW("a manifest of the source of", manifest_bytes[0], 0, RAVEL__MANIFEST_BYTES_MOST, FREE, NULL),
+    ROW("a manifest of the sink of", manifest_bytes[1], 0, RAVEL__MANIFEST_BYTES_MOST, FREE, NULL),
+    ROW("held version", held.version, 0, INT64_MAX, FREE, NULL),
+    ROW("prepared version", prepared.version, 0, INT64_MAX, FREE, NULL),
 };
+/* clang-format on */
 
-/* Fields are integers of 4 or 8 bytes. */
-static void put_field(unsigned char *p, const void *value, int32_t bytes) {
-    RAVEL_ASSERT(bytes == 4 || bytes == 8);
-    uint32_t x32;
-    uint64_t x64;
-    if (bytes == 4)
-        memcpy(&x32, value, 4), ravel__put32(p, x32);
-    else
-        memcpy(&x64, value, 8), ravel__put64(p, x64);
+enum { ROWS = sizeof rows / sizeof *rows };
+
+static int64_t value_of(const row *r, const ravel__hello *hello) {
+    int32_t word;
+    int64_t value;
+    memcpy(&word, (const char *)hello + r->offset, sizeof word);
+    if (r->bytes == sizeof word) return word;
+    memcpy(&value, (const char *)hello + r->offset, sizeof value);
+    return value;
 }
 
-static void get_field(const unsigned char *p, void *value, int32_t bytes) {
-    RAVEL_ASSERT(bytes == 4 || bytes == 8);
-    uint32_t x32 = ravel__get32(p);
-    uint64_t x64 = bytes == 8 ? ravel__get64(p) : 0;
-    if (bytes == 4)
-        memcpy(value, &x32, 4);
-    else
-        memcpy(value, &x64, 8);
-}
-
-static ravel_status check_field(const field *f, const ravel__hello *hello, ravel_error *err) {
-    const char *p = (const char *)hello + f->offset;
-    int32_t x32 = 0;
-    int64_t value = 0;
-    if (f->bytes == 4)
-        memcpy(&x32, p, 4), value = x32;
-    else
-        memcpy(&value, p, 8);
-    if (value >= f->least && value <= f->most) return RAVEL_OK;
-    return ravel_error_set(err, RAVEL_E_DATA, "its hello says %s %lld; allowed is %lld to %lld", f->name,
-                           (long long)value, (long long)f->least, (long long)f->most);
-}
-
-/* Ranges of single fields, and consistency between fields. */
-static ravel_status check(const ravel__hello *h, ravel_error *err) {
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        if (check_field(&fields[i], h, err) != RAVEL_OK) return RAVEL_E_DATA;
-    int64_t bytes = h->settings.buffer_bytes;
-    if (h->settings.size_from == RAVEL__SIZE_EXPLICIT &&
-        (bytes < RAVEL__BUFFER_BYTES_LEAST || bytes > RAVEL__BUFFER_BYTES_MOST))
-        return ravel_error_set(err, RAVEL_E_DATA, "its hello says buffers of %lld bytes; allowed is 4k to 1T",
-                               (long long)bytes);
-    for (int side = 0; side < 2 && h->status == RAVEL_OK; side++)
-        if (!(h->roles & (side ? RAVEL__SINK : RAVEL__SOURCE)) != (h->manifest_bytes[side] == 0))
+ravel_status ravel__hello_check(const ravel__hello *h, ravel_error *err) {
+    if (memcmp(h->magic, "RVLH", 4) != 0 || h->format != RAVEL__HELLO_FORMAT)
+        return ravel_error_set(err, RAVEL_E_MISMATCH, "it does not speak format %d of the refit protocol",
+                               RAVEL__HELLO_FORMAT);
+    if (h->sum != ravel__sum_of(h, sizeof *h))
+        return ravel_error_set(err, RAVEL_E_CHECKSUM, "its hello arrived changed");
+    for (int i = 0; i < ROWS; i++) {
+        int64_t value = value_of(&rows[i], h);
+        if ((value >= rows[i].least && value <= rows[i].most) || (rows[i].agreed == SAME_IF_SET && value == 0))
+            continue;
+        return ravel_error_set(err, RAVEL_E_DATA, "its hello says %s %lld; allowed is %lld to %lld", rows[i].name,
+                               (long long)value, (long long)rows[i].least, (long long)rows[i].most);
+    }
+    for (int side = 0; side < 2; side++)
+        if (((h->roles >> side & 1) != 0) != (h->manifest_bytes[side] > 0))
             return ravel_error_set(err, RAVEL_E_DATA, "its hello says roles %d and a manifest of %lld bytes", h->roles,
                                    (long long)h->manifest_bytes[side]);
     return RAVEL_OK;
 }
 
-/* Checksum of all bytes except the checksum field. */
-static uint64_t sum_of(const unsigned char *bytes) {
-    ravel__xxh3 state;
-    ravel__xxh3_begin(&state);
-    ravel__xxh3_add(&state, bytes, CHECKSUM_AT);
-    ravel__xxh3_add(&state, bytes + HEAD, RAVEL__HELLO_BYTES - HEAD);
-    return ravel__xxh3_end(&state);
+/* ---- over all ranks ------------------------------------------------------------------------------------- */
+
+const char *ravel__role_name(int32_t roles) {
+    static const char *const names[] = {"neither sender nor receiver", "sender", "receiver", "sender and receiver"};
+    return names[roles & 3];
 }
 
-void ravel__hello_encode(const ravel__hello *hello, unsigned char out[RAVEL__HELLO_BYTES]) {
-    RAVEL_ASSERT(hello->status >= 0 && hello->status <= UINT16_MAX);
-    unsigned char *p = out + BODY;
-    memset(out, 0, RAVEL__HELLO_BYTES);
-    memcpy(out, magic, 4);
-    ravel__put16(out + 4, RAVEL__HELLO_FORMAT);
-    ravel__put16(out + 6, (uint16_t)hello->status);
-    memcpy(out + HEAD, hello->message, RAVEL__HELLO_MESSAGE);
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; p += fields[i++].bytes)
-        put_field(p, (const char *)hello + fields[i].offset, fields[i].bytes);
-    RAVEL_ASSERT(p <= out + RAVEL__HELLO_BYTES);
-    ravel__put64(out + CHECKSUM_AT, sum_of(out));
+static void name_value(const row *r, int64_t value, char *text, size_t bytes) {
+    if (!r->choices || !ravel__choice_word(r->choices, (int32_t)value, text, bytes))
+        (void)snprintf(text, bytes, "%lld", (long long)value);
 }
 
-ravel_status ravel__hello_decode(const unsigned char in[RAVEL__HELLO_BYTES], ravel__hello *hello, ravel_error *err) {
-    const unsigned char *p = in + BODY;
-    if (memcmp(in, magic, 4) != 0 || ravel__get16(in + 4) != RAVEL__HELLO_FORMAT)
-        return ravel_error_set(err, RAVEL_E_MISMATCH, "it does not speak format %d of the refit protocol",
-                               RAVEL__HELLO_FORMAT);
-    if (ravel__get64(in + CHECKSUM_AT) != sum_of(in))
-        return ravel_error_set(err, RAVEL_E_CHECKSUM, "its hello arrived changed");
-    hello->status = ravel__get16(in + 6);
-    memcpy(hello->message, in + HEAD, RAVEL__HELLO_MESSAGE);
-    hello->message[RAVEL__HELLO_MESSAGE - 1] = '\0';
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; p += fields[i++].bytes)
-        get_field(p, (char *)hello + fields[i].offset, fields[i].bytes);
-    RAVEL_ASSERT(p <= in + RAVEL__HELLO_BYTES);
-    return check(hello, err);
+/* Reports the first rank whose value differs from that of the first rank that has one. */
+static void compare(const row *r, const ravel__hello *hellos, int32_t ranks, ravel__differences *list) {
+    int32_t first = 0;
+    char a[32], b[32];
+    while (r->agreed == SAME_IF_SET && first < ranks && value_of(r, &hellos[first]) == 0) first++;
+    for (int32_t rank = first + 1; rank < ranks; rank++) {
+        int64_t x = value_of(r, &hellos[first]), y = value_of(r, &hellos[rank]);
+        if (x == y || (r->agreed == SAME_IF_SET && y == 0)) continue;
+        name_value(r, x, a, sizeof a);
+        name_value(r, y, b, sizeof b);
+        ravel__differences_add(list, "%s: %s on rank %d (%s), %s on rank %d (%s)", r->name, a, first,
+                               ravel__role_name(hellos[first].roles), b, rank, ravel__role_name(hellos[rank].roles));
+        return;
+    }
+}
+
+void ravel__hello_compare(const ravel__hello *hellos, int32_t ranks, ravel__differences *list) {
+    for (int i = 0; i < ROWS; i++)
+        if (rows[i].agreed != FREE) compare(&rows[i], hellos, ranks, list);
+}
+
+/* Sizes of a buffer that nobody chose: `frames` of a stream, from `least` to `most` bytes. */
+static const struct transport_row {
+    const char *kind; /* ravel_comm_kind; NULL: any other */
+    int64_t frames, least, most;
+} transports[] = {
+    {"tcp", 64, 1 << 20, 1 << 20},
+    {"nccl", 8, 1 << 20, 64 << 20},
+    {NULL, 64, 1 << 20, 4 << 20},
+};
+
+static int64_t auto_bytes(const char *kind, int64_t stream_bytes) {
+    const struct transport_row *t = transports;
+    while (t->kind && strcmp(t->kind, kind) != 0) t++;
+    int64_t bytes = stream_bytes / t->frames;
+    return bytes < t->least ? t->least : bytes > t->most ? t->most : bytes;
+}
+
+/* B by a rank's memory. */
+static int64_t bytes_by_memory(const ravel__settings *s, int32_t num, const char *kind, int64_t stream_bytes) {
+    int64_t bytes = s->memory_bytes / num, best = auto_bytes(kind, stream_bytes);
+    if (!s->by_ratio && bytes > best) bytes = best;
+    bytes -= bytes % GRAIN;
+    return bytes < RAVEL__BUFFER_BYTES_LEAST ? RAVEL__BUFFER_BYTES_LEAST : bytes;
+}
+
+ravel__terms ravel__hello_terms(const ravel__hello *hellos, int32_t ranks, const char *kind, int64_t stream_bytes) {
+    ravel__terms terms = {NUM_DEFAULT, 0};
+    for (int32_t r = ranks; r-- > 0;) {
+        if (hellos[r].settings.num_buffers > 0) terms.num_buffers = hellos[r].settings.num_buffers;
+        if (hellos[r].settings.buffer_bytes > 0) terms.buffer_bytes = hellos[r].settings.buffer_bytes;
+    }
+    for (int32_t r = 0, chosen = terms.buffer_bytes > 0; r < ranks && !chosen; r++) {
+        int64_t bytes = bytes_by_memory(&hellos[r].settings, terms.num_buffers, kind, stream_bytes);
+        if (terms.buffer_bytes == 0 || bytes < terms.buffer_bytes) terms.buffer_bytes = bytes;
+    }
+    return terms;
+}
+
+void ravel__hello_afford(const ravel__hello *hellos, int32_t ranks, const ravel__terms *terms,
+                         ravel__differences *list) {
+    for (int32_t r = 0; r < ranks; r++) {
+        int64_t sets = hellos[r].roles == (RAVEL__SOURCE | RAVEL__SINK) ? 2 : hellos[r].roles != 0;
+        if (sets == 0 || terms->buffer_bytes <= hellos[r].settings.afford / terms->num_buffers / sets) continue;
+        ravel__differences_add(list, "%d buffers of %lld bytes: rank %d (%s) can afford %lld bytes in all",
+                               (int)(sets * terms->num_buffers), (long long)terms->buffer_bytes, r,
+                               ravel__role_name(hellos[r].roles), (long long)hellos[r].settings.afford);
+    }
 }

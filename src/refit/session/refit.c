@@ -1,10 +1,11 @@
 /* Creating, connecting and freeing a session, and its getters. */
 #include "refit/session/session.h"
 
-#include "base/clock.h"
+#include "base/system/clock.h"
 #include "base/rng.h"
 #include "comm/machine.h"
 #include "base/xxh3.h"
+#include "base/options.h"
 
 #include <string.h>
 #include <sys/random.h>
@@ -12,32 +13,15 @@
 
 /* ---- create --------------------------------------------------------------------------------------------- */
 
-static ravel_status take_source(ravel_refit *refit, const ravel_refit_source *source, ravel_error *err) {
-    if (!source) return RAVEL_OK;
-    ravel_status status =
-        ravel__struct_take(&refit->source_copy, sizeof refit->source_copy, source, source->size, "source", err);
-    if (status != RAVEL_OK) return status;
-    const ravel_refit_source *s = refit->source = &refit->source_copy;
-    status = ravel__holding_make(s->tensors, s->count, s->rules, s->rule_count, 0, "source", &refit->arena,
-                                 &refit->source_holding, err);
-    return status == RAVEL_OK ? ravel__source_check(s, &refit->source_holding, err) : status;
-}
-
-static ravel_status take_sink(ravel_refit *refit, const ravel_refit_sink *sink, ravel_error *err) {
-    if (!sink) return RAVEL_OK;
-    ravel_status status = ravel__struct_take(&refit->sink_copy, sizeof refit->sink_copy, sink, sink->size, "sink", err);
-    if (status != RAVEL_OK) return status;
-    const ravel_refit_sink *s = refit->sink = &refit->sink_copy;
-    return ravel__holding_make(s->tensors, s->count, s->rules, s->rule_count, s->load != NULL, "sink", &refit->arena,
-                               &refit->sink_holding, err);
-}
-
 static ravel_status prepare(ravel_refit *refit, const ravel_refit_source *source, const ravel_refit_sink *sink,
                             const ravel_refit_options *options, ravel_error *err) {
     ravel_status status = ravel__options_take(options, &refit->options, err);
-    if (status == RAVEL_OK) status = ravel__options_check(&refit->options, err);
-    if (status == RAVEL_OK) status = take_source(refit, source, err);
-    if (status == RAVEL_OK) status = take_sink(refit, sink, err);
+    if (status == RAVEL_OK && source)
+        status = ravel__source_take(source, &refit->source_copy, &refit->arena, &refit->source_holding, err);
+    refit->source = source ? &refit->source_copy : NULL;
+    if (status == RAVEL_OK && sink)
+        status = ravel__sink_take(sink, &refit->sink_copy, &refit->arena, &refit->sink_holding, err);
+    refit->sink = sink ? &refit->sink_copy : NULL;
     if (status == RAVEL_OK)
         status = ravel__stage_init(&refit->stage, refit->sink, &refit->sink_holding, &refit->options,
                                    &refit->stage_memory.allocator, err);

@@ -1,9 +1,7 @@
 #include "refit/session/streams.h"
 
 #include "base/assert.h"
-#include "base/xxh3.h"
-#include "refit/model/bytes.h"
-#include "refit/wire/pull_wire.h"
+#include "base/bytes.h"
 
 #include <stdbool.h>
 #include <string.h>
@@ -89,10 +87,10 @@ void ravel__groups_free(ravel__groups *groups) {
     memset(groups, 0, sizeof *groups);
 }
 
-ravel__plan_place ravel__groups_place(const ravel__groups *g, const ravel__hello *hellos, int32_t rank) {
+ravel__refit_plan_place ravel__groups_place(const ravel__groups *g, const ravel__hello *hellos, int32_t rank) {
     RAVEL_ASSERT(g->mine >= 0 && g->mine < g->count);
     const int32_t *members = g->ranks[g->mine];
-    ravel__plan_place place = {.turn = (uint64_t)g->mine, .cast = hellos[rank].cast, .self = -1};
+    ravel__refit_plan_place place = {.turn = (uint64_t)g->mine, .cast = hellos[rank].cast, .self = -1};
     place.machine = hellos[rank].host;
     for (int32_t i = 0; i < g->sizes[g->mine]; i++)
         if (hellos[members[i]].host != place.machine) place.machine = 0;
@@ -104,11 +102,9 @@ ravel__plan_place ravel__groups_place(const ravel__groups *g, const ravel__hello
 
 typedef struct maker {
     const ravel__streams_from *from;
-    const ravel_allocator *allocator;
     ravel__arena scratch;
     ravel__streams *to;
     int32_t rank, ranks;
-    int32_t *windows; /* [tensors] of the directory */
     int32_t *item_of; /* [tensors] of this rank's source; -1: none */
     /* requests: bytes for and from each rank, and where they are */
     int64_t *out_bytes, *out_at, *in_bytes, *in_at;
@@ -130,27 +126,17 @@ static void make_windows(maker *m) {
         const ravel__cut *cut = &d->cuts[d->tensors[i].cut];
         ravel__box whole = ravel__box_whole(cut->ndim, cut->dims);
         int64_t bytes = ravel__box_count(&whole) * ravel_dtype_bytes(d->tensors[i].dtype) + 512;
-        m->windows[i] = window;
+        m->to->window_of[i] = window;
         if (!m->from->moves[i]) continue;
         if (sequential && m->from->groups->count > 1 && inside > 0 && bytes > m->from->buffer_bytes - inside) {
             window++;
             inside = 0;
         }
         inside = bytes < INT64_MAX - inside ? inside + bytes : INT64_MAX;
-        m->windows[i] = window;
+        m->to->window_of[i] = window;
     }
     RAVEL_ASSERT(window >= 0 && inside >= 0);
     m->to->windows = window + 1;
-}
-
-static void index_items(maker *m) {
-    const ravel__directory *d = m->from->directory;
-    const ravel__holding *source = m->from->source;
-    for (int64_t i = 0; i < d->count; i++) m->item_of[i] = -1;
-    for (int64_t i = 0; source && i < source->count; i++) {
-        int64_t tensor = ravel__names_find(&d->names, source->items[i].name);
-        if (tensor >= 0) m->item_of[tensor] = (int32_t)i;
-    }
 }
 
 /* ---- requests ------------------------------------------------------------------------------------------- */
@@ -161,25 +147,23 @@ static int asks(const maker *m) {
     return m->from->plan && g->mine >= 0 && g->ranks[g->mine][0] == m->rank;
 }
 
-static int64_t request_bytes(const ravel__plan *plan, int32_t sender) {
-    int64_t bytes = REQUEST_HEADER;
-    for (int64_t i = plan->first_want[sender]; i < plan->first_want[sender + 1]; i++)
-        bytes += (int64_t)ravel__ask_slice_bytes(ravel__want_piece(plan, &plan->wants[i])->box.ndim);
-    return bytes > REQUEST_HEADER ? bytes : 0;
+static int64_t wants_of(const ravel__refit_plan *plan, int32_t sender) {
+    return plan->first_want[sender + 1] - plan->first_want[sender];
 }
 
-static void put_request(const ravel__plan *plan, int32_t sender, unsigned char *out, int64_t bytes) {
-    unsigned char *at = out + REQUEST_HEADER;
-    int64_t first = plan->first_want[sender], count = plan->first_want[sender + 1] - first;
+static int64_t request_bytes(const ravel__refit_plan *plan, int32_t sender) {
+    int64_t count = wants_of(plan, sender);
+    return count > 0 ? REQUEST_HEADER + ravel__ask_wants_bytes(plan, plan->first_want[sender], count) : 0;
+}
+
+static void put_request(const maker *m, int32_t sender, unsigned char *out, int64_t bytes) {
+    const ravel__refit_plan *plan = m->from->plan;
+    int64_t count = wants_of(plan, sender);
     RAVEL_ASSERT(count > 0 && count <= UINT32_MAX && bytes > REQUEST_HEADER);
     ravel__put32(out + 8, (uint32_t)count);
     ravel__put32(out + 12, 0);
-    for (int64_t i = 0; i < count; i++) {
-        const ravel__want *want = &plan->wants[first + i];
-        at = ravel__ask_put_slice(at, want->tensor, plan->dtypes[want->item], &ravel__want_piece(plan, want)->box);
-    }
-    RAVEL_ASSERT(at == out + bytes);
-    ravel__put64(out, ravel__xxh3_of(out + 8, (size_t)bytes - 8));
+    ravel__ask_put_wants(out + REQUEST_HEADER, plan, m->from->sink, plan->first_want[sender], count, 1);
+    ravel__put64(out, ravel__sum_of(out, (size_t)bytes));
 }
 
 static int64_t lay_out(const int64_t *bytes, int64_t *at, int32_t ranks) {
@@ -202,7 +186,7 @@ static ravel_status exchange_requests(maker *m) {
     m->in = ravel__arena_push(&m->scratch, (size_t)got + 1, 1);
     if (!m->out || !m->in) return no_memory(m);
     for (int32_t r = 0; r < m->ranks; r++)
-        if (m->out_bytes[r] > 0) put_request(m->from->plan, r, m->out + m->out_at[r], m->out_bytes[r]);
+        if (m->out_bytes[r] > 0) put_request(m, r, m->out + m->out_at[r], m->out_bytes[r]);
     return ravel_comm_alltoallv(comm, m->out, m->out_bytes, m->out_at, m->in, m->in_bytes, m->in_at, RAVEL_U8, m->err);
 }
 
@@ -214,46 +198,15 @@ static const ravel__view *view_of(const void *source, int32_t item) {
 static ravel_status read_request(const maker *m, int32_t from, ravel__asked **asked, int64_t *count) {
     const unsigned char *p = m->in + m->in_at[from];
     int64_t bytes = m->in_bytes[from];
-    if (bytes < REQUEST_HEADER || ravel__get64(p) != ravel__xxh3_of(p + 8, (size_t)bytes - 8))
+    if (bytes < REQUEST_HEADER || ravel__get64(p) != ravel__sum_of(p, (size_t)bytes))
         return ravel_error_set(m->err, RAVEL_E_CHECKSUM, "the request of rank %d arrived changed", from);
     *count = ravel__get32(p + 8);
     if (!m->from->source || *count > (bytes - REQUEST_HEADER) / 8)
         return ravel_error_set(m->err, RAVEL_E_DATA, "rank %d asks for what is not here", from);
-    *asked = ravel__alloc(m->allocator, (size_t)*count * sizeof **asked + 1);
+    *asked = ravel__arena_push(&m->to->arena, (size_t)*count, sizeof **asked);
     if (!*asked) return no_memory(m);
     return ravel__ask_slices(p + REQUEST_HEADER, bytes - REQUEST_HEADER, *count, view_of, m->from->source, m->item_of,
                              m->from->directory->count, *asked, m->err);
-}
-
-/* ---- slices --------------------------------------------------------------------------------------------- */
-
-static int make_room(const maker *m, void **array, int64_t need, int64_t *room, size_t each) {
-    if (need <= *room) return 1;
-    int64_t more = need + *room / 2 + 64;
-    void *grown = ravel__resize(m->allocator, *array, (size_t)*room * each, (size_t)more * each);
-    if (!grown) return 0;
-    *array = grown;
-    *room = more;
-    return 1;
-}
-
-static ravel_status add_slice(const maker *m, ravel__slice slice, const ravel__box *box) {
-    ravel__streams *s = m->to;
-    void *slices = s->slices, *coords = s->coords;
-    int made = make_room(m, &slices, s->slice_count + 1, &s->slice_room, sizeof *s->slices);
-    s->slices = slices;
-    made =
-        made && make_room(m, &coords, s->coord_count + 2 * (int64_t)box->ndim + 1, &s->coord_room, sizeof *s->coords);
-    s->coords = coords;
-    if (!made) return no_memory(m);
-    slice.window = m->windows[slice.tensor];
-    slice.coords = s->coord_count;
-    memcpy(s->coords + s->coord_count, box->start, (size_t)box->ndim * sizeof *s->coords);
-    memcpy(s->coords + s->coord_count + box->ndim, box->extent, (size_t)box->ndim * sizeof *s->coords);
-    s->coord_count += 2 * (int64_t)box->ndim;
-    RAVEL_ASSERT(slice.item >= 0 && slice.count > 0 && s->coord_count <= s->coord_room);
-    s->slices[s->slice_count++] = slice;
-    return RAVEL_OK;
 }
 
 /* ---- streams -------------------------------------------------------------------------------------------- */
@@ -272,21 +225,14 @@ static ravel_status set_members(const maker *m, ravel__stream *s, int32_t group)
     return RAVEL_OK;
 }
 
-/* A stream of the slices from `first` on. */
-static ravel_status add_stream(const maker *m, ravel__stream *list, int32_t *count, int32_t sender, int32_t group,
-                               int local, int64_t first) {
+/* Puts a stream in its place. */
+static ravel_status add_stream(const maker *m, ravel__stream *list, int32_t *count, ravel__stream s, int32_t group) {
     const ravel__groups *g = m->from->groups;
-    int32_t index = g->sender_index[sender];
-    ravel__stream s = {.sender = sender, .tag = index, .local = local, .first = first};
-    RAVEL_ASSERT(index >= 0 && group >= 0 && group < g->count);
+    int32_t index = g->sender_index[s.sender], at = (*count)++;
+    RAVEL_ASSERT(index >= 0 && group >= 0 && group < g->count && s.count > 0);
+    s.tag = index;
     s.turn = ((group - index) % g->count + g->count) % g->count;
-    s.slices = m->to->slice_count - first;
-    for (int64_t i = 0; i < s.slices; i++) {
-        const ravel__slice *slice = &m->to->slices[first + i];
-        s.bytes += slice->count * ravel_dtype_bytes(slice->dtype);
-    }
     ravel_status status = set_members(m, &s, group);
-    int32_t at = (*count)++;
     for (; at > 0; at--) {
         const ravel__stream *y = &list[at - 1];
         if (y->turn < s.turn || (y->turn == s.turn && y->sender <= s.sender)) break;
@@ -305,78 +251,70 @@ static int is_member(const ravel__groups *g, int32_t group, int32_t rank) {
 /* What a group wants from this rank: over the wire and, if this rank is one of its members, inside it. */
 static ravel_status serve_group(maker *m, int32_t group) {
     const ravel__groups *g = m->from->groups;
-    int32_t from = g->ranks[group][0];
-    int64_t count = 0, first = m->to->slice_count;
+    int32_t from = g->ranks[group][0], reads_live = 1;
+    ravel__stream s = {.sender = m->rank};
     ravel__asked *asked = NULL;
     if (m->in_bytes[from] == 0) return RAVEL_OK;
-    ravel_status status = read_request(m, from, &asked, &count);
+    for (int32_t i = 0; i < g->sizes[group]; i++) reads_live &= m->from->hellos[g->ranks[group][i]].reads_live;
+    ravel_status status = read_request(m, from, &asked, &s.count);
     RAVEL_ASSERT(status != RAVEL_OK || asked);
-    for (int64_t i = 0; i < count && status == RAVEL_OK; i++) {
-        const ravel__asked *a = &asked[i];
-        ravel__slice slice = {.item = a->item, .tensor = a->tensor, .dtype = a->dtype, .count = a->count};
-        status = a->count > 0 ? add_slice(m, slice, &a->box)
-                              : ravel_error_set(m->err, RAVEL_E_DATA, "rank %d asks for an empty slice", from);
+    for (int64_t i = 0; i < s.count && status == RAVEL_OK; i++) {
+        if (asked[i].count == 0 || (i > 0 && asked[i].tensor < asked[i - 1].tensor))
+            status = ravel_error_set(m->err, RAVEL_E_DATA, "rank %d asks for an empty slice, or out of order", from);
+        if (!reads_live) asked[i].flags = 0;
+        s.bytes += asked[i].count * ravel_dtype_bytes(asked[i].dtype);
     }
-    ravel__release(m->allocator, asked, asked ? (size_t)count * sizeof *asked + 1 : 0);
+    s.asked = asked;
     int inside = is_member(g, group, m->rank);
-    if (status == RAVEL_OK && g->sizes[group] > inside)
-        status = add_stream(m, m->to->out, &m->to->out_count, m->rank, group, 0, first);
-    if (status == RAVEL_OK && inside) status = add_stream(m, m->to->out, &m->to->out_count, m->rank, group, 1, first);
-    return status;
+    if (status == RAVEL_OK && g->sizes[group] > inside) status = add_stream(m, m->to->out, &m->to->out_count, s, group);
+    s.local = 1;
+    return status == RAVEL_OK && inside ? add_stream(m, m->to->out, &m->to->out_count, s, group) : status;
 }
 
 static ravel_status receive_from(maker *m, int32_t sender) {
-    const ravel__plan *plan = m->from->plan;
-    int64_t first = m->to->slice_count;
-    ravel_status status = RAVEL_OK;
-    for (int64_t i = plan->first_want[sender]; i < plan->first_want[sender + 1] && status == RAVEL_OK; i++) {
-        const ravel__want *want = &plan->wants[i];
-        const ravel__piece *piece = ravel__want_piece(plan, want);
-        ravel__slice slice = {.item = want->item, .tensor = want->tensor, .count = piece->count};
-        slice.dtype = plan->dtypes[want->item];
-        status = add_slice(m, slice, &piece->box);
-    }
-    if (status != RAVEL_OK || m->to->slice_count == first) return status;
-    return add_stream(m, m->to->in, &m->to->in_count, sender, m->from->groups->mine, sender == m->rank, first);
+    const ravel__refit_plan *plan = m->from->plan;
+    ravel__stream s = {.sender = sender, .local = sender == m->rank, .first = plan->first_want[sender]};
+    s.count = wants_of(plan, sender);
+    for (int64_t i = 0; i < s.count; i++) s.bytes += ravel__want_bytes(plan, &plan->wants[s.first + i]);
+    return s.count == 0 ? RAVEL_OK : add_stream(m, m->to->in, &m->to->in_count, s, m->from->groups->mine);
 }
 
-/* Streams are in the order of turns, and each has slices in the order of windows. */
-static bool streams_ok(const ravel__streams *all, const ravel__stream *streams, int32_t count) {
+/* Streams are in the order of turns. */
+static bool streams_ok(const ravel__stream *streams, int32_t count) {
     for (int32_t i = 0; i < count; i++) {
         const ravel__stream *s = &streams[i], *before = i > 0 ? s - 1 : NULL;
         if (before && (before->turn > s->turn || (before->turn == s->turn && before->sender > s->sender))) return false;
-        if (s->first < 0 || s->slices < 1 || s->first + s->slices > all->slice_count || s->bytes < 1) return false;
-        for (int64_t k = 1; k < s->slices; k++)
-            if (all->slices[s->first + k].window < all->slices[s->first + k - 1].window) return false;
+        if (s->count < 1 || s->bytes < 1) return false;
     }
     return true;
 }
 
 static ravel_status run(maker *m) {
     size_t tensors = (size_t)m->from->directory->count + 1, ranks = (size_t)m->ranks;
-    m->windows = ravel__arena_push(&m->scratch, tensors, sizeof *m->windows);
+    m->to->window_of = ravel__arena_push(&m->to->arena, tensors, sizeof *m->to->window_of);
     m->item_of = ravel__arena_push(&m->scratch, tensors, sizeof *m->item_of);
     m->out_bytes = ravel__arena_push(&m->scratch, 4 * ranks, sizeof *m->out_bytes);
     m->to->out = ravel__arena_push(&m->to->arena, 2 * (size_t)m->from->groups->count + 1, sizeof *m->to->out);
     m->to->in = ravel__arena_push(&m->to->arena, ranks + 1, sizeof *m->to->in);
-    if (!m->windows || !m->item_of || !m->out_bytes || !m->to->out || !m->to->in) return no_memory(m);
+    if (!m->to->window_of || !m->item_of || !m->out_bytes || !m->to->out || !m->to->in) return no_memory(m);
     m->out_at = m->out_bytes + ranks;
     m->in_bytes = m->out_at + ranks;
     m->in_at = m->in_bytes + ranks;
     make_windows(m);
-    index_items(m);
+    static const ravel__holding nothing;
+    (void)ravel__directory_index(m->from->directory, m->from->source ? m->from->source : &nothing, m->item_of);
     ravel_status status = exchange_requests(m);
     for (int32_t g = 0; g < m->from->groups->count && status == RAVEL_OK; g++) status = serve_group(m, g);
     for (int32_t s = 0; m->from->plan && s < m->ranks && status == RAVEL_OK; s++) status = receive_from(m, s);
     RAVEL_ASSERT(status != RAVEL_OK ||
-                 (streams_ok(m->to, m->to->out, m->to->out_count) && streams_ok(m->to, m->to->in, m->to->in_count)));
+                 (streams_ok(m->to->out, m->to->out_count) && streams_ok(m->to->in, m->to->in_count)));
     return status;
 }
 
 ravel_status ravel__streams_make(const ravel__streams_from *from, const ravel_allocator *allocator,
                                  ravel__streams *streams, ravel_error *err) {
     ravel__streams made = {0};
-    maker m = {.from = from, .allocator = allocator, .to = &made, .err = err};
+    maker m = {.from = from, .to = &made, .err = err};
     m.rank = ravel_comm_rank(from->comm);
     m.ranks = ravel_comm_size(from->comm);
     ravel__arena_init(&made.arena, allocator, 4096);
@@ -391,17 +329,6 @@ ravel_status ravel__streams_make(const ravel__streams_from *from, const ravel_al
 }
 
 void ravel__streams_free(ravel__streams *s) {
-    const ravel_allocator *allocator = s->arena.allocator;
-    ravel__release(allocator, s->slices, (size_t)s->slice_room * sizeof *s->slices);
-    ravel__release(allocator, s->coords, (size_t)s->coord_room * sizeof *s->coords);
     ravel__arena_free(&s->arena);
     memset(s, 0, sizeof *s);
-}
-
-ravel__box ravel__slice_box(const ravel__streams *streams, const ravel__slice *slice, int32_t ndim) {
-    ravel__box box = {.ndim = ndim};
-    RAVEL_ASSERT(ndim >= 0 && ndim <= RAVEL_REFIT_DIMS && slice->coords >= 0);
-    memcpy(box.start, streams->coords + slice->coords, (size_t)ndim * sizeof(int64_t));
-    memcpy(box.extent, streams->coords + slice->coords + ndim, (size_t)ndim * sizeof(int64_t));
-    return box;
 }

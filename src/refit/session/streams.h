@@ -11,7 +11,7 @@
  *     window   consecutive tensors; a sender finishes a window on all of its streams before the next one. One window
  *              for everything, unless a source makes its tensors one by one (iterate) for several groups.
  *
- * A receiver knows its streams from its own plan. A sender learns of its own from the first rank of each group, which asks
+ * A receiver knows its streams from its own plan, which outlives them. A sender learns of its own from the first rank of each group, which asks
  * it once, when the session connects, as a generator asks a publication for every version:
  *
  *     XXH3 of the rest u64, number of slices u32, 0 u32, slices (pull_wire.h)
@@ -23,16 +23,7 @@
 #define RAVEL_REFIT_STREAMS_H
 
 #include "refit/session/hello.h"
-#include "refit/model/plan.h"
-
-typedef struct ravel__slice {
-    int32_t item;   /* of this rank's holding: the source's for outgoing streams, the sink's for incoming ones */
-    int32_t tensor; /* of the directory: what frames call it */
-    int32_t window;
-    int32_t dtype;  /* that travels */
-    int64_t count;  /* elements */
-    int64_t coords; /* index into streams->coords: start[ndim], extent[ndim] */
-} ravel__slice;
+#include "refit/wire/pull_wire.h"
 
 typedef struct ravel__stream {
     int32_t sender;   /* rank */
@@ -41,18 +32,16 @@ typedef struct ravel__stream {
     int32_t local;    /* the sender is the receiver: nothing travels */
     int32_t *members; /* ranks, in forwarding order */
     int32_t member_count;
-    int64_t first, slices; /* streams->slices[first .. first+slices) */
-    int64_t bytes;         /* of the slices as they travel */
+    const ravel__asked *asked; /* [count] slices of an outgoing stream; flags: all members can apply changed elements */
+    int64_t first, count;      /* of an incoming one: plan->wants[first .. first+count) */
+    int64_t bytes;             /* of the slices as they travel */
 } ravel__stream;
 
 typedef struct ravel__streams {
     ravel__arena arena;
-    ravel__slice *slices; /* [slice_room] */
-    int64_t slice_count, slice_room;
-    int64_t *coords; /* [coord_room] */
-    int64_t coord_count, coord_room;
     ravel__stream *out, *in; /* of this rank; in the order of turns */
     int32_t out_count, in_count;
+    int32_t *window_of; /* [tensors] of the directory */
     int32_t windows;
 } ravel__streams;
 
@@ -71,7 +60,7 @@ ravel_status ravel__groups_make(const ravel__hello *hellos, int32_t ranks, int32
                                 const ravel_allocator *allocator, ravel__groups *groups, ravel_error *err);
 void ravel__groups_free(ravel__groups *groups);
 /* Where a receiver of this rank's group plans: members of a group choose the same senders. */
-ravel__plan_place ravel__groups_place(const ravel__groups *groups, const ravel__hello *hellos, int32_t rank);
+ravel__refit_plan_place ravel__groups_place(const ravel__groups *groups, const ravel__hello *hellos, int32_t rank);
 
 /* ---- streams ---- */
 
@@ -82,7 +71,8 @@ typedef struct ravel__streams_from {
     const ravel__directory *directory;
     const char *moves;            /* [directory->count]: 1 where any receiver wants the tensor */
     const ravel__holding *source; /* NULL: it does not send */
-    const ravel__plan *plan;      /* of what this rank wants; NULL: it does not receive */
+    const ravel__holding *sink;   /* and its plan of what it wants; NULL: it does not receive */
+    const ravel__refit_plan *plan;
     int64_t buffer_bytes;
 } ravel__streams_from;
 
@@ -90,7 +80,5 @@ typedef struct ravel__streams_from {
 ravel_status ravel__streams_make(const ravel__streams_from *from, const ravel_allocator *allocator,
                                  ravel__streams *streams, ravel_error *err);
 void ravel__streams_free(ravel__streams *streams);
-
-ravel__box ravel__slice_box(const ravel__streams *streams, const ravel__slice *slice, int32_t ndim);
 
 #endif

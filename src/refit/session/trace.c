@@ -5,6 +5,7 @@
 
 #include "base/assert.h"
 #include "base/number.h"
+#include "base/options.h"
 #include "refit/session/session.h"
 
 #include <inttypes.h>
@@ -34,7 +35,7 @@ static ravel_status put(const writer *w, const char *text) {
 
 static ravel_status put_event(const writer *w, const ravel__event *e, int32_t rank, int comma) {
     char name[16], text[512];
-    (void)ravel_choice_word(RAVEL_REFIT_PHASE_NAMES, e->phase, name, sizeof name);
+    (void)ravel__choice_word(RAVEL_REFIT_PHASE_NAMES, e->phase, name, sizeof name);
     int side = e->phase >= RAVEL_REFIT_RECEIVE && e->phase <= RAVEL_REFIT_LOAD;
     (void)ravel__number_print(
         text, sizeof text,

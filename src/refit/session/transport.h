@@ -9,17 +9,17 @@
 #include "comm/backend.h"
 
 /* Steps of the protocol; `step` is called before each. */
-typedef enum ravel__step {
-    RAVEL__STEP_HELLO,
-    RAVEL__STEP_MANIFEST,
-    RAVEL__STEP_READY,
-    RAVEL__STEP_BEGIN,
-    RAVEL__STEP_STREAM,
-    RAVEL__STEP_TOTALS,
-    RAVEL__STEP_VOTE,
-    RAVEL__STEP_COMMIT,
-    RAVEL__STEPS
-} ravel__step;
+typedef enum ravel__refit_step {
+    RAVEL__REFIT_STEP_HELLO,
+    RAVEL__REFIT_STEP_MANIFEST,
+    RAVEL__REFIT_STEP_READY,
+    RAVEL__REFIT_STEP_BEGIN,
+    RAVEL__REFIT_STEP_STREAM,
+    RAVEL__REFIT_STEP_TOTALS,
+    RAVEL__REFIT_STEP_VOTE,
+    RAVEL__REFIT_STEP_COMMIT,
+    RAVEL__REFIT_STEPS
+} ravel__refit_step;
 
 typedef struct ravel__transport {
     void *user;

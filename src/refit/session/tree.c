@@ -16,47 +16,35 @@ static int32_t auto_fanout(const ravel_refit *refit, const ravel__stream *s, int
     return frames >= 2 * (int64_t)members ? 1 : 2; /* a chain fills slower, then moves twice as much */
 }
 
-/* The rank at a node; -1: the tree has fewer nodes. */
-static int32_t node_rank(const ravel__stream *s, const char *skip, int32_t node) {
-    RAVEL_ASSERT(node >= 0);
-    if (node == 0) return s->sender;
+/* The stream's nodes that take part, into nodes[1 + member_count]; returns how many, and this rank's in *own (-1: it does not). */
+static int32_t list_nodes(const ravel_refit *refit, const ravel__stream *s, const char *skip, int32_t *nodes,
+                          int32_t *own) {
+    int32_t count = 0;
+    nodes[count++] = s->sender;
     for (int32_t i = 0; i < s->member_count; i++)
-        if (!skip[s->members[i]] && --node == 0) return s->members[i];
-    return -1;
-}
-
-/* The node of a rank, -1: it is not in the tree; and how many members take part. */
-static int32_t node_of(const ravel__stream *s, const char *skip, int32_t rank, int32_t *members) {
-    int32_t node = rank == s->sender ? 0 : -1;
-    *members = 0;
-    for (int32_t i = 0; i < s->member_count; i++) {
-        if (skip[s->members[i]]) continue;
-        ++*members;
-        if (s->members[i] == rank && !s->local) node = *members;
-    }
-    return node;
-}
-
-static int32_t list_children(const ravel_refit *refit, const ravel__stream *s, const char *skip, int32_t *children) {
-    int32_t members, count = 0, node = node_of(s, skip, refit->rank, &members);
-    int32_t fanout = auto_fanout(refit, s, members);
-    RAVEL_ASSERT(node >= 0 && fanout >= 1 && fanout <= RAVEL__FANOUT_MOST);
-    for (int32_t i = 1; i <= fanout; i++) {
-        int32_t child = node * fanout + i;
-        if (child <= members) children[count++] = node_rank(s, skip, child);
-    }
-    RAVEL_ASSERT(count <= RAVEL__FANOUT_MOST && count <= members);
+        if (!skip[s->members[i]]) nodes[count++] = s->members[i];
+    *own = -1;
+    for (int32_t i = 0; i < count && *own < 0; i++)
+        if (nodes[i] == refit->rank) *own = i;
     return count;
 }
 
-void ravel__refit_trees(ravel_refit *refit, const char *skip, char *active_out, char *active_in) {
-    int32_t members;
+static int32_t list_children(const int32_t *nodes, int32_t count, int32_t own, int32_t fanout, int32_t *children) {
+    int32_t found = 0;
+    RAVEL_ASSERT(own >= 0 && fanout >= 1 && fanout <= RAVEL__FANOUT_MOST);
+    for (int32_t child = own * fanout + 1; child <= own * fanout + fanout && child < count; child++)
+        children[found++] = nodes[child];
+    return found;
+}
+
+void ravel__refit_trees(ravel_refit *refit, const char *skip, int32_t *nodes, char *active_out, char *active_in) {
+    int32_t own;
     for (int32_t i = 0; i < refit->streams.out_count; i++) {
         const ravel__stream *s = &refit->streams.out[i];
         ravel__out_state *o = &refit->out_states[i];
-        (void)node_of(s, skip, refit->rank, &members);
-        active_out[i] = members > 0;
-        o->child_count = s->local ? 0 : list_children(refit, s, skip, o->children);
+        int32_t count = list_nodes(refit, s, skip, nodes, &own);
+        active_out[i] = count > 1;
+        o->child_count = s->local ? 0 : list_children(nodes, count, own, auto_fanout(refit, s, count - 1), o->children);
         o->local_in = -1;
         for (int32_t j = 0; j < refit->streams.in_count && s->local; j++)
             if (refit->streams.in[j].local) o->local_in = j;
@@ -68,9 +56,9 @@ void ravel__refit_trees(ravel_refit *refit, const char *skip, char *active_out, 
         active_in[i] = !skip[refit->rank];
         *in = (ravel__in_state){.active = active_in[i] && !s->local, .ended = !active_in[i] || s->local};
         if (!in->active) continue;
-        int32_t node = node_of(s, skip, refit->rank, &members), fanout = auto_fanout(refit, s, members);
-        in->parent = node_rank(s, skip, (node - 1) / fanout);
-        RAVEL_ASSERT(node > 0 && in->parent >= 0 && in->parent != refit->rank);
-        in->child_count = list_children(refit, s, skip, in->children);
+        int32_t count = list_nodes(refit, s, skip, nodes, &own), fanout = auto_fanout(refit, s, count - 1);
+        RAVEL_ASSERT(own > 0);
+        in->parent = nodes[(own - 1) / fanout];
+        in->child_count = list_children(nodes, count, own, fanout, in->children);
     }
 }

@@ -12,40 +12,23 @@
 #include "refit/session/session.h"
 
 #include "base/assert.h"
-#include "base/clock.h"
-#include "refit/model/bytes.h"
-#include "base/xxh3.h"
+#include "base/system/clock.h"
 
 #include <string.h>
 
-enum { BEGIN_BYTES = 48, BEGIN_USED = 40 };
-
-/* A rank's opening message. */
+/* A rank's opening message, as it travels. */
 typedef struct opening {
+    uint64_t sum;                /* XXH3 of all that follows */
     ravel_refit_identity wanted; /* version that it asks for, 0: the senders'; a sender's nonce for it */
     ravel_refit_identity held;   /* by its sink */
     int32_t status;              /* of its arguments */
+    int32_t reserved;
 } opening;
-
-static void put_opening(const opening *o, unsigned char *p) {
-    memset(p, 0, BEGIN_BYTES);
-    ravel__put64(p, (uint64_t)o->wanted.version);
-    ravel__put64(p + 8, (uint64_t)o->held.version);
-    ravel__put64(p + 16, o->held.nonce);
-    ravel__put64(p + 24, o->wanted.nonce);
-    ravel__put32(p + 32, (uint32_t)o->status);
-    ravel__put64(p + BEGIN_USED, ravel__xxh3_of(p, BEGIN_USED));
-}
-
-static opening get_opening(const unsigned char *p) {
-    return (opening){.wanted = {(int64_t)ravel__get64(p), ravel__get64(p + 24), 0},
-                     .held = {(int64_t)ravel__get64(p + 8), ravel__get64(p + 16), 0},
-                     .status = (int32_t)ravel__get32(p + 32)};
-}
 
 /* The state of one update; one allocation. */
 typedef struct plan_of_update {
-    unsigned char *openings;     /* [ranks * BEGIN_BYTES] */
+    opening *openings;           /* [ranks] */
+    int32_t *nodes;              /* [ranks + 1] */
     char *skip;                  /* [ranks] */
     char *active_out, *has_base; /* [plan.out_count] */
     char *active_in;             /* [plan.in_count] */
@@ -56,10 +39,11 @@ typedef struct plan_of_update {
 
 static ravel_status make_room(ravel_refit *refit, plan_of_update *u, ravel_error *err) {
     size_t ranks = (size_t)refit->ranks, out = (size_t)refit->streams.out_count, in = (size_t)refit->streams.in_count;
-    u->bytes = ranks * (BEGIN_BYTES + 1) + 2 * out + in;
+    u->bytes = ranks * (sizeof *u->openings + sizeof *u->nodes + 1) + sizeof *u->nodes + 2 * out + in;
     u->openings = ravel__calloc(&refit->memory.allocator, 1, u->bytes);
     if (!u->openings) return ravel__no_memory(err, u->bytes, "an update");
-    u->skip = (char *)u->openings + ranks * BEGIN_BYTES;
+    u->nodes = (int32_t *)(void *)(u->openings + ranks);
+    u->skip = (char *)(u->nodes + ranks + 1);
     u->active_out = u->skip + ranks;
     u->has_base = u->active_out + out;
     u->active_in = u->has_base + out;
@@ -79,7 +63,7 @@ static ravel_status step(ravel_refit *refit, int32_t which, ravel_error *err) {
 static ravel_status check_versions(const ravel_refit *refit, const plan_of_update *u, ravel_error *err) {
     RAVEL_ASSERT(refit->root >= 0 && (refit->roles[refit->root] & RAVEL__SOURCE));
     for (int32_t r = 0; r < refit->ranks; r++) {
-        opening o = get_opening(u->openings + (size_t)r * BEGIN_BYTES);
+        const opening o = u->openings[r];
         int is_sender = refit->roles[r] & RAVEL__SOURCE;
         if (o.wanted.version == u->next.version || (o.wanted.version == 0 && !is_sender)) continue;
         return ravel_error_set(err, RAVEL_E_MISMATCH, "version %lld on rank %d (%s), %lld on rank %d (%s)",
@@ -92,37 +76,23 @@ static ravel_status check_versions(const ravel_refit *refit, const plan_of_updat
 /* Which receivers have the version already, and which streams go to receivers that all hold the version that was sent last. */
 static void decide(ravel_refit *refit, plan_of_update *u) {
     for (int32_t r = 0; r < refit->ranks; r++) {
-        opening o = get_opening(u->openings + (size_t)r * BEGIN_BYTES);
+        const opening o = u->openings[r];
         int receives = refit->roles[r] & RAVEL__SINK;
         u->skip[r] = receives && ravel__identity_equal(o.held, u->next);
         u->served += receives && !u->skip[r];
     }
     RAVEL_ASSERT(u->served >= 0 && u->served <= refit->receivers);
-    ravel__refit_trees(refit, u->skip, u->active_out, u->active_in);
+    ravel__refit_trees(refit, u->skip, u->nodes, u->active_out, u->active_in);
     for (int32_t i = 0; i < refit->streams.out_count; i++) {
         const ravel__stream *s = &refit->streams.out[i];
         u->has_base[i] = 1;
         for (int32_t m = 0; m < s->member_count; m++) {
-            opening o = get_opening(u->openings + (size_t)s->members[m] * BEGIN_BYTES);
+            const opening o = u->openings[s->members[m]];
             RAVEL_ASSERT(s->members[m] >= 0 && s->members[m] < refit->ranks);
             if (u->skip[s->members[m]]) continue;
             u->has_base[i] &= ravel__identity_equal(o.held, refit->packer.deltas[i].base);
         }
     }
-}
-
-/* 1 where every opening arrived as it was sent and is of a rank that could begin. */
-static int all_right(const ravel_refit *refit, const plan_of_update *u, ravel_error *err) {
-    for (int32_t r = 0; r < refit->ranks; r++) {
-        const unsigned char *p = u->openings + (size_t)r * BEGIN_BYTES;
-        if (ravel__get64(p + BEGIN_USED) == ravel__xxh3_of(p, BEGIN_USED)) {
-            if (get_opening(p).status != RAVEL_OK) return 0;
-            continue;
-        }
-        ravel_error_set(err, RAVEL_E_CHECKSUM, "the opening message of rank %d arrived changed", r);
-        return 0;
-    }
-    return 1;
 }
 
 static ravel_status check_call(const ravel_refit *refit, int64_t version, ravel_error *err) {
@@ -140,44 +110,45 @@ static ravel_refit_identity wanted_identity(const ravel_refit *refit, int64_t ve
     return (ravel_refit_identity){.version = version, .nonce = ravel__fresh_nonce()};
 }
 
+/* What the ranks' openings come to. */
+static ravel_status open_version(ravel_refit *refit, plan_of_update *u, ravel_error *err) {
+    ravel_status status = check_versions(refit, u, err);
+    if (status != RAVEL_OK) return status;
+    decide(refit, u);
+    if (!u->skip[refit->rank]) status = ravel__stage_begin(&refit->stage, u->next, err);
+    if (status == RAVEL_OK && refit->data && refit->stage.active && !refit->stage.now->direct)
+        status = ravel_error_set(err, RAVEL_E_UNSUPPORTED,
+                                 "stage \"%s\" keeps old bytes in host memory; over nccl stage with spare or copy",
+                                 refit->stage.now->name);
+    return status == RAVEL_OK ? ravel__carrier_follow(refit->source_holding.carrier, err) : status;
+}
+
 static ravel_status begin(ravel_refit *refit, int64_t version, plan_of_update *u, ravel_error *err) {
-    const ravel__transport *t = refit->transport;
     ravel_error failure = RAVEL_ERROR_INIT;
-    unsigned char own[BEGIN_BYTES];
     ravel_status mine = check_call(refit, version, err);
     opening o = {.wanted = wanted_identity(refit, version), .held = refit->stage.held, .status = mine};
-    put_opening(&o, own);
-    ravel_status status = step(refit, RAVEL__STEP_BEGIN, &failure);
-    if (status == RAVEL_OK) status = ravel__allgather(t, refit->comm, own, u->openings, BEGIN_BYTES, &failure);
-    if (status != RAVEL_OK) {
-        ravel__refit_leave(refit, &failure, status == RAVEL_E_TIMEOUT);
+    ravel_status status =
+        ravel__refit_gather(refit, RAVEL__REFIT_STEP_BEGIN, &o, u->openings, sizeof o, "opening message", &failure);
+    if (!refit->comm) {
         if (err) *err = failure;
         return status;
     }
     RAVEL_ASSERT(refit->root >= 0 && refit->root < refit->ranks);
-    o = get_opening(u->openings + (size_t)refit->root * BEGIN_BYTES);
-    u->next = o.wanted;
-    ravel_error changed = RAVEL_ERROR_INIT;
-    int right = all_right(refit, u, &changed);
-    if (changed.status != RAVEL_OK && mine == RAVEL_OK)
-        status = ravel_error_set(err, RAVEL_E_CHECKSUM, "%s", changed.message);
-    else
-        status = right ? check_versions(refit, u, err) : mine;
-    if (status == RAVEL_OK && right) {
-        decide(refit, u);
-        if (!u->skip[refit->rank]) status = ravel__stage_begin(&refit->stage, u->next, err);
-        if (status == RAVEL_OK && refit->data && refit->stage.active && !refit->stage.now->direct)
-            status = ravel_error_set(err, RAVEL_E_UNSUPPORTED,
-                                     "stage \"%s\" keeps old bytes in host memory; over nccl stage with spare or copy",
-                                     refit->stage.now->name);
-        if (status == RAVEL_OK) status = ravel__carrier_follow(refit->source_holding.carrier, err);
-    }
+    u->next = u->openings[refit->root].wanted;
+    int all_can = status == RAVEL_OK;
+    for (int32_t r = 0; r < refit->ranks; r++) all_can &= u->openings[r].status == RAVEL_OK;
+    if (mine != RAVEL_OK)
+        status = mine;
+    else if (status != RAVEL_OK)
+        ravel_error_set(err, status, "%s", failure.message);
+    else if (all_can)
+        status = open_version(refit, u, err);
     return ravel__refit_agree(refit, status, err);
 }
 
 /* ---- totals and report ---------------------------------------------------------------------------------- */
 
-enum { SUM_NEEDED, SUM_MOVED, SUM_KEPT, SUM_COMPARED, SUM_GAVE_UP, SUMS };
+enum { SUM_NEEDED, SUM_MOVED, SUM_KEPT, SUM_SPARSE, SUM_COMPARED, SUMS };
 
 enum { MOST_MEMORY = RAVEL_REFIT_PHASES, MOSTS }; /* after the phases */
 
@@ -192,9 +163,8 @@ static void own_numbers(const ravel_refit *refit, const plan_of_update *u, total
         t->sum[SUM_NEEDED] += u->active_in[i] ? refit->streams.in[i].bytes : 0;
     t->sum[SUM_MOVED] = refit->wire.bytes_sent;
     t->sum[SUM_KEPT] = refit->loader.kept_bytes;
-    t->sum[SUM_GAVE_UP] = refit->packer.gave_up;
-    for (int32_t i = 0; i < refit->streams.out_count; i++)
-        t->sum[SUM_COMPARED] += refit->packer.cursors[i].compared > 0;
+    t->sum[SUM_SPARSE] = refit->loader.sparse_bytes;
+    for (int32_t i = 0; i < refit->streams.out_count; i++) t->sum[SUM_COMPARED] += refit->packer.cursors[i].comparing;
     double *p = t->most;
     p[RAVEL_REFIT_ITERATE] = (double)refit->packer.iterate_ns * 1e-9;
     p[RAVEL_REFIT_PACK] = (double)refit->packer.pack_ns * 1e-9;
@@ -207,7 +177,7 @@ static void own_numbers(const ravel_refit *refit, const plan_of_update *u, total
 
 static ravel_status add_up(ravel_refit *refit, totals *t, ravel_error *err) {
     ravel_error failure = RAVEL_ERROR_INIT;
-    ravel_status status = step(refit, RAVEL__STEP_TOTALS, &failure);
+    ravel_status status = step(refit, RAVEL__REFIT_STEP_TOTALS, &failure);
     if (status == RAVEL_OK)
         status = ravel_comm_allreduce(refit->comm, t->sum, t->sum, SUMS, RAVEL_I64, RAVEL_SUM, &failure);
     if (status == RAVEL_OK)
@@ -241,7 +211,8 @@ static void fill_report(const ravel_refit *refit, const plan_of_update *u, const
     r.bytes_needed = all->sum[SUM_NEEDED];
     r.bytes_moved = all->sum[SUM_MOVED];
     r.bytes_kept = all->sum[SUM_KEPT];
-    r.delta = all->sum[SUM_GAVE_UP] > 0 ? 2 : all->sum[SUM_COMPARED] > 0;
+    r.bytes_sparse = all->sum[SUM_SPARSE];
+    r.delta = all->sum[SUM_COMPARED] > 0;
     r.frames = refit->wire.frames;
     r.my_bytes = refit->wire.bytes_sent + refit->wire.bytes_received;
     r.tensors = (refit->source ? refit->source->count : 0) + (refit->sink ? refit->sink->count : 0);
@@ -280,11 +251,7 @@ static ravel_status verdict(ravel_refit *refit, ravel_error *err) {
 
 /* Back to the version before; the first error is reported. */
 static ravel_status give_up(ravel_refit *refit, ravel_status status, ravel_error *err) {
-    ravel_error undo = RAVEL_ERROR_INIT;
-    if (ravel__stage_abort(&refit->stage, &undo) != RAVEL_OK && err)
-        ravel_error_prefix(
-            err, "%s: the old version was not restored, and the weights of this rank are invalid; the first error",
-            undo.message);
+    ravel__stage_give_up(&refit->stage, err);
     ravel__packer_end(&refit->packer, 0);
     return status;
 }
@@ -292,7 +259,7 @@ static ravel_status give_up(ravel_refit *refit, ravel_status status, ravel_error
 static ravel_status vote(ravel_refit *refit, totals *all, ravel_error *err) {
     int64_t began = ravel__clock_ns();
     ravel_status mine = verdict(refit, err), status = add_up(refit, all, err);
-    if (status == RAVEL_OK) status = step(refit, RAVEL__STEP_VOTE, err);
+    if (status == RAVEL_OK) status = step(refit, RAVEL__REFIT_STEP_VOTE, err);
     if (status != RAVEL_OK) return give_up(refit, status, err);
     status = ravel__refit_agree(refit, mine, err);
     refit->vote_ns += ravel__clock_ns() - began;
@@ -314,7 +281,7 @@ static ravel_status run(ravel_refit *refit, int64_t version, plan_of_update *u, 
     RAVEL_ASSERT(u->next.version > 0 && refit->comm);
     ravel__packer_begin(&refit->packer, u->next, u->active_out, u->has_base);
     ravel__loader_begin(&refit->loader, u->next.version, u->active_in);
-    status = step(refit, RAVEL__STEP_STREAM, err);
+    status = step(refit, RAVEL__REFIT_STEP_STREAM, err);
     int64_t began = ravel__clock_ns();
     if (status == RAVEL_OK) {
         ravel_error failure = RAVEL_ERROR_INIT;
@@ -330,7 +297,7 @@ static ravel_status run(ravel_refit *refit, int64_t version, plan_of_update *u, 
     if (status != RAVEL_OK) return status;
     RAVEL_ASSERT(refit->packer.status == RAVEL_OK && refit->loader.status == RAVEL_OK);
     RAVEL_ASSERT(!refit->stage.active || ravel__identity_equal(refit->stage.next, u->next));
-    (void)step(refit, RAVEL__STEP_COMMIT, NULL); /* decided: only a copy on a device can fail now */
+    (void)step(refit, RAVEL__REFIT_STEP_COMMIT, NULL); /* decided: only a copy on a device can fail now */
     status = ravel__stage_commit(&refit->stage, err);
     ravel__packer_end(&refit->packer, 1);
     refit->sent = u->next;

@@ -1,11 +1,10 @@
-/* The front of the stage: versions, pins, audit; the kinds of stage.h hold the bytes. */
+/* The front of the stage: versions, audit; the kinds of stage.h hold the bytes. */
 #include "refit/model/carrier.h"
 #include "refit/stage/stage.h"
 
 #include "base/assert.h"
 #include "base/xxh3.h"
 
-#include <sched.h>
 #include <stdbool.h>
 #include <string.h>
 
@@ -18,7 +17,7 @@ _Static_assert(RAVEL_REFIT_SPARE == 0 && RAVEL_REFIT_UNDO == 1 && RAVEL_REFIT_CO
 /* ---- create and free -----------------------------------------------------------------------------------------------
 */
 
-/* Tensors of which elements are here have data, and all or none of them a spare. */
+/* A tensor with elements on this rank has data; either all of them have a spare set or none. */
 static ravel_status check_tensors(const ravel_refit_sink *sink, const ravel__holding *holding, ravel_error *err) {
     const ravel_refit_tensor *bare = ravel__holding_without_data(holding, sink->tensors), *first = NULL;
     if (bare)
@@ -76,7 +75,7 @@ ravel_status ravel__stage_init(ravel__stage *s, const ravel_refit_sink *sink, co
     s->allocator = allocator;
     s->far = bytes_of(holding) > CACHE_BYTES;
     s->held.version = sink->version;
-    pthread_mutex_init(&s->log_lock, NULL);
+    pthread_mutex_init(&s->lock, NULL);
     return RAVEL_OK;
 }
 
@@ -87,7 +86,7 @@ void ravel__stage_free(ravel__stage *s) {
     ravel__stage_free_log(s);
     uint64_t *first = s->hashes < s->next_hashes ? s->hashes : s->next_hashes;
     if (s->hashes) ravel__release(s->allocator, first, (size_t)s->holding->count * 2 * sizeof *first);
-    pthread_mutex_destroy(&s->log_lock);
+    pthread_mutex_destroy(&s->lock);
     memset(s, 0, sizeof *s);
 }
 
@@ -96,51 +95,6 @@ static bool stage_ok(const ravel__stage *s) {
     if (s->active && (!s->now || s->next.version <= 0 || s->prepared.version != 0)) return false;
     if (s->prepared.version != 0 && !s->now->survives) return false;
     return (s->live == 0 || s->live == 1) && (s->live == 0 || s->kind == &ravel__stage_spare) && s->held.version >= 0;
-}
-
-/* ---- pins ----------------------------------------------------------------------------------------------- */
-
-/* A pin counts only if its set is still live, and not being written, when the pin can be seen: whoever wants to write the set
- * looks at the pins after that. */
-int32_t ravel__stage_pin(ravel__stage *s) {
-    for (;;) {
-        int32_t set = atomic_load(&s->live);
-        RAVEL_ASSERT(set == 0 || set == 1);
-        atomic_fetch_add(&s->pins[set], 1);
-        if (!atomic_load(&s->closed) && atomic_load(&s->live) == set) return set;
-        atomic_fetch_sub(&s->pins[set], 1);
-        (void)sched_yield();
-    }
-}
-
-void ravel__stage_unpin(ravel__stage *s, int32_t set) {
-    int32_t before = atomic_fetch_sub(&s->pins[set & 1], 1);
-    RAVEL_ASSERT(before > 0);
-    (void)before;
-}
-
-static ravel_status pinned(ravel_error *err, int32_t readers) {
-    return ravel_error_set(err, RAVEL_E_STATE,
-                           "the set of weights to be written is pinned by %d reader(s); stage again after unpin",
-                           (int)readers);
-}
-
-/* The set that staging writes. */
-static int32_t written_set(const ravel__stage *s) {
-    RAVEL_ASSERT(s->now);
-    return s->now == &ravel__stage_spare || s->now == &ravel__stage_copy ? !s->live : s->live;
-}
-
-int ravel__stage_close(ravel__stage *s) {
-    if (!s->active || s->now != &ravel__stage_copy) return 1;
-    atomic_store(&s->closed, 1);
-    if (atomic_load(&s->pins[0]) == 0) return 1;
-    ravel__stage_open(s);
-    return 0;
-}
-
-void ravel__stage_open(ravel__stage *s) {
-    atomic_store(&s->closed, 0);
 }
 
 /* ---- a version ------------------------------------------------------------------------------------------ */
@@ -153,8 +107,6 @@ ravel_status ravel__stage_begin(ravel__stage *s, ravel_refit_identity next, rave
     s->now = first ? &ravel__stage_in_place : s->kind;
     s->prepared = (ravel_refit_identity){0};
     s->next = next;
-    int32_t readers = atomic_load(&s->pins[written_set(s)]);
-    if (readers > 0) return pinned(err, readers);
     ravel_status status = s->now->begin(s, err);
     if (status == RAVEL_OK) status = ravel__carrier_follow(s->holding->carrier, err);
     s->active = status == RAVEL_OK;
@@ -162,43 +114,53 @@ ravel_status ravel__stage_begin(ravel__stage *s, ravel_refit_identity next, rave
 }
 
 /* The next item that is tied to the span's; 0: none. */
-static int next_tied(const ravel__stage *s, ravel__span *span) {
+static int next_tied(const ravel__stage *s, ravel__refit_span *span) {
     int64_t tied = s->holding->items[span->item].tied;
     RAVEL_ASSERT(tied == 0 || (tied >= s->holding->count && tied < s->holding->count + s->holding->ties));
     span->item = (int32_t)tied;
     return tied > 0;
 }
 
-ravel_status ravel__stage_write(ravel__stage *s, const ravel__span *span, int32_t dtype, const void *data,
+ravel_status ravel__stage_write(ravel__stage *s, const ravel__refit_span *span, int32_t dtype, const void *data,
                                 ravel_error *err) {
     RAVEL_ASSERT(span->first >= 0 && span->count > 0 && data);
     RAVEL_ASSERT(s->active && span->item >= 0 && span->item < s->holding->count);
     ravel_status status = s->now->write(s, span, dtype, data, err);
-    for (ravel__span tied = *span; status == RAVEL_OK && next_tied(s, &tied);)
+    for (ravel__refit_span tied = *span; status == RAVEL_OK && next_tied(s, &tied);)
         status = s->now->write(s, &tied, dtype, data, err);
     return status;
 }
 
-ravel_status ravel__stage_keep(ravel__stage *s, const ravel__span *span, ravel_error *err) {
+ravel_status ravel__stage_keep(ravel__stage *s, const ravel__refit_span *span, ravel_error *err) {
     RAVEL_ASSERT(s->active && span->item >= 0 && span->item < s->holding->count);
     if (s->held.version == 0)
         return ravel_error_set(err, RAVEL_E_DATA, "a sender keeps elements that were never received");
     ravel_status status = s->now->keep(s, span, err);
-    for (ravel__span tied = *span; status == RAVEL_OK && next_tied(s, &tied);) status = s->now->keep(s, &tied, err);
+    for (ravel__refit_span tied = *span; status == RAVEL_OK && next_tied(s, &tied);)
+        status = s->now->keep(s, &tied, err);
     return status;
 }
 
-void *ravel__stage_place(const ravel__stage *s, const ravel__span *span, int32_t dtype) {
-    return s->far ? ravel__stage_address(s, span, dtype) : NULL;
-}
-
-void *ravel__stage_address(const ravel__stage *s, const ravel__span *span, int32_t dtype) {
+void *ravel__stage_address(const ravel__stage *s, const ravel__refit_span *span, int32_t dtype) {
     RAVEL_ASSERT(s->active && span->item >= 0 && span->item < s->holding->count);
     const ravel__view *view = &s->holding->items[span->item].view;
     if (!s->now->direct || s->holding->items[span->item].tied) return NULL;
     char *target = s->now->target(s, view->tensor);
     const char *place = ravel__view_direct(view, target, span->box, span->first, dtype);
     return place ? target + (place - target) : NULL;
+}
+
+int ravel__stage_patches(const ravel__stage *s) {
+    return s->sink && s->kind != &ravel__stage_callbacks;
+}
+
+ravel_status ravel__stage_read_live(const ravel__stage *s, const ravel__refit_span *span, int32_t dtype, void *out,
+                                    ravel_error *err) {
+    const ravel__view *view = &s->holding->items[span->item].view;
+    if (!ravel__stage_patches(s))
+        return ravel_error_set(err, RAVEL_E_DATA, "changes came for elements that cannot be read here");
+    return ravel__view_gather(view, ravel__stage_set(s, view->tensor, s->live), span->box, span->first, span->count,
+                              dtype, out, err);
 }
 
 static uint64_t hash_item(const ravel__item *item, const void *data) {
@@ -252,6 +214,14 @@ ravel_status ravel__stage_abort(ravel__stage *s, ravel_error *err) {
     ravel_status status = s->now->abort(s, err);
     if (status != RAVEL_OK) s->held = (ravel_refit_identity){0};
     return status;
+}
+
+void ravel__stage_give_up(ravel__stage *s, ravel_error *why) {
+    ravel_error undo = RAVEL_ERROR_INIT;
+    if (ravel__stage_abort(s, &undo) != RAVEL_OK && why)
+        ravel_error_prefix(
+            why, "%s: the old version was not restored, and the weights of this rank are invalid; the first error",
+            undo.message);
 }
 
 ravel_status ravel__stage_doubt(ravel__stage *s, ravel_error *err) {
