@@ -6,10 +6,21 @@
 
 #include <string.h>
 
-ravel_status ravel__added_init(ravel__added *added, ravel__arena *arena, size_t text_bytes, ravel_error *err) {
+void ravel__added_init(ravel__added *added, ravel__arena *arena) {
     memset(added->roots, 0xff, sizeof added->roots);
-    added->nodes = ravel__arena_push(arena, text_bytes, sizeof *added->nodes);
-    if (!added->nodes) return ravel__no_memory(err, text_bytes * sizeof *added->nodes, "the added tokens");
+    added->arena = arena;
+}
+
+/* Room for one more token. */
+static ravel_status reserve(ravel__added *added, size_t bytes, ravel_error *err) {
+    size_t need = (size_t)added->count + bytes, room = 2 * need + 16;
+    if (need <= (size_t)added->room) return RAVEL_OK;
+    if (room > INT32_MAX) return ravel_error_set(err, RAVEL_E_DATA, "the added tokens are too long");
+    ravel__added_node *nodes = ravel__arena_push(added->arena, room, sizeof *nodes);
+    if (!nodes) return ravel__no_memory(err, room * sizeof *nodes, "the added tokens");
+    if (added->count) memcpy(nodes, added->nodes, (size_t)added->count * sizeof *nodes);
+    added->nodes = nodes;
+    added->room = (int32_t)room;
     return RAVEL_OK;
 }
 
@@ -18,15 +29,18 @@ static int32_t *descend(ravel__added *added, int32_t *head, uint8_t byte) {
     int32_t *link = head;
     while (*link >= 0 && added->nodes[*link].byte != byte) link = &added->nodes[*link].sibling;
     if (*link < 0) {
-        RAVEL_ASSERT(added->count >= 0 && added->nodes);
+        RAVEL_ASSERT(added->count >= 0 && added->count < added->room);
         added->nodes[added->count] = (ravel__added_node){-1, -1, RAVEL__NO_ID, byte, 0};
         *link = added->count++;
     }
     return link;
 }
 
-void ravel__added_add(ravel__added *added, const char *text, size_t bytes, int32_t id, int flags) {
+ravel_status ravel__added_add(ravel__added *added, const char *text, size_t bytes, int32_t id, int flags,
+                              ravel_error *err) {
     RAVEL_ASSERT(bytes > 0 && id >= 0);
+    ravel_status status = reserve(added, bytes, err);
+    if (status) return status;
     int32_t *head = &added->roots[(unsigned char)text[0]], node = -1;
     for (size_t i = 0; i < bytes; i++) {
         node = *descend(added, head, (uint8_t)text[i]);
@@ -35,6 +49,7 @@ void ravel__added_add(ravel__added *added, const char *text, size_t bytes, int32
     RAVEL_ASSERT(node >= 0 && node < added->count);
     added->nodes[node].id = id;
     added->nodes[node].flags = (uint8_t)flags;
+    return RAVEL_OK;
 }
 
 static int32_t step(const ravel__added *added, int32_t node, uint8_t byte) {

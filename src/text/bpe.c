@@ -6,33 +6,23 @@
  *            h  e  ll   o           and its two new neighbours are looked up
  *
  * A short word is searched for its lowest rank again and again, in one small array. A long one (text without spaces)
- * uses a heap of (rank, place) and a linked list, so that its time grows as n log n. Words that came before are in a
- * cache, which is most of them in real text. */
+ * uses a heap of (rank, place) and a linked list, so that its time grows as n log n. */
 #include "text/tokenizer.h"
 
 #include "base/assert.h"
 #include "base/buffer.h"
 #include "base/heap.h"
-#include "text/unicode.h"
+#include "text/unicode/unicode.h"
 
 #include <string.h>
 
 #define EMPTY   UINT64_MAX
-#define NO_RANK UINT32_MAX
+#define NO_RANK RAVEL__NO_RANK
 
-enum { SHORT = 40, CACHE_BITS = 14, CACHE_WORD = 18, CACHE_IDS = 10 };
-
-/* One line of the processor's cache. */
-typedef struct cached {
-    uint32_t hash;
-    uint8_t bytes, count; /* bytes 0: empty */
-    char word[CACHE_WORD];
-    int32_t ids[CACHE_IDS];
-} cached;
+enum { SHORT = 40 };
 
 struct ravel__bpe_scratch {
     const ravel_allocator *allocator;
-    cached *cache; /* [2^CACHE_BITS]: a word goes to the one place that its hash says */
     int32_t ids[SHORT];
     ravel__buffer symbols, ranks, next, previous, heap, text;
 };
@@ -86,6 +76,40 @@ static int32_t whole_of(const ravel__bpe *bpe, int32_t left, int32_t right) {
     return (int32_t)pair_slot(bpe, pair_key(left, right))->whole;
 }
 
+/* Every way to make a token of two others, into list; how many. */
+static ravel_status list_parts(const ravel__vocab *vocab, const uint32_t *ranks, int32_t id, ravel__buffer *list,
+                               int64_t *count, const ravel_allocator *allocator, ravel_error *err) {
+    const ravel__token *token = &vocab->tokens[id];
+    ravel_status status =
+        ravel__buffer_reserve(list, allocator, *count + token->text_bytes, sizeof(ravel__pair), "merges", err);
+    for (size_t at = 1; at < token->text_bytes && !status; at++) {
+        if (((unsigned char)token->text[at] & 0xc0) == 0x80) continue;
+        int32_t left = ravel__vocab_find(vocab, token->text, at), right = RAVEL__NO_ID;
+        if (left == RAVEL__NO_ID || ranks[left] == NO_RANK) continue;
+        right = ravel__vocab_find(vocab, token->text + at, token->text_bytes - at);
+        if (right == RAVEL__NO_ID || ranks[right] == NO_RANK) continue;
+        ((ravel__pair *)list->at)[(*count)++] = (ravel__pair){pair_key(left, right), ranks[id], (uint32_t)id};
+    }
+    return status;
+}
+
+ravel_status ravel__bpe_derive(ravel__bpe *bpe, const ravel__vocab *vocab, const uint32_t *ranks, ravel__arena *arena,
+                               const ravel_allocator *allocator, ravel_error *err) {
+    ravel__buffer list = {0};
+    int64_t count = 0;
+    ravel_status status = RAVEL_OK;
+    for (int32_t id = 0; id < vocab->size && !status; id++)
+        if (ranks[id] != NO_RANK && vocab->tokens[id].text)
+            status = list_parts(vocab, ranks, id, &list, &count, allocator, err);
+    if (!status) status = ravel__bpe_init(bpe, arena, count, err);
+    const ravel__pair *parts = list.at;
+    for (int64_t i = 0; i < count && !status; i++)
+        ravel__bpe_add(bpe, (int32_t)(parts[i].key >> 32), (int32_t)(uint32_t)parts[i].key, parts[i].rank,
+                       (int32_t)parts[i].whole);
+    ravel__buffer_free(&list, allocator);
+    return status;
+}
+
 /* ---- symbols -------------------------------------------------------------------------------------------- */
 
 /* Characters to symbols: one in no token becomes the tokens of its bytes, if all of them are there, else the unknown
@@ -96,8 +120,7 @@ static size_t first_characters(const ravel__bpe *bpe, const ravel__vocab *vocab,
     int in_run = 0;
     for (size_t at = 0, n; at < bytes; at += n) {
         unsigned char first = (unsigned char)word[at];
-        uint32_t point;
-        n = ravel__utf8_get(word + at, &point);
+        n = ravel__utf8_width(word + at, bytes - at);
         int32_t id = first < 128 ? bpe->byte_ids[first] : ravel__vocab_find(vocab, word + at, n);
         size_t missing = 0;
         for (size_t i = 0; id == RAVEL__NO_ID && i < n; i++)
@@ -241,8 +264,8 @@ static ravel_status find_whole(const ravel__vocab *vocab, ravel__bpe_scratch *s,
     return RAVEL_OK;
 }
 
-static ravel_status encode(const ravel__bpe *bpe, const ravel__vocab *vocab, ravel__bpe_scratch *s, const char *word,
-                           size_t bytes, const int32_t **ids, size_t *count, ravel_error *err) {
+ravel_status ravel__bpe_encode(const ravel__bpe *bpe, const ravel__vocab *vocab, ravel__bpe_scratch *s,
+                               const char *word, size_t bytes, const int32_t **ids, size_t *count, ravel_error *err) {
     int32_t id = RAVEL__NO_ID;
     ravel_status status = RAVEL_OK;
     if (bpe->whole_words && bpe->by_character)
@@ -262,54 +285,13 @@ static ravel_status encode(const ravel__bpe *bpe, const ravel__vocab *vocab, rav
     return RAVEL_OK;
 }
 
-static uint32_t word_hash(const char *word, size_t bytes) {
-    uint64_t h = bytes * 0x9e3779b97f4a7c15u, x;
-    for (; bytes >= 8; word += 8, bytes -= 8) {
-        memcpy(&x, word, 8);
-        h = (h ^ x) * 0xff51afd7ed558ccdu;
-        h ^= h >> 32;
-    }
-    x = 0;
-    memcpy(&x, word, bytes);
-    h = (h ^ x) * 0xff51afd7ed558ccdu;
-    return (uint32_t)(h >> 32);
-}
-
-ravel_status ravel__bpe_word(const ravel__bpe *bpe, const ravel__vocab *vocab, ravel__bpe_scratch *s, const char *word,
-                             size_t bytes, const int32_t **ids, size_t *count, ravel_error *err) {
-    if (bytes == 0 || bytes > CACHE_WORD) return encode(bpe, vocab, s, word, bytes, ids, count, err);
-    uint32_t hash = word_hash(word, bytes);
-    cached *c = &s->cache[hash >> (32 - CACHE_BITS)];
-    RAVEL_ASSERT(c->count <= CACHE_IDS && c->bytes <= CACHE_WORD);
-    if (c->hash == hash && c->bytes == bytes && memcmp(c->word, word, bytes) == 0) {
-        *ids = c->ids;
-        *count = c->count;
-        return RAVEL_OK;
-    }
-    ravel_status status = encode(bpe, vocab, s, word, bytes, ids, count, err);
-    if (status || *count > CACHE_IDS) return status;
-    RAVEL_ASSERT(*ids != c->ids);
-    c->hash = hash;
-    c->bytes = (uint8_t)bytes;
-    c->count = (uint8_t)*count;
-    memcpy(c->word, word, bytes);
-    memcpy(c->ids, *ids, *count * sizeof **ids);
-    return RAVEL_OK;
-}
-
 /* ---- memory --------------------------------------------------------------------------------------------- */
 
 ravel_status ravel__bpe_scratch_create(const ravel_allocator *allocator, ravel__bpe_scratch **scratch,
                                        ravel_error *err) {
-    _Static_assert(sizeof(cached) == 64, "a cached word fills one cache line");
     ravel__bpe_scratch *s = ravel__calloc(allocator, 1, sizeof *s);
     if (!s) return ravel__no_memory(err, sizeof *s, "an encoder");
     s->allocator = allocator;
-    s->cache = ravel__calloc(allocator, (size_t)1 << CACHE_BITS, sizeof *s->cache);
-    if (!s->cache) {
-        ravel__bpe_scratch_free(s);
-        return ravel__no_memory(err, sizeof *s->cache << CACHE_BITS, "an encoder's cache");
-    }
     *scratch = s;
     return RAVEL_OK;
 }
@@ -318,6 +300,5 @@ void ravel__bpe_scratch_free(ravel__bpe_scratch *s) {
     if (!s) return;
     ravel__buffer *each[] = {&s->symbols, &s->ranks, &s->next, &s->previous, &s->heap, &s->text};
     for (size_t i = 0; i < sizeof each / sizeof each[0]; i++) ravel__buffer_free(each[i], s->allocator);
-    ravel__release(s->allocator, s->cache, sizeof *s->cache << CACHE_BITS);
     ravel__release(s->allocator, s, sizeof *s);
 }

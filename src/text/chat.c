@@ -17,14 +17,16 @@
 #include "text/chat.h"
 
 #include "base/assert.h"
+#include "text/decoder.h"
+#include "base/json.h"
 #include "text/tokenizer.h"
-#include "text/unicode.h"
+#include "text/unicode/unicode.h"
 
 #include <string.h>
 #include <time.h>
 
-/* What was found once for a kind of turn: the template's own text before an answer that is asked for, and after one that
- * is the last message. */
+/* What was found once for a kind of turn: the template's own text before an answer that is asked for, and after one
+ * that is the last message. */
 typedef struct header {
     const char *role;       /* of the message before; NULL: there is none */
     int follows_calls;      /* the message before calls tools */
@@ -149,15 +151,15 @@ static void disown_roles(jinja_value message) {
     if (role) role->owner = 0;
 }
 
-static void set_members(jinja_run *run, const ravel_json *doc, const ravel_json_node *object) {
-    if (!object || object->kind != RAVEL_JSON_OBJECT) return;
-    for (const ravel_json_node *n = ravel_json_first(doc, object); n; n = ravel_json_next(doc, n))
+static void set_members(jinja_run *run, const ravel__json *doc, const ravel__json_node *object) {
+    if (!object || object->kind != RAVEL__JSON_OBJECT) return;
+    for (const ravel__json_node *n = ravel__json_first(doc, object); n; n = ravel__json_next(doc, n))
         ravel__jinja_set(run, n->key, ravel__jinja_from_json(run, doc, n, 0));
 }
 
-static const ravel_json_node *row_member(const ravel__chat *chat, const char *key) {
-    const ravel_json_node *n = chat->row ? ravel_json_get(chat->doc, chat->row, key) : NULL;
-    return n && n->kind != RAVEL_JSON_NULL && !(n->kind == RAVEL_JSON_ARRAY && n->count == 0) ? n : NULL;
+static const ravel__json_node *row_member(const ravel__chat *chat, const char *key) {
+    const ravel__json_node *n = chat->row ? ravel__json_get(chat->doc, chat->row, key) : NULL;
+    return n && n->kind != RAVEL__JSON_NULL && !(n->kind == RAVEL__JSON_ARRAY && n->count == 0) ? n : NULL;
 }
 
 static void set_variables(writing *g) {
@@ -168,10 +170,10 @@ static void set_variables(writing *g) {
             ravel__jinja_set(run, ravel__special_names[i], ravel__jinja_text(run, chat->tokenizer->special_texts[i]));
     static const char *const lists[] = {"tools", "documents"};
     for (int i = 0; i < 2; i++) {
-        const ravel_json_node *n = row_member(chat, lists[i]);
+        const ravel__json_node *n = row_member(chat, lists[i]);
         ravel__jinja_set(run, lists[i], n ? ravel__jinja_from_json(run, chat->doc, n, 0) : ravel__jinja_none());
     }
-    if (chat->variables) set_members(run, chat->variables, ravel_json_root(chat->variables));
+    if (chat->variables) set_members(run, chat->variables, ravel__json_root(chat->variables));
     set_members(run, chat->doc, row_member(chat, "chat_template_kwargs"));
     g->messages = ravel__jinja_new_list(run, JINJA_LIST, (int32_t)chat->count);
     for (size_t i = 0; i < chat->count && !run->failed; i++) {
@@ -297,10 +299,11 @@ static ravel_status header_of(const writing *g, size_t index, header *found) {
 /* ---- answers -------------------------------------------------------------------------------------------- */
 
 static int is_special(const ravel_tokenizer *t, int32_t id) {
-    return id == t->eos || ravel_tokenizer_is_special(t, id);
+    return id == t->eos || ravel__tokenizer_is_special(t, id);
 }
 
-/* The bytes of text[bytes] up to the end of its last special token; if there is none, without white space at the end. */
+/* The bytes of text[bytes] up to the end of its last special token; if there is none, without white space at the
+ * end. */
 static size_t turn_end(const ravel_tokenizer *t, const char *text, size_t bytes) {
     size_t end = 0;
     for (int kind = 0; kind < 2; kind++) {
@@ -315,14 +318,14 @@ static size_t turn_end(const ravel_tokenizer *t, const char *text, size_t bytes)
     return end ? end : bytes - ravel__spaces_before(text, bytes);
 }
 
-static ravel_status note_answer(const writing *g, size_t begin, size_t end) {
+static ravel_status note_answer(const writing *g, size_t begin, size_t own, size_t end) {
     ravel__script *s = g->script;
     const ravel__answer *last = s->answers.at;
     if (s->answer_count && begin < last[s->answer_count - 1].end) begin = last[s->answer_count - 1].end;
     if (begin >= end) return RAVEL_OK;
     ravel_status status = ravel__buffer_reserve(&s->answers, g->allocator, (int64_t)s->answer_count + 1,
                                                 sizeof(ravel__answer), "a text", g->err);
-    if (!status) ((ravel__answer *)s->answers.at)[s->answer_count++] = (ravel__answer){begin, end};
+    if (!status) ((ravel__answer *)s->answers.at)[s->answer_count++] = (ravel__answer){begin, end, own};
     return status;
 }
 
@@ -339,13 +342,22 @@ static ravel_status find_answer(const writing *g, const jinja_owned *owned, size
     size_t alike = p.after - p.end;
     if (h.has_close && p.after < g->script->bytes) alike = common(text + p.end, alike, tails + h.close_at, h.close);
     end += turn_end(g->chat->tokenizer, text + p.end, alike);
-    return note_answer(g, begin, end);
+    return note_answer(g, begin, p.begin, end);
+}
+
+/* The first byte from `begin` on that comes from a message. */
+static size_t first_owned(const jinja_output *out, size_t begin) {
+    const jinja_owned *owned = out->owned.at;
+    for (size_t i = 0, from = 0; i < out->owned_count; from = owned[i++].end)
+        if (owned[i].owner && owned[i].end > begin) return from > begin ? from : begin;
+    return out->bytes;
 }
 
 /* By the template's own marks: pairs of begin and end. */
 static ravel_status take_marks(const writing *g, const size_t *marks, size_t count) {
     ravel_status status = RAVEL_OK;
-    for (size_t i = 0; i + 1 < count && !status; i += 2) status = note_answer(g, marks[i], marks[i + 1]);
+    for (size_t i = 0; i + 1 < count && !status; i += 2)
+        status = note_answer(g, marks[i], first_owned(g->w->run.out, marks[i]), marks[i + 1]);
     return status;
 }
 

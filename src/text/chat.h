@@ -9,6 +9,7 @@
 #include <ravel/chat.h>
 
 #include "base/buffer.h"
+#include "base/json.h"
 #include "text/jinja/jinja.h"
 
 struct ravel_chat_format {
@@ -23,15 +24,15 @@ ravel_status ravel__chat_format_create(const char *name, const char *text, size_
                                        ravel_error *err);
 
 typedef struct ravel__message {
-    const ravel_json_node *object; /* as the row has it; NULL: role and content make one */
+    const ravel__json_node *object; /* as the row has it; NULL: role and content make one */
     const char *role, *content;
     size_t bytes;
     int is_answer; /* role assistant */
 } ravel__message;
 
-/* Bytes begin .. end of the text are an answer. */
+/* Bytes begin .. end of the text are an answer; those before `own` come from no message. */
 typedef struct ravel__answer {
-    size_t begin, end;
+    size_t begin, end, own;
 } ravel__answer;
 
 typedef struct ravel__script {
@@ -43,9 +44,9 @@ typedef struct ravel__script {
 typedef struct ravel__chat {
     const ravel_chat_format *format;
     const ravel_tokenizer *tokenizer;
-    const ravel_json *doc;       /* of the messages and of `row` */
-    const ravel_json_node *row;  /* its tools, documents and chat_template_kwargs become variables; NULL: none */
-    const ravel_json *variables; /* more of them, an object; NULL: none */
+    const ravel__json *doc;       /* of the messages and of `row` */
+    const ravel__json_node *row;  /* its tools, documents and chat_template_kwargs become variables; NULL: none */
+    const ravel__json *variables; /* more of them, an object; NULL: none */
     const ravel__message *messages;
     size_t count;
     int64_t now;
@@ -69,6 +70,14 @@ ravel_status ravel__chat_write(ravel__chat_writer *w, const ravel__chat *chat, i
                                ravel__script *script, const ravel_allocator *allocator, ravel_error *err);
 ravel_status ravel__script_put(ravel__script *script, const char *text, size_t bytes, const ravel_allocator *allocator,
                                ravel_error *err);
+
+/* Rows that are parsed: what ravel_rows_encode, _prompt and _render do with the text of one. */
+ravel_status ravel__rows_encode(ravel_rows *rows, const ravel__json *doc, const ravel__json_node *object,
+                                const ravel_row **row, ravel_error *err);
+ravel_status ravel__rows_prompt(ravel_rows *rows, const ravel__json *doc, const ravel__json_node *object,
+                                const ravel_row **row, ravel_error *err);
+ravel_status ravel__rows_render(ravel_rows *rows, const ravel__json *doc, const ravel__json_node *row, int32_t answer,
+                                const char **text, size_t *bytes, ravel_error *err);
 
 /* The end of every sentence about a tokenizer that is left to transformers. */
 #define RAVEL__BRIDGE \

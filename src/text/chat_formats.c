@@ -2,7 +2,7 @@
  * family's own template writes for conversations without tools (tests/golden/chat has their texts). */
 #include "text/chat.h"
 
-#include "base/file.h"
+#include "base/system/file.h"
 
 #include <string.h>
 #include <sys/stat.h>
@@ -50,6 +50,7 @@
 
 /* ---- DeepSeek: <｜User｜>, <｜Assistant｜>, <｜end▁of▁sentence｜> ------------------------------------------- */
 
+/* clang-format off */ /* versions differ on the width of these bars */
 #define EOS "<｜end▁of▁sentence｜>"
 #define ALL_SYSTEMS \
     "{{ bos_token }}{{ messages|selectattr('role', 'equalto', 'system')|map(attribute='content')|join('\\n\\n') }}"
@@ -72,6 +73,7 @@
     "{% elif m.role == 'assistant' %}{{ '<｜Assistant｜></think>' if last.user }}{% set last.user = false %}" \
     "{{ m.content.split('</think>', 1)[-1] ~ '" EOS "' }}{% endif %}" END                                       \
     "{% if add_generation_prompt and last.user %}{{ '<｜Assistant｜></think>' }}{% endif %}"
+/* clang-format on */
 
 /* ---- Mistral: [INST] question [/INST] answer, eos ------------------------------------------------------- */
 

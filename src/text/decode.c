@@ -1,10 +1,15 @@
 /* Ids to text. A token's bytes may end inside a character, so a decoder holds back the bytes of a character that is not
  * whole yet, at most three. Bytes that cannot become a character give U+FFFD: one per longest start of a sequence,
- * as Unicode recommends and the `tokenizers` package does. */
+ * as Unicode recommends and the `tokenizers` package does.
+ *
+ * Tokens of single bytes ("<0x0A>") are another matter there: a run of them that is not UTF-8 as a whole is one U+FFFD
+ * per byte. One call does the same. A stream has shown the run's first characters by then, so it goes on as with any
+ * bytes. */
 #include "text/tokenizer.h"
 
 #include "base/assert.h"
-#include "text/unicode.h"
+#include "text/decoder.h"
+#include "text/unicode/unicode.h"
 
 #include <string.h>
 
@@ -42,8 +47,8 @@ static void put(sink *s, const char *text, size_t bytes) {
     s->need += bytes;
 }
 
-/* The first character of text[bytes], or U+FFFD for its broken start, is written; how many bytes it took. 0: it may still
- * be continued, and this is not the end. */
+/* The first character of text[bytes], or U+FFFD for its broken start, is written; how many bytes it took. 0: it may
+ * still be continued, and this is not the end. */
 static size_t put_one(sink *s, const char *text, size_t bytes, int last) {
     RAVEL_ASSERT(bytes > 0);
     int open;
@@ -54,7 +59,8 @@ static size_t put_one(sink *s, const char *text, size_t bytes, int last) {
     return put(s, replacement, 3), n;
 }
 
-/* Writes what is whole of held[*held_bytes] followed by text[bytes]; the rest, the start of a character, is then held. */
+/* Writes what is whole of held[*held_bytes] followed by text[bytes]; the rest, the start of a character, is then
+ * held. */
 static void feed(sink *s, char held[4], size_t *held_bytes, const char *text, size_t bytes, int last) {
     RAVEL_ASSERT(*held_bytes < 4);
     if (*held_bytes) {
@@ -81,7 +87,7 @@ static void feed(sink *s, char held[4], size_t *held_bytes, const char *text, si
 
 static const char *visible(const ravel_tokenizer *t, int32_t id, int32_t flags, size_t *bytes) {
     const char *text = ravel_tokenizer_bytes(t, id, bytes);
-    if ((flags & RAVEL_DECODE_SKIP_SPECIAL) && ravel_tokenizer_is_special(t, id)) *bytes = 0;
+    if ((flags & RAVEL_DECODE_SKIP_SPECIAL) && ravel__tokenizer_is_special(t, id)) *bytes = 0;
     return text;
 }
 
@@ -93,14 +99,47 @@ static void begin_text(const ravel_tokenizer *t, const char **text, size_t *byte
     for (; most && *bytes && **text == ' '; most--) ++*text, --*bytes;
 }
 
+static int is_byte(const ravel_tokenizer *t, int32_t id) {
+    const ravel__token *token = id >= 0 && id < t->vocab.size ? &t->vocab.tokens[id] : NULL;
+    return token && token->byte_count == 1 && token->text_bytes == 6;
+}
+
+/* Where the run of tokens of bytes that begins at ids[0] ends, tokens without text included; *valid: it is UTF-8. */
+static int64_t byte_run(const ravel_tokenizer *t, const int32_t *ids, int64_t count, int32_t flags, int *valid) {
+    char held[4];
+    size_t bytes, used = 0;
+    int open;
+    int64_t i = 0;
+    *valid = 1;
+    for (; i < count; i++) {
+        const char *text = visible(t, ids[i], flags, &bytes);
+        if (bytes == 0) continue;
+        if (!is_byte(t, ids[i])) break;
+        held[used++] = *text;
+        if (ravel__utf8_length(held, used) == used)
+            used = 0;
+        else if (broken_length(held, used, &open), !open)
+            *valid = used = 0;
+        used = *valid ? used : 0;
+    }
+    *valid &= used == 0;
+    return i;
+}
+
 size_t ravel_tokenizer_decode(const ravel_tokenizer *tokenizer, const int32_t *ids, int64_t count, int32_t flags,
                               char *out, size_t room) {
     sink s = {out, room, 0};
     char held[4];
     size_t held_bytes = 0, bytes;
-    int begun = 0;
-    for (int64_t i = 0; i < count; i++) {
+    int begun = 0, valid = 1;
+    for (int64_t i = 0, run_end = 0; i < count; i++) {
         const char *text = visible(tokenizer, ids[i], flags, &bytes);
+        if (tokenizer->fallback && i >= run_end && is_byte(tokenizer, ids[i]))
+            run_end = i + byte_run(tokenizer, ids + i, count - i, flags, &valid);
+        if (!valid && i < run_end) {
+            if (bytes) put(&s, replacement, 3), begun = 1;
+            continue;
+        }
         begin_text(tokenizer, &text, &bytes, &begun);
         if (bytes) feed(&s, held, &held_bytes, text, bytes, 0);
     }
@@ -111,7 +150,7 @@ size_t ravel_tokenizer_decode(const ravel_tokenizer *tokenizer, const int32_t *i
 
 /* ---- streams -------------------------------------------------------------------------------------------- */
 
-struct ravel_decoder {
+struct ravel__decoder {
     const ravel_tokenizer *tokenizer;
     const ravel_allocator *allocator;
     size_t bytes; /* of the whole object */
@@ -129,10 +168,10 @@ static size_t longest_token(const ravel_tokenizer *t) {
     return longest;
 }
 
-ravel_status ravel_decoder_create(const ravel_tokenizer *tokenizer, int32_t flags, const ravel_allocator *allocator,
-                                  ravel_decoder **decoder, ravel_error *err) {
-    size_t room = 3 * (longest_token(tokenizer) + 4), bytes = sizeof(ravel_decoder) + room;
-    ravel_decoder *d = ravel__calloc(allocator, 1, bytes);
+ravel_status ravel__decoder_create(const ravel_tokenizer *tokenizer, int32_t flags, const ravel_allocator *allocator,
+                                   ravel__decoder **decoder, ravel_error *err) {
+    size_t room = 3 * (longest_token(tokenizer) + 4), bytes = sizeof(ravel__decoder) + room;
+    ravel__decoder *d = ravel__calloc(allocator, 1, bytes);
     if (!d) return ravel__no_memory(err, bytes, "a decoder");
     d->tokenizer = tokenizer;
     d->allocator = allocator;
@@ -143,11 +182,11 @@ ravel_status ravel_decoder_create(const ravel_tokenizer *tokenizer, int32_t flag
     return RAVEL_OK;
 }
 
-void ravel_decoder_free(ravel_decoder *decoder) {
+void ravel__decoder_free(ravel__decoder *decoder) {
     if (decoder) ravel__release(decoder->allocator, decoder, decoder->bytes);
 }
 
-static void show(ravel_decoder *d, const char *token, size_t token_bytes, int last, const char **text, size_t *bytes) {
+static void show(ravel__decoder *d, const char *token, size_t token_bytes, int last, const char **text, size_t *bytes) {
     RAVEL_ASSERT(token || !token_bytes);
     sink s = {d->out, d->room, 0};
     feed(&s, d->held, &d->held_bytes, token, token_bytes, last);
@@ -156,14 +195,14 @@ static void show(ravel_decoder *d, const char *token, size_t token_bytes, int la
     *bytes = s.need;
 }
 
-void ravel_decoder_push(ravel_decoder *decoder, int32_t id, const char **text, size_t *bytes) {
+void ravel__decoder_push(ravel__decoder *decoder, int32_t id, const char **text, size_t *bytes) {
     size_t count;
     const char *token = visible(decoder->tokenizer, id, decoder->flags, &count);
     begin_text(decoder->tokenizer, &token, &count, &decoder->begun);
     show(decoder, token, count, 0, text, bytes);
 }
 
-void ravel_decoder_flush(ravel_decoder *decoder, const char **text, size_t *bytes) {
+void ravel__decoder_flush(ravel__decoder *decoder, const char **text, size_t *bytes) {
     show(decoder, NULL, 0, 1, text, bytes);
     decoder->begun = 0;
 }

@@ -95,7 +95,7 @@ static ravel_status escape(translation *t) {
     default: break;
     }
     int letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-    if (letter && !strchr(t->in_set ? "rntfx" : "rntfxAz", c)) {
+    if (letter && !strchr(t->in_set ? "rntfx" : "rntfxAzX", c)) {
         char what[64];
         (void)snprintf(what, sizeof what, "the escape \\%c, which is not supported,", c);
         return refuse(t, what);

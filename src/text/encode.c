@@ -2,16 +2,16 @@
  *
  *     text                  "Hi<|im_end|>x"
  *     added tokens, raw      "Hi"  [<|im_end|>]  "x"       tokens found in the text as it came
- *     NFC, then again        each piece                    tokens found in the normalized text
+ *     normalizers, again     each piece                    tokens found in the normalized text
  *     words                  "Hi"                          by the pre-tokenizers
- *     ids                    17250                         by the merges
+ *     ids                    17250                         by the model
  *
  * The start of each token is kept too, in bytes of the caller's text. */
 #include "text/tokenizer.h"
 
 #include "base/assert.h"
 #include "base/buffer.h"
-#include "text/unicode.h"
+#include "text/unicode/unicode.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -20,9 +20,9 @@ struct ravel_encoder {
     const ravel_tokenizer *tokenizer;
     const ravel_allocator *allocator;
     ravel__regex_state *state;
-    ravel__bpe_scratch *scratch;
+    ravel__words *words;
     ravel__nfc nfc;
-    ravel__rewritten spaced[2]; /* by the normalizer, by the pre-tokenizer */
+    ravel__rewritten normal[2], spaced; /* by the normalizers in turn, by the pre-tokenizer */
     ravel__buffer ids, begins, prefixed, aged;
     ravel_encoding encoding;
     int64_t count;
@@ -56,19 +56,18 @@ static uint32_t place(const ravel_encoder *e, size_t at) {
 
 /* ---- words ---------------------------------------------------------------------------------------------- */
 
-/* How many bytes of the piece a token takes. */
-static size_t width(const ravel_tokenizer *t, int32_t id, const char *at) {
+/* How many bytes a token takes of what is left of the word. */
+static size_t width(const ravel_tokenizer *t, int32_t id, const char *at, size_t bytes) {
     const ravel__token *token = &t->vocab.tokens[id];
-    uint32_t point;
     if (!t->vocab.spaced || (token->byte_count == 1 && token->text_bytes == 6)) return token->byte_count;
-    return id == t->bpe.unknown ? ravel__utf8_get(at, &point) : token->text_bytes;
+    return id == t->bpe.unknown ? ravel__utf8_width(at, bytes) : token->text_bytes;
 }
 
 static ravel_status encode_word(ravel_encoder *e, const char *word, size_t bytes, ravel_error *err) {
     const ravel_tokenizer *t = e->tokenizer;
     const int32_t *ids;
     size_t count;
-    ravel_status status = ravel__bpe_word(&t->bpe, &t->vocab, e->scratch, word, bytes, &ids, &count, err);
+    ravel_status status = ravel__words_encode(e->words, t, word, bytes, &ids, &count, err);
     if (!status) status = push(e, ids, count, err);
     if (status) return status;
     size_t at = (size_t)(word - e->piece), end = at + bytes;
@@ -76,7 +75,7 @@ static ravel_status encode_word(ravel_encoder *e, const char *word, size_t bytes
     uint32_t *begins = e->begins.at;
     for (size_t i = 0; i < count; i++) {
         begins[e->count++] = place(e, at);
-        size_t next = at + width(t, ids[i], e->piece + at);
+        size_t next = at + width(t, ids[i], e->piece + at, end - at);
         at = next < end ? next : end - 1; /* an unknown token may be longer than what it stands for */
     }
     return RAVEL_OK;
@@ -131,13 +130,14 @@ static ravel_status encode_words(ravel_encoder *e, const char *text, size_t byte
     if (e->tokenizer->prefix_space && text[0] != ' ') status = put_space(e, &text, &bytes, err);
     const ravel__spacing *spacing = &e->tokenizer->metaspace;
     if (!status && (spacing->replace || spacing->prepend)) {
-        ravel__rewritten *out = &e->spaced[1];
+        ravel__rewritten *out = &e->spaced;
         int is_start = e->origin + (e->origins ? e->origins[0] : 0) == 0;
         status = ravel__spaces_write(out, spacing, text, bytes, e->origins, is_start, e->allocator, err);
         if (status) return status;
         text = out->text.at;
         bytes = out->bytes;
         e->origins = out->origins.at;
+        if (bytes == 0) return RAVEL_OK; /* white space alone, which the pre-tokenizer leaves out */
     }
     e->piece = text;
     RAVEL_ASSERT(status || e->shift == 0 || text[0] == ' ');
@@ -187,22 +187,9 @@ static ravel_status take_normalized(ravel_encoder *e, const char *text, size_t b
 static ravel_status take_raw(ravel_encoder *e, const char *text, size_t bytes, size_t origin, int seen,
                              ravel_error *err) {
     const uint32_t *origins = NULL;
-    if (e->tokenizer->nfc && (seen & RAVEL__TEXT_SUSPECT)) {
-        ravel_status status = ravel__nfc_apply(&e->nfc, text, bytes, e->allocator, err);
-        if (status) return status;
-        text = e->nfc.text.at;
-        bytes = e->nfc.bytes;
-        origins = e->nfc.text_origins.at;
-    }
-    const ravel__spacing *spacing = &e->tokenizer->normal;
-    if (bytes && (spacing->replace || spacing->prepend)) {
-        ravel__rewritten *out = &e->spaced[0];
-        ravel_status status = ravel__spaces_write(out, spacing, text, bytes, origins, origin == 0, e->allocator, err);
-        if (status) return status;
-        text = out->text.at;
-        bytes = out->bytes;
-        origins = out->origins.at;
-    }
+    ravel_status status = ravel__normalize(e->tokenizer, e->normal, &e->nfc, e->state, seen, origin == 0, &text, &bytes,
+                                           &origins, e->allocator, err);
+    if (status) return status;
     return cut_added(e, &e->tokenizer->added[1], text, bytes, seen, take_normalized, origins, origin, err);
 }
 
@@ -245,8 +232,8 @@ ravel_status ravel_encoder_create(const ravel_tokenizer *tokenizer, const ravel_
     if (!e) return ravel__no_memory(err, sizeof *e, "an encoder");
     e->tokenizer = tokenizer;
     e->allocator = allocator;
-    ravel_status status = ravel__bpe_scratch_create(allocator, &e->scratch, err);
-    if (!status && tokenizer->step_count) status = ravel__regex_state_create(allocator, &e->state, err);
+    ravel_status status = ravel__words_create(allocator, &e->words, err);
+    if (!status && tokenizer->patterns) status = ravel__regex_state_create(allocator, &e->state, err);
     if (status)
         ravel_encoder_free(e);
     else
@@ -259,8 +246,9 @@ void ravel_encoder_free(ravel_encoder *e) {
     ravel__buffer *each[] = {&e->ids, &e->begins, &e->prefixed, &e->aged};
     for (size_t i = 0; i < sizeof each / sizeof each[0]; i++) ravel__buffer_free(each[i], e->allocator);
     ravel__nfc_free(&e->nfc, e->allocator);
-    for (int i = 0; i < 2; i++) ravel__rewritten_free(&e->spaced[i], e->allocator);
-    ravel__bpe_scratch_free(e->scratch);
+    for (int i = 0; i < 2; i++) ravel__rewritten_free(&e->normal[i], e->allocator);
+    ravel__rewritten_free(&e->spaced, e->allocator);
+    ravel__words_free(e->words);
     ravel__regex_state_free(e->state);
     ravel__release(e->allocator, e, sizeof *e);
 }

@@ -22,8 +22,8 @@ void ravel__regex_free(ravel__regex *regex);
 ravel_status ravel__regex_state_create(const ravel_allocator *allocator, ravel__regex_state **state, ravel_error *err);
 void ravel__regex_state_free(ravel__regex_state *state);
 
-/* The first match in text[bytes] (valid UTF-8) at or after `from`: 1 and its bounds, 0 where there is none, -1 where the
- * search took too many steps. */
+/* The first match in text[bytes] (valid UTF-8) at or after `from`: 1 and its bounds, 0 if there is none, -1 where
+ * the search took too many steps. */
 int ravel__regex_search(const ravel__regex *regex, ravel__regex_state *state, const char *text, size_t bytes,
                         size_t from, size_t *begin, size_t *end);
 

@@ -41,6 +41,14 @@ static struct {
     int found;
 } pcre2;
 
+#ifdef RAVEL_ALONE /* linked with it */
+static void load_pcre2(void) {
+#define X(name) pcre2.name = pcre2_##name##_8;
+    FUNCTIONS(X)
+#undef X
+    pcre2.found = 1;
+}
+#else
 static void load_pcre2(void) {
     void *library = dlopen("libpcre2-8.so.0", RTLD_NOW | RTLD_LOCAL);
     if (!library) return;
@@ -51,6 +59,7 @@ static void load_pcre2(void) {
     FUNCTIONS(X)
 #undef X
 }
+#endif
 
 static ravel_status need_pcre2(ravel_error *err) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;

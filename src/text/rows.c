@@ -1,6 +1,6 @@
 /* JSON rows to tokens and a loss mask.
  *
- *     row --kinds table--> messages --chat.c--> text with answers --encoder--> tokens, 1 where an answer's token begins
+ *     row --kinds table--> messages --chat.c--> text with answers --encoder--> tokens, 1 if an answer's token begins
  *                      \-> texts ------------------------------/
  *
  * Rows are untrusted: every member's kind is looked at before it is used. */
@@ -9,12 +9,13 @@
 #include "text/tokenizer.h"
 
 #include "base/assert.h"
+#include "base/json.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-typedef const ravel_json_node node;
+typedef const ravel__json_node node;
 
 struct ravel_rows {
     const ravel_tokenizer *tokenizer;
@@ -23,7 +24,8 @@ struct ravel_rows {
     ravel_encoder *encoder;
     int32_t train_on;
     int64_t now;
-    ravel_json *variables; /* NULL: none */
+    ravel__json *variables; /* NULL: none */
+    ravel__json *parsed;    /* a row that was given as text */
     ravel__chat_writer writer;
     ravel__buffer messages; /* ravel__message */
     size_t message_count;
@@ -31,8 +33,9 @@ struct ravel_rows {
     ravel__buffer tokens[2], masks[2];
     ravel__buffer joined; /* instruction and input */
     ravel_row row;
+    char inserted[64];
     /* the row that is being read */
-    const ravel_json *doc;
+    const ravel__json *doc;
     node *object;
     ravel_error *err;
 };
@@ -40,8 +43,8 @@ struct ravel_rows {
 /* ---- members -------------------------------------------------------------------------------------------- */
 
 static node *member_of(const ravel_rows *r, node *object, const char *key) {
-    node *n = ravel_json_get(r->doc, object, key);
-    return n && n->kind == RAVEL_JSON_NULL ? NULL : n;
+    node *n = ravel__json_get(r->doc, object, key);
+    return n && n->kind == RAVEL__JSON_NULL ? NULL : n;
 }
 
 static node *member(const ravel_rows *r, const char *key) {
@@ -49,17 +52,17 @@ static node *member(const ravel_rows *r, const char *key) {
 }
 
 static int is_text(node *n) {
-    return n && n->kind == RAVEL_JSON_STRING;
+    return n && n->kind == RAVEL__JSON_STRING;
 }
 
 static int is_list(node *n) {
-    return n && n->kind == RAVEL_JSON_ARRAY;
+    return n && n->kind == RAVEL__JSON_ARRAY;
 }
 
 static ravel_status fits_nothing(const ravel_rows *r) {
     char keys[300] = "";
     size_t used = 0;
-    for (node *n = ravel_json_first(r->doc, r->object); n && used + 1 < sizeof keys; n = ravel_json_next(r->doc, n)) {
+    for (node *n = ravel__json_first(r->doc, r->object); n && used + 1 < sizeof keys; n = ravel__json_next(r->doc, n)) {
         int length = snprintf(keys + used, sizeof keys - used, "%s\"%.40s\"", used ? ", " : "", n->key);
         used += length > 0 ? (size_t)length : 0;
     }
@@ -97,7 +100,7 @@ static ravel_status add_message(ravel_rows *r, const char *role, node *content) 
 }
 
 static ravel_status read_message(ravel_rows *r, const char *key, node *n, int64_t number) {
-    if (n->kind != RAVEL_JSON_OBJECT)
+    if (n->kind != RAVEL__JSON_OBJECT)
         return ravel_error_set(r->err, RAVEL_E_DATA, "\"%s\"[%" PRId64 "] must be an object with role and content", key,
                                number);
     node *role = member_of(r, n, "role"), *from = role ? NULL : member_of(r, n, "from");
@@ -120,7 +123,7 @@ static ravel_status read_messages(ravel_rows *r, const char *key, node *list) {
     int64_t number = 0;
     if (!is_list(list) || list->count == 0)
         return ravel_error_set(r->err, RAVEL_E_DATA, "\"%s\" must be a list of at least one message", key);
-    for (node *n = ravel_json_first(r->doc, list); n && !status; n = ravel_json_next(r->doc, n))
+    for (node *n = ravel__json_first(r->doc, list); n && !status; n = ravel__json_next(r->doc, n))
         status = read_message(r, key, n, number++);
     return status;
 }
@@ -158,6 +161,20 @@ static ravel_status write_messages(ravel_rows *r, int open, int find) {
     return ravel__chat_write(&r->writer, &chat, open, find, &r->script, r->allocator, r->err);
 }
 
+/* Answers that begin with what no message has, more than white space. */
+static void note_inserted(ravel_rows *r, const ravel__answer *answers, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        const char *text = (const char *)r->script.text.at + answers[i].begin;
+        size_t end = answers[i].own < answers[i].end ? answers[i].own : answers[i].end;
+        size_t bytes = end > answers[i].begin ? end - answers[i].begin : 0;
+        if (bytes == ravel__spaces_before(text, bytes)) continue;
+        if (r->row.inserted++) continue;
+        if (bytes > sizeof r->inserted - 1) bytes = sizeof r->inserted - 1;
+        memcpy(r->inserted, text, bytes);
+        r->inserted[bytes] = '\0';
+    }
+}
+
 /* The conversation that was read, as text; what is learnt are the answers from `first_answer` on. */
 static ravel_status encode_messages(ravel_rows *r, int part, size_t first_answer, int train_on) {
     RAVEL_ASSERT(r->message_count > 0);
@@ -174,16 +191,18 @@ static ravel_status encode_messages(ravel_rows *r, int part, size_t first_answer
     RAVEL_ASSERT(train_on == RAVEL_TRAIN_ON_ALL || s->answer_count >= 1);
     if (train_on == RAVEL_TRAIN_ON_LAST) first_answer = s->answer_count - 1;
     memcpy(r->tokens[part].at, e->ids, (size_t)e->count * sizeof *e->ids);
-    if (train_on == RAVEL_TRAIN_ON_ALL)
+    if (train_on == RAVEL_TRAIN_ON_ALL) {
         memset(r->masks[part].at, 1, (size_t)e->count);
-    else
-        mask_answers(e, (ravel__answer *)s->answers.at + first_answer, s->answer_count - first_answer,
-                     r->masks[part].at);
+        return RAVEL_OK;
+    }
+    const ravel__answer *learnt = (ravel__answer *)s->answers.at + first_answer;
+    mask_answers(e, learnt, s->answer_count - first_answer, r->masks[part].at);
+    note_inserted(r, learnt, s->answer_count - first_answer);
     return RAVEL_OK;
 }
 
 /* Up to two texts, one after the other, with what the tokenizer puts around a text, and eos. The second is learnt, or
- * all of it where there is one. */
+ * all of it if there is one. */
 static ravel_status encode_texts(ravel_rows *r, int part, node *first, node *second, int end) {
     const ravel_tokenizer *t = r->tokenizer;
     const ravel_encoding *e = NULL;
@@ -225,8 +244,8 @@ static ravel_status read_mask(ravel_rows *r, node *list, const char *key, int la
     int flag;
     if (!is_list(list) || list->count != r->row.parts[0].count)
         return ravel_error_set(r->err, RAVEL_E_DATA, "\"%s\" must be a list as long as \"input_ids\"", key);
-    for (node *n = ravel_json_first(r->doc, list); n; n = ravel_json_next(r->doc, n), i++) {
-        int good = ravel_json_integer(n, &value) || (ravel_json_boolean(n, &flag) && (value = flag, 1));
+    for (node *n = ravel__json_first(r->doc, list); n; n = ravel__json_next(r->doc, n), i++) {
+        int good = ravel__json_integer(n, &value) || (ravel__json_boolean(n, &flag) && (value = flag, 1));
         good = good && (labels ? value == -100 || value == ids[i] : value == 0 || value == 1);
         if (!good)
             return ravel_error_set(r->err, RAVEL_E_DATA, "\"%s\"[%" PRId64 "] must be %s", key, i,
@@ -239,7 +258,7 @@ static ravel_status read_mask(ravel_rows *r, node *list, const char *key, int la
 
 static ravel_status mask_prompt(ravel_rows *r, node *length) {
     int64_t prompt;
-    if (!ravel_json_integer(length, &prompt) || prompt < 0 || prompt > r->row.parts[0].count)
+    if (!ravel__json_integer(length, &prompt) || prompt < 0 || prompt > r->row.parts[0].count)
         return ravel_error_set(r->err, RAVEL_E_DATA, "\"prompt_length\" must be a whole number from 0 to %" PRId64,
                                r->row.parts[0].count);
     memset(r->masks[0].at, 0, (size_t)prompt);
@@ -259,8 +278,8 @@ static ravel_status take_ids(ravel_rows *r) {
                                "a row has one of \"labels\", \"loss_mask\" and \"prompt_length\", not several");
     if (!is_list(list)) return ravel_error_set(r->err, RAVEL_E_DATA, "\"input_ids\" must be a list of token ids");
     ravel_status status = reserve_part(r, 0, list->count);
-    for (node *n = status ? NULL : ravel_json_first(r->doc, list); n; n = ravel_json_next(r->doc, n), i++) {
-        if (!ravel_json_integer(n, &value) || value < 0 || value > INT32_MAX)
+    for (node *n = status ? NULL : ravel__json_first(r->doc, list); n; n = ravel__json_next(r->doc, n), i++) {
+        if (!ravel__json_integer(n, &value) || value < 0 || value > INT32_MAX)
             return ravel_error_set(r->err, RAVEL_E_DATA, "\"input_ids\"[%" PRId64 "] must be a token id", i);
         ((int32_t *)r->tokens[0].at)[i] = (int32_t)value;
     }
@@ -291,7 +310,7 @@ static ravel_status encode_after_prompt(ravel_rows *r, int part, node *prompt, c
 }
 
 static int begins_with_answer(const ravel_rows *r, node *list) {
-    node *first = ravel_json_first(r->doc, list), *role = first ? member_of(r, first, "role") : NULL;
+    node *first = ravel__json_first(r->doc, list), *role = first ? member_of(r, first, "role") : NULL;
     if (first && !role) role = member_of(r, first, "from");
     return is_text(role) && strcmp(role_named(role->as.string), "assistant") == 0;
 }
@@ -338,7 +357,7 @@ static ravel_status take_completion(ravel_rows *r) {
                            key);
 }
 
-/* The instruction, and below it the input where there is one, as a user turn. */
+/* The instruction, and below it the input if there is one, as a user turn. */
 static ravel_status add_instruction(ravel_rows *r) {
     node *instruction = member(r, "instruction"), *input = member(r, "input");
     r->message_count = 0;
@@ -388,21 +407,22 @@ static const struct {
     {"text", NULL, take_text},
 };
 
-static ravel_status begin(ravel_rows *r, const ravel_json *doc, node *object, ravel_error *err) {
+static ravel_status begin(ravel_rows *r, const ravel__json *doc, node *object, ravel_error *err) {
     r->doc = doc;
     r->object = object;
     r->err = err;
     r->message_count = 0;
-    memset(&r->row, 0, sizeof r->row);
-    if (object->kind != RAVEL_JSON_OBJECT) return ravel_error_set(err, RAVEL_E_DATA, "a row must be a JSON object");
+    r->row = (ravel_row){.inserted_text = r->inserted};
+    r->inserted[0] = '\0';
+    if (object->kind != RAVEL__JSON_OBJECT) return ravel_error_set(err, RAVEL_E_DATA, "a row must be a JSON object");
     node *tools = member(r, "tools");
     if (tools && !is_list(tools))
         return ravel_error_set(err, RAVEL_E_DATA, "\"tools\" must be a list of functions' schemas");
     return RAVEL_OK;
 }
 
-ravel_status ravel_rows_encode(ravel_rows *r, const ravel_json *doc, const ravel_json_node *object,
-                               const ravel_row **row, ravel_error *err) {
+ravel_status ravel__rows_encode(ravel_rows *r, const ravel__json *doc, const ravel__json_node *object,
+                                const ravel_row **row, ravel_error *err) {
     ravel_status status = begin(r, doc, object, err);
     if (status) return status;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
@@ -427,8 +447,8 @@ static ravel_status read_prompt(ravel_rows *r) {
                            "a row needs \"prompt\", \"messages\", \"conversations\" or \"instruction\"");
 }
 
-ravel_status ravel_rows_prompt(ravel_rows *r, const ravel_json *doc, const ravel_json_node *object,
-                               const ravel_row **row, ravel_error *err) {
+ravel_status ravel__rows_prompt(ravel_rows *r, const ravel__json *doc, const ravel__json_node *object,
+                                const ravel_row **row, ravel_error *err) {
     const ravel_encoding *e = NULL;
     ravel_status status = begin(r, doc, object, err);
     if (!status && !r->format && is_text(member(r, "prompt"))) {
@@ -455,13 +475,13 @@ ravel_status ravel_rows_prompt(ravel_rows *r, const ravel_json *doc, const ravel
     return RAVEL_OK;
 }
 
-ravel_status ravel_rows_render(ravel_rows *r, const ravel_json *doc, const ravel_json_node *row, int32_t answer,
-                               const char **text, size_t *bytes, ravel_error *err) {
+ravel_status ravel__rows_render(ravel_rows *r, const ravel__json *doc, const ravel__json_node *row, int32_t answer,
+                                const char **text, size_t *bytes, ravel_error *err) {
     ravel_status status = RAVEL_OK;
     r->doc = doc;
     r->err = err;
     r->message_count = 0;
-    r->object = row->kind == RAVEL_JSON_OBJECT ? row : NULL;
+    r->object = row->kind == RAVEL__JSON_OBJECT ? row : NULL;
     node *messages = r->object ? member(r, "messages") : row;
     if (!messages || !is_list(messages))
         return ravel_error_set(err, RAVEL_E_DATA,
@@ -474,6 +494,25 @@ ravel_status ravel_rows_render(ravel_rows *r, const ravel_json *doc, const ravel
     return RAVEL_OK;
 }
 
+/* ---- from text ------------------------------------------------------------------------------------------ */
+
+ravel_status ravel_rows_encode(ravel_rows *r, const char *json, size_t bytes, const ravel_row **row, ravel_error *err) {
+    ravel_status status = ravel__json_parse(json, bytes, r->allocator, &r->parsed, err);
+    return status ? status : ravel__rows_encode(r, r->parsed, ravel__json_root(r->parsed), row, err);
+}
+
+ravel_status ravel_rows_prompt(ravel_rows *r, const char *json, size_t bytes, const ravel_row **row, ravel_error *err) {
+    ravel_status status = ravel__json_parse(json, bytes, r->allocator, &r->parsed, err);
+    return status ? status : ravel__rows_prompt(r, r->parsed, ravel__json_root(r->parsed), row, err);
+}
+
+ravel_status ravel_rows_render(ravel_rows *r, const char *json, size_t bytes, int32_t answer, const char **text,
+                               size_t *text_bytes, ravel_error *err) {
+    ravel_status status = ravel__json_parse(json, bytes, r->allocator, &r->parsed, err);
+    return status ? status
+                  : ravel__rows_render(r, r->parsed, ravel__json_root(r->parsed), answer, text, text_bytes, err);
+}
+
 /* ---- the object ----------------------------------------------------------------------------------------- */
 
 void ravel_rows_options_default(ravel_rows_options *options) {
@@ -482,8 +521,8 @@ void ravel_rows_options_default(ravel_rows_options *options) {
 }
 
 static ravel_status read_variables(ravel_rows *r, const char *text, ravel_error *err) {
-    ravel_status status = ravel_json_parse(text, strlen(text), r->allocator, &r->variables, err);
-    if (!status && ravel_json_root(r->variables)->kind != RAVEL_JSON_OBJECT)
+    ravel_status status = ravel__json_parse(text, strlen(text), r->allocator, &r->variables, err);
+    if (!status && ravel__json_root(r->variables)->kind != RAVEL__JSON_OBJECT)
         status = ravel_error_set(err, RAVEL_E_ARGUMENT, "must be a JSON object");
     if (status) ravel_error_prefix(err, "the chat template's variables");
     return status;
@@ -519,7 +558,8 @@ void ravel_rows_free(ravel_rows *r) {
                              &r->tokens[1], &r->masks[0],    &r->masks[1],       &r->joined};
     for (size_t i = 0; i < sizeof each / sizeof each[0]; i++) ravel__buffer_free(each[i], r->allocator);
     ravel__chat_writer_free(&r->writer);
-    ravel_json_free(r->variables);
+    ravel__json_free(r->variables);
+    ravel__json_free(r->parsed);
     ravel_encoder_free(r->encoder);
     ravel__release(r->allocator, r, sizeof *r);
 }

@@ -1,14 +1,14 @@
-/* Tokenizers of characters (Llama 2, Mistral, Gemma, ...): a space is a character of its own, U+2581, which the normalizer
- * or the pre-tokenizer puts in its place and before a text.
+/* Tokenizers of characters (Llama 2, Mistral, Gemma, ...): a space is a character of its own, U+2581, which the
+ * normalizer or the pre-tokenizer puts in its place and before a text.
  *
  *     Hello  world   -->   _Hello__world      ("_" for U+2581; where bytes come from: 0 0 1 2 3 4 5 6 7 ...)
  *
- * In most of them the whole text is one word of the merges. It is cut before each run of U+2581 all the same, if no token
- * has one after another character: no merge can then reach across, and the words meet the cache. */
+ * In most of them the whole text is one word of the merges. It is cut before each run of U+2581 all the same, if no
+ * token has one after another character: no merge can then reach across, and the words meet the cache. */
 #include "text/tokenizer.h"
 
 #include "base/assert.h"
-#include "text/unicode.h"
+#include "text/unicode/unicode.h"
 
 #include <string.h>
 
@@ -30,6 +30,19 @@ static int prepends(int rule, const char *text, size_t bytes, int replaced, int 
     return !there && (rule == RAVEL__PREPEND_MISSING || (rule == RAVEL__PREPEND_FIRST && is_start));
 }
 
+/* Each word with U+2581 before it; white space goes. */
+static void write_words(ravel__rewritten *out, const char *text, size_t bytes, const uint32_t *origins) {
+    size_t at = 0;
+    for (size_t i = ravel__spaces_after(text, bytes), n; i < bytes; i += ravel__spaces_after(text + i, bytes - i)) {
+        if (!is_space(text + i, bytes - i)) at = put(out, at, RAVEL__SPACE, SPACE, origins ? origins[i] : (uint32_t)i);
+        do {
+            n = ravel__utf8_width(text + i, bytes - i);
+            for (size_t k = 0; k < n; k++, i++) at = put(out, at, text + i, 1, origins ? origins[i] : (uint32_t)i);
+        } while (i < bytes && !ravel__spaces_after(text + i, bytes - i));
+    }
+    out->bytes = at;
+}
+
 ravel_status ravel__spaces_write(ravel__rewritten *out, const ravel__spacing *spacing, const char *text, size_t bytes,
                                  const uint32_t *origins, int is_start, const ravel_allocator *allocator,
                                  ravel_error *err) {
@@ -39,6 +52,7 @@ ravel_status ravel__spaces_write(ravel__rewritten *out, const ravel__spacing *sp
     if (!status) status = ravel__buffer_reserve(&out->origins, allocator, room, sizeof(uint32_t), "a text", err);
     if (status) return status;
     size_t at = 0;
+    if (spacing->words) return write_words(out, text, bytes, origins), RAVEL_OK;
     if (prepends(spacing->prepend, text, bytes, spacing->replace, is_start))
         at = put(out, at, RAVEL__SPACE, SPACE, origins ? origins[0] : 0);
     for (size_t i = 0; i < bytes; i++) {
@@ -58,19 +72,23 @@ size_t ravel__spaces_word(const char *text, size_t bytes, int runs) {
     return bytes;
 }
 
-int ravel__spaces_inside(const ravel__vocab *vocab) {
-    for (int32_t id = 0; id < vocab->size; id++) {
-        const ravel__token *t = &vocab->tokens[id];
-        int after_other = 0;
-        for (size_t at = 0; t->text && at < t->text_bytes;) {
-            uint32_t point;
-            int space = is_space(t->text + at, t->text_bytes - at);
-            if (space && after_other) return 1;
-            after_other = !space;
-            at += ravel__utf8_get(t->text + at, &point);
-        }
+static int is_inside(const ravel__token *t) {
+    int after_other = 0;
+    for (size_t at = 0; t->text && at < t->text_bytes;) {
+        uint32_t point;
+        int space = is_space(t->text + at, t->text_bytes - at);
+        if (space && after_other) return 1;
+        after_other = !space;
+        at += ravel__utf8_get(t->text + at, &point);
     }
     return 0;
+}
+
+int ravel__spaces_may_split(const ravel_tokenizer *t) {
+    if (t->unigram.edges && ravel__vocab_find(&t->vocab, RAVEL__SPACE, SPACE) == RAVEL__NO_ID) return 0;
+    for (int32_t id = 0; id < t->vocab.size; id++)
+        if (is_inside(&t->vocab.tokens[id])) return 0;
+    return 1;
 }
 
 void ravel__rewritten_free(ravel__rewritten *out, const ravel_allocator *allocator) {

@@ -1,8 +1,11 @@
 /* The parts of a tokenizer, and the files that fill and use them:
  *
- *     load.c      tokenizer.json      --> vocab, bpe, added tokens, steps, template
- *     open.c tokenizer_config.json --> bos, eos, pad, the chat template
- *     encode.c    text --> added tokens (added.c) --> NFC (unicode.c) --> words (words.c) --> ids (bpe.c)
+ *     load.c            tokenizer.json          --> vocab, model, added tokens, normalizers, steps, template
+ *     sentencepiece.c   tokenizer.model         --> likewise
+ *     tiktoken.c        *.tiktoken, tekken.json --> likewise
+ *     open.c            tokenizer_config.json   --> bos, eos, pad, the chat template
+ *     encode.c    text --> added tokens (added.c) --> normalizers (normal.c, charsmap.c) --> pieces (words.c)
+ *                      --> ids (word.c: bpe.c, unigram.c)
  *     decode.c    ids --> bytes --> text
  *
  * Everything lives in one arena and is read-only after loading. */
@@ -13,8 +16,10 @@
 
 #include "base/buffer.h"
 #include "text/regex.h"
+#include "text/unicode/unicode.h"
 
 enum { RAVEL__NO_ID = -1, RAVEL__ID_LIMIT = 1 << 24 };
+#define RAVEL__NO_RANK UINT32_MAX
 
 /* ---- vocabulary (vocab.c) ------------------------------------------------------------------------------- */
 
@@ -39,8 +44,10 @@ typedef struct ravel__vocab {
 /* For ids below `size`, and texts of `text_bytes` in all (NULs not counted). */
 ravel_status ravel__vocab_init(ravel__vocab *vocab, ravel__arena *arena, int32_t size, size_t text_bytes, int64_t texts,
                                ravel_error *err);
-/* Copies the text. E_DATA where the id or the text is taken. */
+/* Copies the text. E_DATA if the id or the text is taken. */
 ravel_status ravel__vocab_add(ravel__vocab *vocab, const char *text, size_t bytes, int32_t id, ravel_error *err);
+/* The bytes that a token's text stands for, at most text_bytes of them, into `out`; how many. */
+size_t ravel__vocab_spell(const ravel__vocab *vocab, const char *text, size_t text_bytes, char *out);
 int32_t ravel__vocab_find(const ravel__vocab *vocab, const char *text, size_t bytes);
 
 /* ---- the byte-level alphabet (vocab.c) ------------------------------------------------------------------ */
@@ -53,7 +60,7 @@ typedef struct ravel__alphabet {
 } ravel__alphabet;
 
 const ravel__alphabet *ravel__byte_alphabet(void);
-/* The bytes that a text of the alphabet stands for, into out[bytes]; how many, or SIZE_MAX where a character is not of
+/* The bytes that a text of the alphabet stands for, into out[bytes]; how many, or SIZE_MAX if a character is not of
  * the alphabet. */
 size_t ravel__alphabet_decode(const ravel__alphabet *alphabet, const char *text, size_t bytes, char *out);
 
@@ -84,8 +91,49 @@ ravel_status ravel__bpe_scratch_create(const ravel_allocator *allocator, ravel__
                                        ravel_error *err);
 void ravel__bpe_scratch_free(ravel__bpe_scratch *scratch);
 /* The ids of one word, *ids[*count], valid until the next call. */
-ravel_status ravel__bpe_word(const ravel__bpe *bpe, const ravel__vocab *vocab, ravel__bpe_scratch *scratch,
-                             const char *word, size_t bytes, const int32_t **ids, size_t *count, ravel_error *err);
+ravel_status ravel__bpe_encode(const ravel__bpe *bpe, const ravel__vocab *vocab, ravel__bpe_scratch *scratch,
+                               const char *word, size_t bytes, const int32_t **ids, size_t *count, ravel_error *err);
+/* The merges of tokens that have ranks alone: a token comes of every two tokens that make it up. ranks[vocab->size];
+ * RAVEL__NO_RANK: neither made nor part of others. */
+ravel_status ravel__bpe_derive(ravel__bpe *bpe, const ravel__vocab *vocab, const uint32_t *ranks, ravel__arena *arena,
+                               const ravel_allocator *allocator, ravel_error *err);
+
+/* ---- pieces with scores (unigram.c) ----------------------------------------------------------------------- */
+
+typedef struct ravel__unigram {
+    /* of a trie: key from << 8 | byte, rank the id + 1 of the token that ends here or 0, whole the node */
+    ravel__pair *edges;
+    uint64_t mask;
+    uint32_t nodes; /* besides the root, which is node 0 */
+    double *scores; /* [size] */
+    double unknown_score;
+    int32_t unknown;
+    int single;            /* sums are of single precision, as sentencepiece's are */
+    int32_t fallback[256]; /* as in ravel__bpe */
+} ravel__unigram;
+
+/* One thread's memory for it. */
+typedef struct ravel__paths {
+    ravel__buffer places, ids;
+} ravel__paths;
+
+ravel_status ravel__unigram_add(ravel__unigram *u, const char *text, size_t bytes, int32_t id,
+                                const ravel_allocator *allocator, ravel_error *err);
+void ravel__unigram_free(ravel__unigram *u, const ravel_allocator *allocator);
+ravel_status ravel__unigram_encode(const ravel__unigram *u, const ravel__vocab *vocab, ravel__paths *paths,
+                                   const char *word, size_t bytes, const ravel_allocator *allocator,
+                                   const int32_t **ids, size_t *count, ravel_error *err);
+void ravel__paths_free(ravel__paths *paths, const ravel_allocator *allocator);
+
+/* ---- one word (word.c) ------------------------------------------------------------------------------------ */
+
+/* One thread's memory for words: the model's, and a cache. */
+typedef struct ravel__words ravel__words;
+ravel_status ravel__words_create(const ravel_allocator *allocator, ravel__words **words, ravel_error *err);
+void ravel__words_free(ravel__words *words);
+/* The ids of one word, *ids[*count], valid until the next call. */
+ravel_status ravel__words_encode(ravel__words *words, const ravel_tokenizer *tokenizer, const char *word, size_t bytes,
+                                 const int32_t **ids, size_t *count, ravel_error *err);
 
 /* ---- added tokens (added.c) ----------------------------------------------------------------------------- */
 
@@ -99,13 +147,15 @@ typedef struct ravel__added_node {
 
 /* A trie of the tokens' texts. */
 typedef struct ravel__added {
+    ravel__arena *arena;
     ravel__added_node *nodes;
-    int32_t count;
+    int32_t count, room;
     int32_t roots[256]; /* node of a first byte, -1: none */
 } ravel__added;
 
-ravel_status ravel__added_init(ravel__added *added, ravel__arena *arena, size_t text_bytes, ravel_error *err);
-void ravel__added_add(ravel__added *added, const char *text, size_t bytes, int32_t id, int flags);
+void ravel__added_init(ravel__added *added, ravel__arena *arena);
+ravel_status ravel__added_add(ravel__added *added, const char *text, size_t bytes, int32_t id, int flags,
+                              ravel_error *err);
 /* The longest token at the leftmost place at or after `from`: 1, its bounds, id and flags; or 0. */
 int ravel__added_find(const ravel__added *added, const char *text, size_t bytes, size_t from, size_t *begin,
                       size_t *end, int32_t *id, int *flags);
@@ -158,6 +208,7 @@ typedef enum ravel__prepend {
 /* One rewriting: spaces become "\u2581". */
 typedef struct ravel__spacing {
     int prepend, replace; /* ravel__prepend; 0: spaces stay */
+    int words;            /* white space goes, and before each word comes one "\u2581" */
 } ravel__spacing;
 
 #define RAVEL__SPACE "\xe2\x96\x81"
@@ -172,12 +223,42 @@ typedef struct ravel__rewritten {
 ravel_status ravel__spaces_write(ravel__rewritten *out, const ravel__spacing *spacing, const char *text, size_t bytes,
                                  const uint32_t *origins, int is_start, const ravel_allocator *allocator,
                                  ravel_error *err);
-/* The bytes of the first word of text[bytes]: up to the next "\u2581". `runs`: one that follows another does not begin a
- * word. */
+/* The bytes of the first word of text[bytes]: up to the next "\u2581". `runs`: one that follows another does not begin
+ * a word. */
 size_t ravel__spaces_word(const char *text, size_t bytes, int runs);
-/* Whether a token has "\u2581" after another character: then words cannot be cut before it. */
-int ravel__spaces_inside(const ravel__vocab *vocab);
+/* Whether words may be cut before each run of "\u2581": it is a token, and none has it after another character. */
+int ravel__spaces_may_split(const struct ravel_tokenizer *t);
 void ravel__rewritten_free(ravel__rewritten *out, const ravel_allocator *allocator);
+
+/* ---- normalizers (normal.h) ------------------------------------------------------------------------------- */
+
+typedef struct ravel__charsmap {
+    const char *units, *texts; /* the trie, the replacements */
+    size_t unit_count, text_bytes;
+} ravel__charsmap;
+
+typedef struct ravel__rewriting ravel__rewriting;
+typedef struct ravel__normal ravel__normal;
+
+struct ravel__normal {
+    ravel_status (*apply)(ravel__rewriting *r, const ravel__normal *step, const char *text, size_t bytes);
+    int needs;              /* RAVEL__TEXT_SUSPECT: only of texts where that was seen; 0: of all */
+    ravel__spacing spacing; /* spaces */
+    ravel__regex *regex;    /* replace; precompiled: graphemes */
+    const char *text;       /* replace, prepend */
+    size_t text_bytes;
+    int left, right;             /* strip */
+    ravel__charsmap map;         /* precompiled, sentencepiece */
+    int dummy, tidy;             /* sentencepiece: a space before the text; single spaces between words */
+    const ravel__added *symbols; /* sentencepiece: stay as they are */
+};
+
+enum { RAVEL__NORMALS = 12 };
+
+/* The text after the normalizers, or as it was; valid until the next call. out[2] are two of the caller's buffers. */
+ravel_status ravel__normalize(const struct ravel_tokenizer *t, ravel__rewritten out[2], ravel__nfc *nfc,
+                              ravel__regex_state *state, int seen, int is_start, const char **text, size_t *bytes,
+                              const uint32_t **origins, const ravel_allocator *allocator, ravel_error *err);
 
 /* How a text of tokens begins when it is decoded. */
 typedef enum ravel__strip {
@@ -196,11 +277,15 @@ struct ravel_tokenizer {
     ravel__added added[2]; /* found before and after the normalizer */
     ravel__step steps[RAVEL__STEPS];
     int step_count;
-    int nfc;
-    int prefix_space;                 /* a space goes before a text that does not begin with one */
-    ravel__spacing normal, metaspace; /* by the normalizer, by the pre-tokenizer */
+    ravel__unigram unigram; /* edges NULL: the model is bpe */
+    ravel__normal normals[RAVEL__NORMALS];
+    int normal_count;
+    int prefix_space;         /* a space goes before a text that does not begin with one */
+    ravel__spacing metaspace; /* by the pre-tokenizer */
+    int patterns;             /* a normalizer or a step searches */
     int split_spaces; /* of character tokenizers, where words begin: 0 nowhere, 1 at each \u2581, 2 at each run of it */
     int strip;        /* ravel__strip */
+    int fallback;     /* tokens of bytes are decoded together: a run that is not UTF-8 is one U+FFFD per byte */
     int32_t *prefix, *suffix; /* the template's tokens */
     int32_t prefix_count, suffix_count;
     int32_t bos, eos, pad;
@@ -213,7 +298,20 @@ struct ravel_tokenizer {
 /* Names of special tokens in tokenizer_config.json, and of the variables of a chat template. */
 extern const char *const ravel__special_names[RAVEL__SPECIALS];
 
-/* Fills a zeroed tokenizer whose arena is there. */
+/* Fill a zeroed tokenizer whose arena is there. */
 ravel_status ravel__tokenizer_load(ravel_tokenizer *t, const char *json, size_t bytes, ravel_error *err);
+ravel_status ravel__sentencepiece_load(ravel_tokenizer *t, const char *bytes, size_t count, ravel_error *err);
+/* config: tokenizer_config.json, or NULL. */
+ravel_status ravel__tiktoken_load(ravel_tokenizer *t, const char *text, size_t bytes, const char *config,
+                                  size_t config_bytes, ravel_error *err);
+ravel_status ravel__tekken_load(ravel_tokenizer *t, const char *json, size_t bytes, ravel_error *err);
+
+/* The ids of "<0x0A>" and of the characters below 128 or of single bytes, for a model (load.c). */
+void ravel__tokenizer_find_bytes(ravel_tokenizer *t, int fallback);
+/* One pre-tokenizer that searches; E_DATA after RAVEL__STEPS of them. */
+ravel_status ravel__tokenizer_add_step(ravel_tokenizer *t, const char *pattern, int behavior, int invert,
+                                       ravel_error *err);
+/* Tokens that go before a text (NULL: none), and after it. */
+ravel_status ravel__tokenizer_surround(ravel_tokenizer *t, int32_t before, int32_t after, ravel_error *err);
 
 #endif

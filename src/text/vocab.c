@@ -2,7 +2,7 @@
 #include "text/tokenizer.h"
 
 #include "base/assert.h"
-#include "text/unicode.h"
+#include "text/unicode/unicode.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -61,55 +61,52 @@ static int hex(char c) {
 }
 
 /* "<0x0A>" is a byte; 0: it is none. */
-static int is_byte_token(const ravel__token *token, char *byte) {
-    const char *t = token->text;
-    if (token->text_bytes != 6 || memcmp(t, "<0x", 3) != 0 || t[5] != '>' || hex(t[3]) < 0 || hex(t[4]) < 0) return 0;
+static int is_byte_token(const char *t, size_t bytes, char *byte) {
+    if (bytes != 6 || memcmp(t, "<0x", 3) != 0 || t[5] != '>' || hex(t[3]) < 0 || hex(t[4]) < 0) return 0;
     *byte = (char)(hex(t[3]) * 16 + hex(t[4]));
     return 1;
 }
 
 /* The bytes of a token of characters: spaces for "\u2581". */
-static void spell_spaced(ravel__vocab *vocab, ravel__token *token) {
-    char *bytes = take(vocab, token->text_bytes);
-    size_t count = is_byte_token(token, bytes);
-    for (size_t at = 0; !count && at < token->text_bytes;) {
-        int space = token->text_bytes - at >= 3 && memcmp(token->text + at, RAVEL__SPACE, 3) == 0;
-        bytes[token->byte_count++] = space ? ' ' : token->text[at];
+static size_t spell_spaced(const char *text, size_t text_bytes, char *out) {
+    size_t count = 0;
+    if (is_byte_token(text, text_bytes, out)) return 1;
+    for (size_t at = 0; at < text_bytes;) {
+        int space = text_bytes - at >= 3 && memcmp(text + at, RAVEL__SPACE, 3) == 0;
+        out[count++] = space ? ' ' : text[at];
         at += space ? 3 : 1;
     }
-    token->bytes = bytes;
-    if (count) token->byte_count = 1;
+    return count;
 }
 
-/* The bytes of a token: through the alphabet where all its characters are of it, else its text as it is. */
-static void spell(ravel__vocab *vocab, ravel__token *token) {
-    char *bytes = take(vocab, token->text_bytes);
-    size_t count = ravel__alphabet_decode(ravel__byte_alphabet(), token->text, token->text_bytes, bytes);
-    token->bytes = count == SIZE_MAX ? token->text : bytes;
-    token->byte_count = count == SIZE_MAX ? token->text_bytes : (uint32_t)count;
-    RAVEL_ASSERT(token->byte_count <= token->text_bytes); /* a character of the alphabet is one byte */
+size_t ravel__vocab_spell(const ravel__vocab *vocab, const char *text, size_t text_bytes, char *out) {
+    if (vocab->spaced) return spell_spaced(text, text_bytes, out);
+    size_t count = ravel__alphabet_decode(ravel__byte_alphabet(), text, text_bytes, out);
+    if (count == SIZE_MAX) memcpy(out, text, count = text_bytes);
+    RAVEL_ASSERT(count <= text_bytes); /* a character of the alphabet is one byte */
+    return count;
 }
 
 ravel_status ravel__vocab_add(ravel__vocab *vocab, const char *text, size_t bytes, int32_t id, ravel_error *err) {
     uint32_t *slot = slot_of(vocab, text, bytes);
     RAVEL_ASSERT(id >= 0 && id < vocab->size);
     ravel__token *token = &vocab->tokens[id];
+    int shown = (int)(bytes < 60 ? bytes : 60); /* a text out of a file has no NUL behind it */
     if (*slot)
-        return ravel_error_set(err, RAVEL_E_DATA, "the token \"%.60s\" has two ids, %d and %d", text, (int)(*slot - 1),
-                               (int)id);
+        return ravel_error_set(err, RAVEL_E_DATA, "the token \"%.*s\" has two ids, %d and %d", shown, text,
+                               (int)(*slot - 1), (int)id);
     if (token->text)
-        return ravel_error_set(err, RAVEL_E_DATA, "the id %d is given to two tokens, \"%.60s\" and \"%.60s\"", (int)id,
-                               token->text, text);
+        return ravel_error_set(err, RAVEL_E_DATA, "the id %d is given to two tokens, \"%.60s\" and \"%.*s\"", (int)id,
+                               token->text, shown, text);
     char *copy = take(vocab, bytes + 1);
     memcpy(copy, text, bytes);
     copy[bytes] = '\0';
     token->text = copy;
     token->text_bytes = (uint32_t)bytes;
     *slot = (uint32_t)id + 1;
-    if (vocab->spaced)
-        spell_spaced(vocab, token);
-    else
-        spell(vocab, token);
+    char *spelled = take(vocab, bytes);
+    token->bytes = spelled;
+    token->byte_count = (uint32_t)ravel__vocab_spell(vocab, copy, bytes, spelled);
     return RAVEL_OK;
 }
 

@@ -3,7 +3,7 @@
 
 #include "base/assert.h"
 #include "base/number.h"
-#include "text/unicode.h"
+#include "text/unicode/unicode.h"
 
 #include <inttypes.h>
 #include <math.h>

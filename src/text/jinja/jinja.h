@@ -9,16 +9,16 @@
  *     python.c    formats: repr, json.dumps, "%s" % x
  *
  * The environment is that of transformers: Jinja's sandbox that changes nothing (list.append and the like are errors),
- * loop controls, the generation block, tojson without HTML escapes, raise_exception, strftime_now. Templates are text of
- * strangers: nesting, steps and memory have limits, and no template reads or writes anything but its own values.
+ * loop controls, the generation block, tojson without HTML escapes, raise_exception, strftime_now. Templates are text
+ * of strangers: nesting, steps and memory have limits, and no template reads or writes anything but its own values.
  *
  * Provenance. Every value knows the message that it came from (`owner`: 1 + the message's index; 0: the template or
- * elsewhere), and a string that is made of parts of several owners knows it per byte. So the rendered text says which of
- * its bytes are a message's own, however the template cut, joined or quoted them; ../chat.c finds answers by it. */
+ * elsewhere), and a string that is made of parts of several owners knows it per byte. So the rendered text says which
+ * of its bytes are a message's own, however the template cut, joined or quoted them; ../chat.c finds answers by it. */
 #ifndef RAVEL_TEXT_JINJA_JINJA_H
 #define RAVEL_TEXT_JINJA_JINJA_H
 
-#include <ravel/json.h>
+#include "base/json.h"
 
 #include "base/buffer.h"
 
@@ -270,7 +270,7 @@ void ravel__jinja_set(jinja_run *run, const char *name, jinja_value value);
 /* Renders into run->out. May be called again with other values for some names; earlier values stay. */
 ravel_status ravel__jinja_render(jinja_run *run);
 /* The value of a JSON node, whose strings must outlive the run; `owner`, or with `owner` -1: of each item its own. */
-jinja_value ravel__jinja_from_json(jinja_run *run, const ravel_json *doc, const ravel_json_node *node, int16_t owner);
+jinja_value ravel__jinja_from_json(jinja_run *run, const ravel__json *doc, const ravel__json_node *node, int16_t owner);
 
 /* ---- shared by the files of this folder ------------------------------------------------------------------ */
 

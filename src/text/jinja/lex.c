@@ -11,7 +11,7 @@
 
 #include "base/assert.h"
 #include "base/number.h"
-#include "text/unicode.h"
+#include "text/unicode/unicode.h"
 
 #include <string.h>
 

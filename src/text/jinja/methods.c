@@ -3,7 +3,7 @@
 #include "text/jinja/jinja.h"
 
 #include "base/assert.h"
-#include "text/unicode.h"
+#include "text/unicode/unicode.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -270,8 +270,9 @@ METHOD(text_index) {
 METHOD(text_count) {
     const jinja_string *part = text_arg(run, args, 0, "what is counted"), *s = self.as.string;
     int64_t n = 0;
-    if (part && part->bytes == 0) return ravel__jinja_int(ravel__jinja_points(s) + 1);
-    for (size_t at = 0; part && (at = find(run, s, at, s->bytes, part, 0)) != SIZE_MAX; at += part->bytes) n++;
+    if (!part) return ravel__jinja_int(0);
+    if (part->bytes == 0) return ravel__jinja_int(ravel__jinja_points(s) + 1);
+    for (size_t at = 0; (at = find(run, s, at, s->bytes, part, 0)) != SIZE_MAX; at += part->bytes) n++;
     return ravel__jinja_int(n);
 }
 

@@ -204,7 +204,7 @@ static jinja_node *parse_arguments(parser *p) {
     return first;
 }
 
-/* a: the object; b: the key, or b, c, d: the slice's bounds and step, NULL where left out. */
+/* a: the object; b: the key, or b, c, d: the slice's bounds and step, NULL if left out. */
 static jinja_node *parse_subscript(parser *p, jinja_node *object) {
     jinja_node *bounds[3] = {NULL, NULL, NULL};
     int colons = 0;
@@ -665,7 +665,8 @@ static int ends_here(const parser *p, const char *const *ends) {
     return 0;
 }
 
-/* Statements up to a tag that begins with one of `ends`, whose word is the next token then; NULL: up to the text's end. */
+/* Statements up to a tag that begins with one of `ends`, whose word is the next token then; NULL: up to the text's
+ * end. */
 static jinja_node *parse_body(parser *p, const char *const *ends) {
     jinja_node *first = NULL, **next = &first;
     if (!deeper(p)) return NULL;

@@ -2,7 +2,8 @@
 #include "text/jinja/jinja.h"
 
 #include "base/assert.h"
-#include "text/unicode.h"
+#include "base/json.h"
+#include "text/unicode/unicode.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -166,24 +167,25 @@ void ravel__jinja_put(jinja_run *run, jinja_value dict, jinja_value key, jinja_v
     d->values[d->count++] = value;
 }
 
-jinja_value ravel__jinja_from_json(jinja_run *run, const ravel_json *doc, const ravel_json_node *node, int16_t owner) {
+jinja_value ravel__jinja_from_json(jinja_run *run, const ravel__json *doc, const ravel__json_node *node,
+                                   int16_t owner) {
     jinja_value v;
     int16_t index = 1;
     switch (node->kind) {
-    case RAVEL_JSON_FALSE: v = ravel__jinja_bool(0); break;
-    case RAVEL_JSON_TRUE: v = ravel__jinja_bool(1); break;
-    case RAVEL_JSON_INTEGER: v = ravel__jinja_int(node->as.integer); break;
-    case RAVEL_JSON_REAL: v = ravel__jinja_real(node->as.real); break;
-    case RAVEL_JSON_STRING: v = ravel__jinja_view(run, node->as.string, node->bytes, owner); break;
-    case RAVEL_JSON_ARRAY:
+    case RAVEL__JSON_FALSE: v = ravel__jinja_bool(0); break;
+    case RAVEL__JSON_TRUE: v = ravel__jinja_bool(1); break;
+    case RAVEL__JSON_INTEGER: v = ravel__jinja_int(node->as.integer); break;
+    case RAVEL__JSON_REAL: v = ravel__jinja_real(node->as.real); break;
+    case RAVEL__JSON_STRING: v = ravel__jinja_view(run, node->as.string, node->bytes, owner); break;
+    case RAVEL__JSON_ARRAY:
         v = ravel__jinja_new_list(run, JINJA_LIST, node->count);
-        for (const ravel_json_node *n = ravel_json_first(doc, node); n && !run->failed; n = ravel_json_next(doc, n))
+        for (const ravel__json_node *n = ravel__json_first(doc, node); n && !run->failed; n = ravel__json_next(doc, n))
             ravel__jinja_push(run, v, ravel__jinja_from_json(run, doc, n, owner < 0 ? index : owner)),
                 index += index < INT16_MAX;
         break;
-    case RAVEL_JSON_OBJECT:
+    case RAVEL__JSON_OBJECT:
         v = ravel__jinja_new_dict(run);
-        for (const ravel_json_node *n = ravel_json_first(doc, node); n && !run->failed; n = ravel_json_next(doc, n))
+        for (const ravel__json_node *n = ravel__json_first(doc, node); n && !run->failed; n = ravel__json_next(doc, n))
             ravel__jinja_put(run, v, ravel__jinja_view(run, n->key, strlen(n->key), owner),
                              ravel__jinja_from_json(run, doc, n, owner));
         break;

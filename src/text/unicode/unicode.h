@@ -19,6 +19,8 @@ size_t ravel__utf8_scan(const char *text, size_t bytes, int *seen);
 size_t ravel__utf8_length(const char *text, size_t bytes);
 /* Decodes a valid sequence. */
 size_t ravel__utf8_get(const char *text, uint32_t *point);
+/* Bytes of the character at text[bytes], at most `bytes`. Where only the length counts: it reads one byte. */
+size_t ravel__utf8_width(const char *text, size_t bytes);
 size_t ravel__utf8_put(char *out, uint32_t point);
 
 int ravel__is_space(uint32_t point); /* White_Space */

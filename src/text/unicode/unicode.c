@@ -3,13 +3,13 @@
  *     text --> characters, taken apart completely --> marks sorted by class --> composed again --> text
  *
  * on the versions of the tables that the `tokenizers` package has. */
-#include "text/unicode.h"
+#include "text/unicode/unicode.h"
 
 #include "base/assert.h"
 
 #include <string.h>
 
-#include "text/unicode_tables.h"
+#include "text/unicode/unicode_tables.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
@@ -34,6 +34,12 @@ size_t ravel__utf8_get(const char *text, uint32_t *point) {
     if (u[0] < 0xf0) return *point = (u[0] & 15u) << 12 | (u[1] & 63u) << 6 | (u[2] & 63u), 3;
     *point = (u[0] & 7u) << 18 | (u[1] & 63u) << 12 | (u[2] & 63u) << 6 | (u[3] & 63u);
     return 4;
+}
+
+size_t ravel__utf8_width(const char *text, size_t bytes) {
+    unsigned char first = (unsigned char)text[0];
+    size_t n = first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+    return n < bytes ? n : bytes;
 }
 
 size_t ravel__utf8_put(char *out, uint32_t point) {
@@ -234,7 +240,7 @@ static void sort_marks(uint32_t *points, uint32_t *origins, size_t count, uint32
     }
 }
 
-/* Each mark that is not blocked joins the starter before it, where there is a character for the two. */
+/* Each mark that is not blocked joins the starter before it, if there is a character for the two. */
 static size_t compose_all(uint32_t *points, uint32_t *origins, size_t count) {
     size_t kept = 0, starter = SIZE_MAX;
     uint32_t last = 0; /* class of the last kept mark after the starter */
