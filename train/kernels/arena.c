@@ -1,6 +1,6 @@
 #include "train/kernels/arena.h"
 
-#include "train/kernels/assert.h"
+#include "base/assert.h"
 
 #include <string.h>
 
@@ -13,7 +13,7 @@ _Static_assert(sizeof(train__chunk) <= TRAIN_ALIGN, "a header fits its line");
 
 void *train__arena_take(train__arena *a, size_t bytes) {
     if (a->failed) return NULL;
-    TRAIN_ASSERT(!a->chunks || a->chunks->bytes > TRAIN_ALIGN);
+    RAVEL_ASSERT(!a->chunks || a->chunks->bytes > TRAIN_ALIGN);
     size_t whole = TRAIN_ALIGN + (bytes ? bytes : 1);
     train__chunk *chunk = bytes < SIZE_MAX / 2 ? train__alloc_aligned(a->allocator, whole) : NULL;
     if (!chunk) {
@@ -34,13 +34,13 @@ void *train__arena_take_array(train__arena *a, int64_t count, size_t each) {
 }
 
 ravel_status train__arena_status(const train__arena *a, const char *what, ravel_error *err) {
-    return a->failed ? train__no_memory(err, a->failed, what) : RAVEL_OK;
+    return a->failed ? ravel__no_memory(err, a->failed, what) : RAVEL_OK;
 }
 
 void train__arena_free(train__arena *a) {
     for (train__chunk *chunk = a->chunks, *next; chunk; chunk = next) {
         next = chunk->next;
-        TRAIN_ASSERT(chunk->bytes > TRAIN_ALIGN);
+        RAVEL_ASSERT(chunk->bytes > TRAIN_ALIGN);
         train__release_aligned(a->allocator, chunk, chunk->bytes);
     }
     *a = (train__arena){.allocator = a->allocator};

@@ -7,7 +7,7 @@
 #ifndef TRAIN_ARENA_H
 #define TRAIN_ARENA_H
 
-#include "train/kernels/assert.h"
+#include "base/assert.h"
 #include "train/kernels/host.h"
 
 typedef struct train__arena {
@@ -21,7 +21,7 @@ void *train__arena_take(train__arena *arena, size_t bytes);
 /* count elements of the type that `pointer` points to. */
 #define TRAIN__TAKE(arena, pointer, count) ((pointer) = train__arena_take_array(arena, count, sizeof *(pointer)))
 void *train__arena_take_array(train__arena *arena, int64_t count, size_t each);
-/* E_MEMORY where an allocation failed; `what` ends the sentence. */
+/* E_MEMORY if an allocation failed; `what` ends the sentence. */
 ravel_status train__arena_status(const train__arena *arena, const char *what, ravel_error *err);
 /* Frees every piece; the arena is empty again. */
 void train__arena_free(train__arena *arena);
@@ -31,10 +31,10 @@ typedef struct train__cut {
     size_t used;
 } train__cut;
 
-/* The next `count * each` bytes, at a multiple of TRAIN_ALIGN; NULL where it only counts. */
+/* The next `count * each` bytes, at a multiple of TRAIN_ALIGN; NULL if it only counts. */
 static inline void *train__cut_take(train__cut *cut, int64_t count, size_t each) {
     size_t at = (cut->used + TRAIN_ALIGN - 1) / TRAIN_ALIGN * TRAIN_ALIGN;
-    TRAIN_ASSERT(count >= 0 && at >= cut->used);
+    RAVEL_ASSERT(count >= 0 && at >= cut->used);
     cut->used = at + (size_t)count * each;
     return cut->base ? cut->base + at : NULL;
 }

@@ -1,6 +1,6 @@
 #include "train/kernels/host.h"
 
-#include "train/kernels/assert.h"
+#include "base/assert.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -8,36 +8,16 @@
 #include <sys/mman.h>
 #include <time.h>
 
-void *train__alloc(const ravel_allocator *allocator, size_t bytes) {
-    if (bytes == 0) return NULL;
-    return allocator ? allocator->resize(allocator->user, NULL, 0, bytes) : malloc(bytes);
-}
-
-void *train__calloc(const ravel_allocator *allocator, size_t count, size_t each) {
-    size_t bytes;
-    if (__builtin_mul_overflow(count, each, &bytes)) return NULL;
-    void *ptr = train__alloc(allocator, bytes);
-    return ptr ? memset(ptr, 0, bytes) : NULL;
-}
-
-void train__release(const ravel_allocator *allocator, void *ptr, size_t bytes) {
-    if (!ptr) return;
-    if (allocator)
-        (void)allocator->resize(allocator->user, ptr, bytes, 0);
-    else
-        free(ptr);
-}
-
 void *train__grown(const ravel_allocator *allocator, void *old, int64_t *room, int64_t used, int64_t need,
                    size_t each) {
-    TRAIN_ASSERT(used >= 0 && used <= *room && need >= 0 && each > 0 && (old || used == 0));
+    RAVEL_ASSERT(used >= 0 && used <= *room && need >= 0 && each > 0 && (old || used == 0));
     if (need <= *room && old) return old;
     int64_t more = *room ? *room : 64;
     while (more < need) more *= 2;
-    void *array = train__alloc(allocator, (size_t)more * each);
+    void *array = ravel__alloc(allocator, (size_t)more * each);
     if (!array) return NULL;
     if (used) memcpy(array, old, (size_t)used * each);
-    train__release(allocator, old, (size_t)*room * each);
+    ravel__release(allocator, old, (size_t)*room * each);
     *room = more;
     return array;
 }
@@ -64,13 +44,13 @@ static void want_large_pages(char *base, size_t bytes) {
 
 void *train__alloc_aligned(const ravel_allocator *allocator, size_t bytes) {
     if (bytes == 0 || bytes > SIZE_MAX / 2) return NULL;
-    char *base = train__alloc(allocator, aligned_bytes(bytes));
+    char *base = ravel__alloc(allocator, aligned_bytes(bytes));
     if (!base) return NULL;
     if (!allocator) want_large_pages(base, aligned_bytes(bytes));
     uintptr_t first = (uintptr_t)base + sizeof(void *);
     char *block = base + ((first + TRAIN_ALIGN - 1) / TRAIN_ALIGN * TRAIN_ALIGN - (uintptr_t)base);
-    TRAIN_ASSERT((uintptr_t)block % TRAIN_ALIGN == 0 && block >= base + sizeof base);
-    TRAIN_ASSERT(block + bytes <= base + aligned_bytes(bytes));
+    RAVEL_ASSERT((uintptr_t)block % TRAIN_ALIGN == 0 && block >= base + sizeof base);
+    RAVEL_ASSERT(block + bytes <= base + aligned_bytes(bytes));
     memcpy(block - sizeof base, &base, sizeof base);
     return block;
 }
@@ -79,12 +59,8 @@ void train__release_aligned(const ravel_allocator *allocator, void *ptr, size_t 
     if (!ptr) return;
     char *base;
     memcpy(&base, (char *)ptr - sizeof base, sizeof base);
-    TRAIN_ASSERT(base < (char *)ptr && (char *)ptr - base <= TRAIN_ALIGN + (ptrdiff_t)sizeof base);
-    train__release(allocator, base, aligned_bytes(bytes));
-}
-
-ravel_status train__no_memory(ravel_error *err, size_t bytes, const char *what) {
-    return ravel_error_set(err, RAVEL_E_MEMORY, "there is no memory for %zu bytes of %s", bytes, what);
+    RAVEL_ASSERT(base < (char *)ptr && (char *)ptr - base <= TRAIN_ALIGN + (ptrdiff_t)sizeof base);
+    ravel__release(allocator, base, aligned_bytes(bytes));
 }
 
 double train__now(void) {
@@ -112,6 +88,6 @@ float train__random_unit(uint64_t seed, uint64_t stream, uint64_t index) {
 double train__random_normal(uint64_t seed, uint64_t stream, uint64_t index) {
     uint64_t x = train__random(seed, stream, index);
     double u = ((double)(x >> 32) + 1) * 0x1p-32, v = (double)(x & 0xffffffffu) * 0x1p-32;
-    TRAIN_ASSERT(u > 0 && u <= 1 && v >= 0 && v < 1);
+    RAVEL_ASSERT(u > 0 && u <= 1 && v >= 0 && v < 1);
     return sqrt(-2 * log(u)) * cos(6.283185307179586 * v);
 }

@@ -1,31 +1,22 @@
-/* Memory and numbers on the host, for the CPU sets and the code above them.
- *
- * train is built on Ravel's public headers alone, so it has its own few lines for this. */
+/* Memory and numbers on the host, for the CPU sets and the code above them. */
 #ifndef TRAIN_HOST_H
 #define TRAIN_HOST_H
 
-#include <ravel/base.h>
-
-#include "train/kernels/assert.h"
+#include "base/assert.h"
+#include "base/memory.h"
 
 #define TRAIN_ALIGN 64 /* bytes: a cache line and the widest vector */
 
-/* `bytes` through the allocator (NULL: malloc), not zeroed; NULL when bytes is 0 or memory is short. */
-void *train__alloc(const ravel_allocator *allocator, size_t bytes);
-/* count * each bytes, zeroed; NULL also where the product overflows. */
-void *train__calloc(const ravel_allocator *allocator, size_t count, size_t each);
-void train__release(const ravel_allocator *allocator, void *ptr, size_t bytes);
-/* The same, aligned to TRAIN_ALIGN. */
+/* As ravel__alloc and ravel__release, aligned to TRAIN_ALIGN. */
 void *train__alloc_aligned(const ravel_allocator *allocator, size_t bytes);
 void train__release_aligned(const ravel_allocator *allocator, void *ptr, size_t bytes);
-/* The array with room for `need` elements, at least twice its old room, the first `used` kept; NULL when memory is short:
- * it and *room are then as they were. */
+/* The array with room for `need` elements, at least twice its old room, the first `used` kept; NULL when memory is
+ * short: it and *room are then as they were. */
 void *train__grown(const ravel_allocator *allocator, void *array, int64_t *room, int64_t used, int64_t need,
                    size_t each);
-ravel_status train__no_memory(ravel_error *err, size_t bytes, const char *what);
 
 static inline int64_t train__round_up(int64_t n, int64_t multiple) {
-    TRAIN_ASSERT(n >= 0 && multiple > 0);
+    RAVEL_ASSERT(n >= 0 && multiple > 0);
     return (n + multiple - 1) / multiple * multiple;
 }
 static inline int64_t train__min(int64_t a, int64_t b) {

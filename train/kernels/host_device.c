@@ -1,6 +1,6 @@
 #include "train/kernels/host_device.h"
 
-#include "train/kernels/assert.h"
+#include "base/assert.h"
 #include "train/kernels/host.h"
 
 #include <string.h>
@@ -23,8 +23,8 @@ ravel_status train__host_sync(train_device *device, ravel_error *err) {
 void train__host_phase(train_device *device, int32_t phase) {
     train__host_device *d = host_of(device);
     double t = train__now();
-    TRAIN_ASSERT(t >= d->began && d->phase >= 0 && d->phase < TRAIN_PHASES);
-    TRAIN_ASSERT(phase >= 0 && phase < TRAIN_PHASES);
+    RAVEL_ASSERT(t >= d->began && d->phase >= 0 && d->phase < TRAIN_PHASES);
+    RAVEL_ASSERT(phase >= 0 && phase < TRAIN_PHASES);
     d->seconds[d->phase] += t - d->began;
     d->phase = phase;
     d->began = t;
@@ -41,8 +41,8 @@ void train__host_phase_seconds(train_device *device, double *seconds) {
 
 ravel_status train__host_alloc(train_device *device, size_t bytes, void **block, ravel_error *err) {
     void *ptr = train__alloc_aligned(host_of(device)->allocator, bytes);
-    if (!ptr) return train__no_memory(err, bytes, "a device block");
-    TRAIN_ASSERT((uintptr_t)ptr % TRAIN_ALIGN == 0);
+    if (!ptr) return ravel__no_memory(err, bytes, "a device block");
+    RAVEL_ASSERT((uintptr_t)ptr % TRAIN_ALIGN == 0);
     *block = ptr;
     return RAVEL_OK;
 }
@@ -53,13 +53,13 @@ void train__host_release(train_device *device, void *block, size_t bytes) {
 
 void train__host_copy(train_device *device, void *to, const void *from, size_t bytes) {
     (void)device;
-    TRAIN_ASSERT(bytes == 0 || (to && from));
+    RAVEL_ASSERT(bytes == 0 || (to && from));
     if (bytes) memcpy(to, from, bytes);
 }
 
 void train__host_zero(train_device *device, void *block, size_t bytes) {
     (void)device;
-    TRAIN_ASSERT(bytes == 0 || block);
+    RAVEL_ASSERT(bytes == 0 || block);
     if (bytes) memset(block, 0, bytes);
 }
 
@@ -67,18 +67,18 @@ void train__host_convert(train_device *device, void *to, int32_t to_type, const 
                          int64_t n) {
     ravel_status status = ravel_dtype_convert(from_type, from, to_type, to, n, NULL);
     (void)device, (void)status;
-    TRAIN_ASSERT(!status);
+    RAVEL_ASSERT(!status);
 }
 
 /* ---- staging -------------------------------------------------------------------------------------------- */
 
 void train__host_stage(train_device *device, int32_t slot, void *to, const void *from, size_t bytes) {
-    TRAIN_ASSERT(slot >= 0 && slot < TRAIN_STAGES);
+    RAVEL_ASSERT(slot >= 0 && slot < TRAIN_STAGES);
     (void)slot;
     train__host_copy(device, to, from, bytes);
 }
 
 void train__host_staged(train_device *device, int32_t slot) {
-    TRAIN_ASSERT(device && slot >= 0 && slot < TRAIN_STAGES);
+    RAVEL_ASSERT(device && slot >= 0 && slot < TRAIN_STAGES);
     (void)device, (void)slot;
 }

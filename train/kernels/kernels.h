@@ -8,7 +8,7 @@
  *   block    memory of the device, from `alloc`. Its address may not be readable here: only kernels look inside, and
  *            `upload`, `stage` and `download` are the only ways in and out. Arguments called `host` are ordinary memory.
  *   types    the element types of a set: of weights [W], activations [A], gradients [G], master weights and moments.
- *            CPU sets: f32 for all. CUDA: bf16 weights and activations, f32 for the rest. Arrays of these types are
+ *            CPU sets: f32 for all, and of sets called -bf16 bf16 for weights. CUDA: bf16 weights and activations, f32 for the rest. Arrays of these types are
  *            `void *`; the letter at a pointer says which. Numbers of rows (log-probs, log-sum-exps, coefficients, rope
  *            tables) are `train_real` in every set.
  *
@@ -41,8 +41,8 @@
  *   - One device belongs to one thread at a time; different devices are independent.
  *   - Slots marked "optional" may be NULL.
  *
- * The reference set can also be compiled in double (TRAIN_DOUBLE, see tests/unit), which is how every backward kernel is
- * compared with finite differences of its forward; all its types are then f64, and train_real is double.
+ * The reference set can also be compiled in double (TRAIN_DOUBLE, see tests/unit), which is how every backward kernel
+ * is compared with finite differences of its forward; all its types are then f64, and train_real is double.
  */
 #ifndef TRAIN_KERNELS_H
 #define TRAIN_KERNELS_H
@@ -73,15 +73,15 @@ static inline void *train__at(const void *block, int32_t dtype, int64_t index) {
 typedef enum train_products {
     TRAIN_PRODUCTS_BEST,    /* its own where it has AVX2 or AVX-512, else OpenBLAS where the build has it */
     TRAIN_PRODUCTS_OWN,     /* its own */
-    TRAIN_PRODUCTS_OPENBLAS /* OpenBLAS, held to one thread per call; E_UNSUPPORTED where the build has none */
+    TRAIN_PRODUCTS_OPENBLAS /* OpenBLAS, held to one thread per call; E_UNSUPPORTED if the build has none */
 } train_products;
 #define TRAIN_PRODUCTS_CHOICES "best|own|openblas"
 
-/* Whether kernels that come again with the same sizes and addresses are recorded, and launched as graphs. Results have the
- * same bits. */
+/* Whether kernels that come again with the same sizes and addresses are recorded, and launched as graphs. Results have
+ * the same bits. */
 typedef enum train_graphs {
     TRAIN_GRAPHS_AUTO, /* where the kernel set and the layout can */
-    TRAIN_GRAPHS_ON,   /* the same; E_UNSUPPORTED where they cannot */
+    TRAIN_GRAPHS_ON,   /* the same; E_UNSUPPORTED if they cannot */
     TRAIN_GRAPHS_OFF
 } train_graphs;
 #define TRAIN_GRAPHS_CHOICES "auto|on|off"
@@ -105,10 +105,13 @@ typedef struct train_limits {
     int64_t hidden;    /* width of the residual stream */
     int64_t heads;     /* query heads */
     int64_t kv_heads;  /* key and value heads */
-    int64_t head_dim;  /* elements of one head */
+    int64_t head_dim;  /* elements of one head, */
+    int64_t rotated;   /* and how many of them turn */
     int64_t vocab;     /* columns of the logits on this device */
     int64_t cached;    /* tokens of one cache slot, in generation */
     int64_t inference; /* no backward kernel will be called */
+    /* rows of the products of experts, if there are some: a token's row counts for each of its experts */
+    int64_t pairs;
 } train_limits;
 
 /* ---- arguments ------------------------------------------------------------------------------------------ */
@@ -131,6 +134,7 @@ typedef struct train_matmul {
     int32_t a_type, b_type, c_type; /* ravel_dtype */
     int32_t trans_a, trans_b;
     int32_t add;             /* c +=, else c = */
+    double scale;            /* c = scale * a b; 0: 1. Not with `add`. */
     int32_t batch_invariant; /* train_invariant. trans_b without trans_a only. */
 } train_matmul;
 /* The same with lda, ldb and ldc filled in. */
@@ -142,8 +146,8 @@ static inline train_matmul train__matmul_filled(const train_matmul *x) {
     return y;
 }
 
-/* to[to_ids[r]] = from[from_ids[r]] for r in 0 .. rows - 1. With `first`: the sum, in f32, of the rows from_ids[first[r]] ..
- * from_ids[first[r + 1] - 1], in this order. */
+/* to[to_ids[r]] = from[from_ids[r]] for r in 0 .. rows - 1. With `first`: the sum, in f32, of the rows
+ * from_ids[first[r]] .. from_ids[first[r + 1] - 1], in this order. */
 typedef struct train_rows {
     int64_t rows, width;
     void *to;                /* [A] rows ld_to apart */
@@ -153,6 +157,38 @@ typedef struct train_rows {
     int64_t ld_to, ld_from;
     const int32_t *first; /* [rows + 1] or NULL; needs from_ids, and `from` apart from `to` */
 } train_rows;
+
+/* Which experts a token goes to: p = softmax(logits) over all experts, the `active` largest of them (the first of equal
+ * ones), and as their weights their p, divided by the sum of these p where `normalise` is set. An id that is given (not
+ * below 0) is taken instead of the largest; a row has all of its ids given, or none.
+ *
+ * Backward: the gradient of the logits from that of the weights and from `balance`, a gradient of p that is the same in
+ * every row, counted[r] times; row_loss[r] += counted[r] * sum of balance * p of the row. */
+typedef struct train_route {
+    int64_t rows;
+    int32_t experts, active;
+    int32_t normalise;
+    int32_t given;               /* ids are read first; else all are chosen */
+    const void *logits;          /* [A] [rows, experts] */
+    int32_t *ids;                /* [rows, active] = */
+    train_real *weights;         /* [rows, active] = */
+    const train_real *d_weights; /* [rows, active]; this and the rest for the backward call only, which reads ids */
+    void *d_logits;              /* [A] [rows, experts] = */
+    const train_real *balance;   /* [experts]; NULL: 0 */
+    const int32_t *counted;      /* [rows] NULL: 1 for all */
+    train_real *row_loss;        /* [rows] += with `balance` */
+} train_route;
+
+/* Rows of experts times their weights: x[r] *= weights[places[r]]. Backward: d_weights[places[r]] = the dot product of
+ * x[r], before it is multiplied, and d_y[r]; then d_y[r] *= the weight too. */
+typedef struct train_weigh {
+    int64_t rows, width;
+    void *x; /* [A] [rows, width] */
+    const train_real *weights;
+    const int32_t *places; /* [rows] each at most once; NULL: r itself */
+    void *d_y;             /* [A] [rows, width]; this and the next for the backward call only */
+    train_real *d_weights;
+} train_weigh;
 
 /* Rows of a table by token. The device holds rows first .. first + count - 1 of the whole table (vocabulary-parallel:
  * a part); an id outside them gives a row of zeros, and no gradient. */
@@ -170,27 +206,30 @@ typedef struct train_embedding {
     int64_t ordered;
 } train_embedding;
 
-/* y = x / sqrt(mean(x^2) + eps) * weight, all [rows, width] without gaps. With `add`: sum = x + add first, and y is of
- * the sum, as it was rounded to [A]. */
+/* y = x / sqrt(mean(x^2) + eps) * (weight + shift), all [rows, width]. With `add`: sum = x + add first, and y is of the
+ * sum, as it was rounded to [A]. */
 typedef struct train_norm {
     int64_t rows, width;
-    train_real eps;
-    const void *x;      /* [A] */
-    const void *add;    /* [A] or NULL */
-    void *sum;          /* [A] = with `add`; may be x or add */
-    const void *weight; /* [W] [width] */
-    void *y;            /* [A] =; NULL in the backward call, or where only the sum is wanted */
+    train_real eps, shift; /* shift: 0, or 1 if weights are kept as what they differ from 1 (Gemma) */
+    const void *x;         /* [A] */
+    const void *add;       /* [A] or NULL */
+    void *sum;             /* [A] = with `add`; may be x or add */
+    const void *weight;    /* [W] [width] */
+    void *y;               /* [A] =, may be x; NULL in the backward call, or where only the sum is wanted */
+    int64_t ld_x, ld_y; /* distance of rows of x, and of y or d_y; 0: no gap, as in all other arrays. Not with `add`. */
     const void *d_y;    /* [A] this and the rest for the backward call only; x is what was normalised */
     void *d_x;          /* [A] += : holds the gradient that comes past the norm (the residual stream's) */
     void *d_weight;     /* [G] += [width] */
 } train_norm;
 
-/* From raw q, k, v of a token to rotated q and k: RMSNorm over each head (where q_weight is given), then rotation in
- * the half layout of Hugging Face: elements i and i + head_dim/2 are a pair. */
+/* From raw q, k, v of a token to rotated q and k: RMSNorm over each head (where q_weight is given; eps and shift as in
+ * train_norm), then rotation in the half layout of Hugging Face: elements i and i + rotated / 2 are a pair. What is
+ * after them is in pairs too, i and i + (head_dim - rotated) / 2, whose cosines in the tables are 1 and sines 0. */
 typedef struct train_rope {
     int64_t tokens;
     int32_t heads, kv_heads, head_dim;
-    train_real eps;
+    int32_t rotated; /* elements of a head, 0: all */
+    train_real eps, shift;
     const void *qkv;                 /* [A] [tokens, (heads + 2 * kv_heads) * head_dim], q first */
     const void *q_weight, *k_weight; /* [W] [head_dim], or both NULL: no norm */
     const train_real *cosine, *sine; /* [positions, head_dim / 2] scaling included */
@@ -214,10 +253,10 @@ typedef struct train_ragged {
 
 /* Causal attention of query rows over key rows, sample by sample. Query row r of sample i sees key row j where
  *     j <= r + shift   and, with a window,   j > r + shift - window          shift = shifts[i]
- * so shift is the position of the sample's first query row minus that of its first key row: 0 where both are the whole
- * sample; at least the number of keys where all of them are seen (a block of an earlier context-parallel shard): `shifts`
- * is then the array keys.lengths itself, by which a set can tell. A query row that sees no key gets o = 0 and lse =
- * -infinity. A query head h reads key head h / (heads / kv_heads).
+ * so shift is the position of the sample's first query row minus that of its first key row: 0 if both are the whole
+ * sample; at least the number of keys where all of them are seen (a block of an earlier context-parallel shard):
+ * `shifts` is then the array keys.lengths itself, by which a set can tell. A query row that sees no key gets o = 0 and
+ * lse = -infinity. A query head h reads key head h / (heads / kv_heads).
  *
  * Ring attention calls this once per block of keys, into a second (o, lse), and merges. Backward over a block of keys
  * takes o and lse over ALL keys of the row (after the last merge): then the blocks' d_q add up to the whole. */
@@ -253,8 +292,8 @@ typedef struct train_merge {
 
 /* Keys and values of generation: pages of TRAIN_PAGE tokens. `k` and `v` are [pages, TRAIN_PAGE, kv_heads * head_dim]
  * elements [A] of one layer; how a page is laid out inside is the set's own, but a page is contiguous and whole pages
- * may be copied. Token t of slot s is in page table[s * pages_per_slot + t / TRAIN_PAGE], place t % TRAIN_PAGE; slots may
- * share pages (a prompt in common). */
+ * may be copied. Token t of slot s is in page table[s * pages_per_slot + t / TRAIN_PAGE], place t % TRAIN_PAGE; slots
+ * may share pages (a prompt in common). */
 enum { TRAIN_PAGE = 64 };
 typedef struct train_cache {
     void *k, *v;
@@ -263,7 +302,8 @@ typedef struct train_cache {
     int32_t kv_heads, head_dim;
 } train_cache;
 
-/* For r in 0 .. rows - 1: row from[r] of k and v becomes token positions[r] of slot slots[r]. */
+/* For r in 0 .. rows - 1: row from[r] of k and v becomes token positions[r] of slot slots[r]. With `back` the other way:
+ * row r of k and v becomes token r of slot 0, as it was written. */
 typedef struct train_cache_write {
     train_cache cache;
     int64_t rows;
@@ -271,6 +311,7 @@ typedef struct train_cache_write {
     int64_t ld_k, ld_v;
     const int32_t *from;              /* [rows]; NULL: r itself */
     const int32_t *slots, *positions; /* [rows]; a slot below 0: nothing is written */
+    int32_t back;                     /* 1: from the cache; `from`, `slots` and `positions` are NULL */
 } train_cache_write;
 
 /* Attention of single rows over the cache. Row r sees keys 0 .. lengths[r] - 1 of slot slots[r], with a window only the
@@ -294,7 +335,8 @@ typedef struct train_cached {
  *                     mean = sum exp(s x - most) (s x - most), target = s x[target] - most, or -infinity where the
  *                     target is not among these columns
  *   softmax_combine   parts of one or several ranks ->  lse = log sum exp(s x),  logprob = s x[target] - lse,
- *                     entropy = lse - sum p s x, over the whole vocabulary
+ *                     entropy = lse - sum p s x, right = 1 if no logit is larger than the target's (to rounding),
+ *                     over the whole vocabulary
  *   softmax_backward  in place: x = d(coef * logprob + entropy_coef * entropy) / dx */
 typedef struct train_softmax {
     int64_t rows, columns, first;
@@ -307,9 +349,41 @@ typedef struct train_softmax {
     train_real *logprob;            /* [rows] = in softmax_combine */
     train_real *lse;                /* [rows] = in softmax_combine; read by softmax_backward */
     train_real *entropy;            /* [rows] or NULL; needed by softmax_backward where entropy_coef is given */
+    train_real *right;              /* [rows] or NULL; = in softmax_combine */
     const train_real *coef;         /* [rows] softmax_backward only */
     const train_real *entropy_coef; /* [rows] or NULL */
 } train_softmax;
+
+/* A teacher's likeliest tokens, `count` (K) per row, and the divergence of a model from them: with P the teacher's
+ * probabilities of its K tokens and q the model's, all other tokens being one more,
+ *
+ *     D = sum over the K tokens of P log(P / q)  +  (1 - sum P) log((1 - sum P) / (1 - sum q))
+ *
+ *   top_parts      the largest s x of these columns, best first, and their tokens: parts [2, rows, K]
+ *   top_combine    parts of one or several ranks -> ids, logprob (s x - lse), of the teacher
+ *   top_gather     parts [rows, K] = s x[id] - lse of the model, or 0 where the token is not among these columns
+ *   top_loss       sums += weights * weight * D and its kl; parts = the gradient's share at the K tokens; coef -= rest
+ *   top_backward   after softmax_backward: the gradient at the K tokens and the target */
+typedef struct train_top_rows {
+    int64_t rows, columns, first;
+    void *logits; /* [A] [rows, columns] */
+    train_real scale;
+    int32_t count;
+    int64_t ranks;          /* of top_combine */
+    train_real *parts;      /* see above; [ranks, 2, rows, K] in top_combine */
+    const train_real *lse;  /* [rows] */
+    const int32_t *targets; /* [rows] */
+    const int32_t *places;  /* [rows] of ids and logprob: row places[r] */
+    int32_t *ids;           /* [places, K] */
+    float *logprob;         /* [places, K] of the teacher */
+    const float *weights;   /* [rows] */
+    double weight;
+    train_real *coef, *rest; /* [rows] */
+    train_loss_sums *sums;
+} train_top_rows;
+
+/* Of the largest logit, relative: what is closer to it counts as equal. */
+#define TRAIN_RIGHT_GAP 1e-6F
 
 /* How a token is chosen from a row of logits; one per row. */
 typedef struct train_choice {
@@ -339,7 +413,7 @@ typedef struct train_sample {
 typedef struct train_clip {
     double norm;   /* of the gradients, before clipping */
     double scale;  /* what gradients are multiplied with: 1, or most / (norm + 1e-6) where the norm is above `most` */
-    double finite; /* 1; 0 where the norm is not finite: adamw then changes nothing */
+    double finite; /* 1; 0 if the norm is not finite: adamw then changes nothing */
 } train_clip;
 
 /* AdamW with bias correction and decoupled decay, on n elements:
@@ -382,6 +456,7 @@ typedef struct train_gpu_state {
     int64_t peak_bytes;    /* the most that was in blocks since open */
     int64_t scratch_bytes; /* of the blocks: what `reserve` holds */
     int64_t graph_bytes;   /* in recorded graphs now, beside the blocks */
+    int64_t recent_bytes;  /* the most that was in blocks since gpu_state was called before */
 } train_gpu_state;
 
 /* ---- the table ------------------------------------------------------------------------------------------ */
@@ -390,8 +465,8 @@ typedef struct train_kernels {
     const char *name;
     const char *doc; /* one line */
     train_types types;
-    int32_t
-        host_memory; /* blocks are ordinary memory, which communicators and the host may read and write after sync */
+    /* blocks are ordinary memory, which communicators and the host may read and write after sync */
+    int32_t host_memory;
 
     /* ---- the device ---- */
     ravel_status (*open)(const train_device_options *options, train_device **device, ravel_error *err);
@@ -411,14 +486,15 @@ typedef struct train_kernels {
     void (*phase_seconds)(train_device *device, double *seconds);
     /* Optional, of GPU sets. Does not wait. */
     void (*gpu_state)(train_device *device, train_gpu_state *state);
-    /* Optional, of GPU sets: how many GPUs this process sees, and the 16 bytes that name each of the first `most` in every
-     * process. E_UNSUPPORTED says why there is none. */
+    /* Optional, of GPU sets: how many GPUs this process sees, and the 16 bytes that name each of the first `most` in
+     * every process. E_UNSUPPORTED says why there is none. */
     ravel_status (*gpus)(int32_t most, uint8_t (*uuids)[16], int32_t *count, ravel_error *err);
 
     /* Optional, of GPU sets: the native stream that kernels run in, for NCCL. */
     void *(*stream)(train_device *device);
-    /* Optional, of GPU sets. While a call waits for kernels, it calls look(user, seconds waited so far) about every millisecond; a
-     * status other than RAVEL_OK becomes the device's failure. `look` ends what kernels wait for (it aborts NCCL). */
+    /* Optional, of GPU sets. While a call waits for kernels, it calls look(user, seconds waited so far) about every
+     * millisecond; a status other than RAVEL_OK becomes the device's failure. `look` ends what kernels wait for (it
+     * aborts NCCL). */
     void (*watch)(train_device *device, ravel_status (*look)(void *user, double waited, ravel_error *err), void *user);
 
     /* ---- memory ---- */
@@ -463,6 +539,8 @@ typedef struct train_kernels {
     void (*bias)(train_device *device, void *x, const void *bias, int64_t rows, int64_t width, int64_t ld);
     /* d_bias [G] += sum of the rows of d_x [A]. */
     void (*bias_backward)(train_device *device, void *d_bias, const void *d_x, int64_t rows, int64_t width, int64_t ld);
+    /* y = by * x, n elements [A]; y may be x. */
+    void (*scale)(train_device *device, void *y, const void *x, double by, int64_t n);
     void (*rmsnorm)(train_device *device, const train_norm *norm);
     void (*rmsnorm_backward)(train_device *device, const train_norm *norm);
 
@@ -483,6 +561,16 @@ typedef struct train_kernels {
     /* d_gate_up = (it may be gate_up), and h = once more, with the bits that swiglu gave it (NULL: not wanted). */
     void (*swiglu_backward)(train_device *device, void *d_gate_up, void *h, const void *d_h, const void *gate_up,
                             int64_t rows, int64_t ffn);
+    /* The same with gelu in place of silu, in its tanh form. */
+    void (*geglu)(train_device *device, void *h, const void *gate_up, int64_t rows, int64_t ffn);
+    void (*geglu_backward)(train_device *device, void *d_gate_up, void *h, const void *d_h, const void *gate_up,
+                           int64_t rows, int64_t ffn);
+
+    /* ---- experts: their products are `matmul` over rows that `copy_rows` has put in the order of experts ---- */
+    void (*route)(train_device *device, const train_route *route);
+    void (*route_backward)(train_device *device, const train_route *route);
+    void (*weigh)(train_device *device, const train_weigh *weigh);
+    void (*weigh_backward)(train_device *device, const train_weigh *weigh);
 
     /* ---- the head ---- */
     void (*softmax_parts)(train_device *device, const train_softmax *softmax);
@@ -495,10 +583,16 @@ typedef struct train_kernels {
     /* sequences[s] += over the rows of each sample; the caller sets them to 0 first. */
     void (*sequence_sums)(train_device *device, const train_loss_rows *loss, train_sequence_sums *sequences);
     void (*sample)(train_device *device, const train_sample *sample);
+    /* Optional, and all or none of them. Places, ids and logprob are in host memory. */
+    void (*top_parts)(train_device *device, const train_top_rows *top);
+    void (*top_combine)(train_device *device, const train_top_rows *top);
+    void (*top_gather)(train_device *device, const train_top_rows *top);
+    void (*top_loss)(train_device *device, const train_top_rows *top);
+    void (*top_backward)(train_device *device, const train_top_rows *top);
 
     /* ---- an update ---- */
-    /* sums[i] = sum of squares of elements i * span .. of grads [G], in double, on the device; the last span may be short.
-     * So shares that begin at multiples of the span give the numbers that the whole array would. */
+    /* sums[i] = sum of squares of elements i * span .. of grads [G], in double, on the device; the last span may be
+     * short. So shares that begin at multiples of the span give the numbers that the whole array would. */
     void (*sum_squares)(train_device *device, const void *grads, int64_t n, int64_t span, double *sums);
     /* *clip = from sums[0 .. count-1] (added in a fixed order) and the largest norm allowed (0: no limit). */
     void (*clip)(train_device *device, const double *sums, int64_t count, double most, train_clip *clip);
@@ -521,7 +615,9 @@ enum { TRAIN_STAGES = 64 };
 
 #ifndef TRAIN_DOUBLE
 /* The set called `name`: "ref", "cpu", "cuda", or "cpu-avx512", "cpu-avx2", "cpu-base" for one instruction set ("cpu"
- * is the best that this machine has). E_ARGUMENT lists the names, E_UNSUPPORTED says what the machine lacks. */
+ * is the best that this machine has); each of the CPU's with "-bf16" behind it has its weights in bf16.
+ * "cpu-avx512bf16" has them too, and multiplies by them in bf16 with f32 sums. E_ARGUMENT lists the names, E_UNSUPPORTED
+ * says what the machine lacks. */
 ravel_status train_kernels_find(const char *name, const train_kernels **kernels, ravel_error *err);
 #endif
 

@@ -9,24 +9,25 @@
  *     ratio = exp(l - o)                                  or, `sequence`, exp(mean over the sample of l - o)
  *     loss  = weight * ( max(-ratio * A, -clip(ratio, 1 - clip_low, 1 + clip_high) * A)
  *                           and for A < 0 at most -dual_clip * A
- *                        * min(exp(o - g), tis)           truncated importance sampling; a constant to the derivative
+ *                        * c                              the correction (ravel/policy.h); a constant to the derivative
  *                      + kl * k(l, f)                     k1: l - f, k2: (l - f)^2 / 2, k3: exp(f - l) - (f - l) - 1
  *                      - entropy * entropy of the row )
  *     coef = d(loss) / dl,  entropy_coef = d(loss) / d(entropy)
  *
- * With `sequence`, one ratio serves all tokens of a sample, so all its log-probs must be known first: `sequence_sums`
- * reduces them per sample, and the loss kernel reads the sums. Where a sample's tokens are spread over ranks (context
- * parallel), the sums of the ranks are added in between.
+ * With `sequence`, one ratio serves all tokens of a sample, and a correction may be one weight for all of them; then
+ * all its log-probs must be known first (train__terms_couple): `sequence_sums` reduces them per sample, and the loss
+ * kernel reads the sums. Where a sample's tokens are spread over ranks (context parallel), the sums of the ranks are
+ * added in between.
  *
- * Samples that share a prefix share its log-probs, but not its losses: `first`, `list` and `row_of` then say which losses
- * each log-prob has, every loss with its own weight, advantage and old log-prob. Derivatives of a row are added up over its
- * losses; advantages never are, since the clip depends on their signs.
+ * Samples that share a prefix share its log-probs, but not its losses: `first`, `list` and `row_of` then say which
+ * losses each log-prob has, every loss with its own weight, advantage and old log-prob. Derivatives of a row are added
+ * up over its losses; advantages never are, since the clip depends on their signs.
  *
  * What a run reports is added up on the device in `train_loss_sums` and read back once per update. */
 #ifndef TRAIN_LOSS_H
 #define TRAIN_LOSS_H
 
-#include <stdint.h>
+#include <ravel/policy.h>
 
 /* Numbers of rows, in every set. */
 #ifdef TRAIN_DOUBLE
@@ -50,9 +51,14 @@ typedef struct train_policy_terms {
     double clip_low, clip_high;
     double dual_clip; /* above 1; 0: off */
     double kl;        /* weight of the divergence from the reference; 0: off */
-    double tis;       /* cap of the importance weight; 0: off */
     double entropy;   /* weight of the entropy bonus; 0: off */
+    ravel_correction correction;
 } train_policy_terms;
+
+/* Whether the loss of a token depends on the other tokens of its sample. */
+static inline int train__terms_couple(const train_policy_terms *terms) {
+    return terms->sequence || terms->correction.sequence;
+}
 
 /* Sums over rows; divide by `tokens` for means. Doubles alone, so that several can be added or sent as an array. */
 typedef struct train_loss_sums {
@@ -66,22 +72,24 @@ typedef struct train_loss_sums {
     double kl;         /* sum of k against the reference */
     double gap;        /* sum of |trainer's log-prob for the generator's weights - g| */
     double gap_exp;    /* sum of exp of that */
-    double gap_tokens; /* rows in these two: 0 where the trainer's log-probs are unknown */
-    double tis;        /* sum of importance weights */
-    double tis_capped; /* rows whose importance weight was above the cap */
-    double ratio_max;  /* the largest ratio, and */
-    double gap_max;    /* the largest gap: maxima, not sums; 0 where there are no rows */
+    double gap_tokens; /* rows in these two: 0 if the trainer's log-probs are unknown */
+    double corrected;  /* this and the next four: of the correction, as in ravel_policy_sums */
+    double weight, weight_square, raw_square, outside;
+    double ratio_max; /* the largest ratio, and */
+    double gap_max;   /* the largest gap: maxima, not sums; 0 if there are no rows */
 } train_loss_sums;
 
 /* Per sample: what `sequence_sums` finds. */
 typedef struct train_sequence_sums {
     double step;   /* sum of l - o */
     double tokens; /* rows */
-    double weight; /* sum of weight * min(exp(o - g), tis) */
+    double gap;    /* sum of o - g, with a correction of samples */
+    double weight; /* sum of weight * c, with a correction of tokens; else of weight */
 } train_sequence_sums;
 
 /* Arrays are on the device, [rows]; those that the terms do not ask for may be NULL. With `first`, row r has the losses
- * list[first[r]] .. list[first[r + 1] - 1], and weights, old, generator, reference, advantages and samples are [losses]. */
+ * list[first[r]] .. list[first[r + 1] - 1], and weights, old, generator, reference, advantages and samples are
+ * [losses]. */
 typedef struct train_loss_rows {
     int64_t rows;
     const train_policy_terms *policy; /* host memory; NULL: negative log-likelihood */
@@ -89,10 +97,10 @@ typedef struct train_loss_rows {
     const train_real *entropy;        /* NULL: not worked out */
     const float *weights;
     const float *old, *generator, *reference, *advantages; /* o, g, f, A; policy only. old NULL: o = l, a constant */
-    const int32_t *samples;                                /* sample of the row, ascending; `sequence` only */
-    const train_sequence_sums *sequences;                  /* [samples] `sequence` only */
+    const int32_t *samples;                                /* sample of the row, ascending; coupled only */
+    const train_sequence_sums *sequences;                  /* [samples] coupled only */
     train_real *coef;                                      /* = */
-    train_real *entropy_coef;                              /* = where given: with an entropy bonus */
+    train_real *entropy_coef;                              /* = if given: with an entropy bonus */
     train_loss_sums *sums;                                 /* += (maxima: the larger) */
     int64_t losses;        /* with `first`: of all rows, for sequence_sums; else unused */
     const int32_t *first;  /* [rows + 1] NULL: row r has loss r alone */

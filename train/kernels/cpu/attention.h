@@ -1,8 +1,8 @@
 /* Attention over ragged queries and keys. Body: included once per instruction set (see simd.h, gemm.h).
  *
- * A task is one key head of a sample, or of a part of a long one; it serves the query heads of that group. Queries go in tiles of BR rows, keys
- * in chunks of KB; of the scores only one tile of BR x KB exists at a time. Within a tile, a block of MR rows stops at
- * its own diagonal, so little is computed above it:
+ * A task is one key head of a sample, or of a part of a long one; it serves the query heads of that group. Queries go
+ * in tiles of BR rows, keys in chunks of KB; of the scores only one tile of BR x KB exists at a time. Within a tile, a
+ * block of MR rows stops at its own diagonal, so little is computed above it:
  *
  *        keys ->
  *      q [######\        ]      scores   s  = q k'          k' in panels of NR keys, packed once per task
@@ -18,9 +18,10 @@
  *
  * where d_k and d_v add up over the query heads of the group, always in the same order.
  *
- * A sample that is more than half of what a thread should do is cut into parts: of queries, which is all that forward needs
- * and gives d_q, and of keys, which give d_k and d_v. Scores are then made twice in backward. An element is the sum of the
- * same tiles in the same order with and without parts, so bits do not depend on the cut, nor on the number of threads. */
+ * A sample that is more than half of what a thread should do is cut into parts: of queries, which is all that forward
+ * needs and gives d_q, and of keys, which give d_k and d_v. Scores are then made twice in backward. An element is the
+ * sum of the same tiles in the same order with and without parts, so bits do not depend on the cut, nor on the number
+ * of threads. */
 
 enum { BR = 8 * MR, KB = 256, S_WIDTH = KB + NR + 16, PART = 5 * BR };
 
@@ -147,7 +148,8 @@ INLINE void clear_tail(float *row, int64_t n, int64_t count) {
 
 /* ---- forward -------------------------------------------------------------------------------------------- */
 
-/* One row of scores, of which first .. n-1 are seen, to weights; the running maximum and sum; the output so far rescaled.
+/* One row of scores, of which first .. n-1 are seen, to weights; the running maximum and sum; the output so far
+ * rescaled.
  */
 INLINE void softmax_row(float *row, int64_t first, int64_t n, int64_t count, float scale, float *most, float *sum,
                         float *acc, int64_t wide) {
@@ -308,8 +310,8 @@ static attend_span span_of(const train_attention *x, const attend_part *part) {
     if (part->kind == QUERIES) a.row0 = part->first, a.row1 = part->end;
     if (part->kind == QUERIES) a.key1 = train__min(a.keys, train__max(0, part->end + a.shift));
     if (part->kind == KEYS) a.key0 = part->first, a.key1 = part->end;
-    TRAIN_ASSERT(a.row0 >= 0 && a.row0 <= a.row1 && a.row1 <= a.queries);
-    TRAIN_ASSERT(a.key0 >= 0 && a.key0 <= a.key1 && a.key1 <= a.keys);
+    RAVEL_ASSERT(a.row0 >= 0 && a.row0 <= a.row1 && a.row1 <= a.queries);
+    RAVEL_ASSERT(a.key0 >= 0 && a.key0 <= a.key1 && a.key1 <= a.keys);
     return a;
 }
 
@@ -344,7 +346,7 @@ static void attend_task(const void *user, int64_t task, int32_t thread) {
     attend_span a = span_of(j->x, &j->parts[task / j->x->kv_heads]);
     attend_room r;
     int64_t used = room_make(&r, train__cpu_private(j->device, thread), a.keys, j->dim, j->backward);
-    TRAIN_ASSERT((size_t)used <= j->device->private_elements);
+    RAVEL_ASSERT((size_t)used <= j->device->private_elements);
     (void)used;
     (j->backward ? backward_task : forward_task)(j, &r, &a, task % j->x->kv_heads);
 }
@@ -367,7 +369,7 @@ static int64_t cut_sample(attend_part *parts, int32_t sample, int kind, int64_t 
     int64_t n = 0;
     for (int64_t first = 0; first < length; first += each) {
         int64_t end = train__min(length, first + each), seen = kind == QUERIES ? end : 2 * (length - first);
-        TRAIN_ASSERT(first < end);
+        RAVEL_ASSERT(first < end);
         parts[n++] = (attend_part){(end - first) * seen, sample, kind, first, end};
     }
     return n;
@@ -393,8 +395,8 @@ static int64_t make_parts(attend_job *j) {
         n += cut_sample(parts + n, s, QUERIES, queries, PART);
         if (j->backward) n += cut_sample(parts + n, s, KEYS, keys, KB);
     }
-    TRAIN_ASSERT(n >= x->samples);
-    TRAIN_ASSERT(n * (int64_t)(sizeof *parts / sizeof(float)) <= train__cpu_shared_elements(j->device));
+    RAVEL_ASSERT(n >= x->samples);
+    RAVEL_ASSERT(n * (int64_t)(sizeof *parts / sizeof(float)) <= train__cpu_shared_elements(j->device));
     if (threads > 1) qsort(parts, (size_t)n, sizeof *parts, by_cost);
     j->parts = parts;
     return n;
@@ -403,8 +405,8 @@ static int64_t make_parts(attend_job *j) {
 static void attend_run(train_device *d, const train_attention *x, int backward) {
     attend_job j = {.device = d, .x = x, .dim = x->head_dim, .wide = train__round_up(x->head_dim, LANES)};
     j.backward = backward;
-    TRAIN_ASSERT(backward ? train__attention_backward_ok(x) : train__attention_ok(x));
-    TRAIN_ASSERT(j.wide >= j.dim && j.wide % LANES == 0);
+    RAVEL_ASSERT(backward ? train__attention_backward_ok(x) : train__attention_ok(x));
+    RAVEL_ASSERT(j.wide >= j.dim && j.wide % LANES == 0);
     train__cpu_run(d, make_parts(&j) * x->kv_heads, attend_task, &j);
 }
 

@@ -22,6 +22,7 @@
 #define CPU_GEMM_ROWS    6
 #define CPU_GEMM_VECTORS 2
 #define CPU_TABLE        train__cpu_avx2
+#define CPU_NARROW       train__cpu_avx2_bf16
 #define CPU_TITLE        "cpu-avx2"
 #define CPU_DOC          "vectors of 8 (AVX2), threads"
 #include "train/kernels/cpu/set.h"

@@ -22,6 +22,7 @@
 #define CPU_GEMM_ROWS    12
 #define CPU_GEMM_VECTORS 2
 #define CPU_TABLE        train__cpu_avx512
+#define CPU_NARROW       train__cpu_avx512_bf16
 #define CPU_TITLE        "cpu-avx512"
 #define CPU_DOC          "vectors of 16 (AVX-512), threads"
 #include "train/kernels/cpu/set.h"

@@ -10,11 +10,13 @@
 #include <arm_neon.h>
 #endif
 
-#define CPU_LANES 4
-#define CPU_TABLE train__cpu_base
-#define CPU_TITLE "cpu-base"
+#define CPU_LANES  4
+#define CPU_TABLE  train__cpu_base
+#define CPU_NARROW train__cpu_base_bf16
+#define CPU_TITLE  "cpu-base"
 
-/* aarch64 always has NEON, which fuses multiplications and additions and has 32 registers: 24 of them hold a tile of C. */
+/* aarch64 always has NEON, which fuses multiplications and additions and has 32 registers: 24 of them hold a tile of
+ * C. */
 #if defined(__aarch64__)
 #if defined(__clang__)
 #pragma clang fp contract(fast)

@@ -24,13 +24,14 @@ INLINE vf fold(vf *v) {
     return v[0];
 }
 
-/* sum[i * DN + j] += a[i] . b[j] over the elements from e on: a whole vector of each, or the `rest` at the end. */
-INLINE void dots_step(vf *sum, const float *const *a, const float *const *b, int64_t e, int64_t rest) {
+/* sum[i * DN + j] += a[i] . b[j] over the elements from e on: a whole vector of each, or the `rest` at the end. b is in
+ * bf16 where `narrow` is set. */
+INLINE void dots_step(vf *sum, const float *const *a, const void *const *b, int64_t e, int64_t rest, int narrow) {
     vf x[DM], w[DN];
     UNROLL
     for (int i = 0; i < DM; i++) x[i] = rest ? load_first(a[i] + e, rest) : load(a[i] + e);
     UNROLL
-    for (int j = 0; j < DN; j++) w[j] = rest ? load_first(b[j] + e, rest) : load(b[j] + e);
+    for (int j = 0; j < DN; j++) w[j] = weight_at(b[j], e, rest ? e + rest : e + LANES, narrow);
     UNROLL
     for (int i = 0; i < DM; i++) {
         UNROLL
@@ -39,29 +40,28 @@ INLINE void dots_step(vf *sum, const float *const *a, const float *const *b, int
 }
 
 /* Lane i * DN + j is a[i] . b[j] over k elements. */
-INLINE vf dots(const float *const *a, const float *const *b, int64_t k) {
+INLINE vf dots(const float *const *a, const void *const *b, int64_t k, int narrow) {
     vf sum[LANES];
     int64_t e = 0;
     UNROLL
     for (int i = 0; i < LANES; i++) sum[i] = (vf){0};
-    for (; e + LANES <= k; e += LANES) dots_step(sum, a, b, e, 0);
-    if (e < k) dots_step(sum, a, b, e, k - e);
+    for (; e + LANES <= k; e += LANES) dots_step(sum, a, b, e, 0, narrow);
+    if (e < k) dots_step(sum, a, b, e, k - e, narrow);
     return fold(sum);
 }
 
 /* Rows past the end are the last row again, and their results are dropped. */
-static void dots_task(const void *user, int64_t task, int32_t thread) {
-    const train_matmul *x = user;
-    const float *rows = x->a, *weights = x->b;
+INLINE void dots_block(const train_matmul *x, int64_t task, int narrow) {
+    const float *rows = x->a;
     float *out = x->c;
     int64_t n0 = task * W_ROWS, n1 = train__min(x->n, n0 + W_ROWS);
-    (void)thread;
     for (int64_t i = 0; i < x->m; i += DM) {
-        const float *a[DM], *b[DN];
+        const float *a[DM];
+        const void *b[DN];
         for (int64_t r = 0; r < DM; r++) a[r] = rows + train__min(i + r, x->m - 1) * x->lda;
         for (int64_t c = n0; c < n1; c += DN) {
-            for (int64_t r = 0; r < DN; r++) b[r] = weights + train__min(c + r, n1 - 1) * x->ldb;
-            vf y = dots(a, b, x->k);
+            for (int64_t r = 0; r < DN; r++) b[r] = train__at(x->b, x->b_type, train__min(c + r, n1 - 1) * x->ldb);
+            vf y = dots(a, b, x->k, narrow);
             for (int64_t r = 0; r < train__min(DM, x->m - i); r++)
                 for (int64_t e = 0; e < train__min(DN, n1 - c); e++) {
                     float *to = out + (i + r) * x->ldc + c + e;
@@ -71,9 +71,19 @@ static void dots_task(const void *user, int64_t task, int32_t thread) {
     }
 }
 
+static void dots_task(const void *user, int64_t task, int32_t thread) {
+    (void)thread;
+    dots_block(user, task, 0);
+}
+
+static void narrow_dots_task(const void *user, int64_t task, int32_t thread) {
+    (void)thread;
+    dots_block(user, task, 1);
+}
+
 static void batch_invariant_run(train_device *d, const train_matmul *x) {
-    TRAIN_ASSERT(x->trans_b && !x->trans_a && x->lda >= x->k && x->ldb >= x->k && x->ldc >= x->n);
-    train__cpu_run(d, (x->n + W_ROWS - 1) / W_ROWS, dots_task, x);
+    RAVEL_ASSERT(x->trans_b && !x->trans_a && x->lda >= x->k && x->ldb >= x->k && x->ldc >= x->n);
+    train__cpu_run(d, (x->n + W_ROWS - 1) / W_ROWS, x->b_type == RAVEL_BF16 ? narrow_dots_task : dots_task, x);
 }
 
 /* ---- the cache: a page is [kv_heads][TRAIN_PAGE][head_dim] ------------------------------------------------ */
@@ -81,27 +91,29 @@ static void batch_invariant_run(train_device *d, const train_matmul *x) {
 /* Where a key head of a token's page begins. */
 INLINE int64_t page_head(const train_cache *c, int64_t slot, int64_t token, int64_t head) {
     int64_t page = c->table[slot * c->pages_per_slot + token / TRAIN_PAGE];
-    TRAIN_ASSERT(page >= 0 && head < c->kv_heads);
+    RAVEL_ASSERT(page >= 0 && head < c->kv_heads);
     return (page * c->kv_heads + head) * TRAIN_PAGE * c->head_dim;
 }
 
 static void cache_write_task(const void *user, int64_t r, int32_t thread) {
     const train_cache_write *x = user;
     const train_cache *c = &x->cache;
-    const float *k = x->k, *v = x->v;
-    int64_t from = x->from ? x->from[r] : r, dim = c->head_dim, token = x->positions[r];
+    int64_t row = x->from ? x->from[r] : r, dim = c->head_dim, token = x->back ? r : x->positions[r];
+    int64_t slot = x->back ? 0 : x->slots[r];
     (void)thread;
-    if (x->slots[r] < 0) return;
-    TRAIN_ASSERT(token >= 0 && token < c->pages_per_slot * TRAIN_PAGE);
+    if (slot < 0) return;
+    RAVEL_ASSERT(token >= 0 && token < c->pages_per_slot * TRAIN_PAGE);
     for (int64_t h = 0; h < c->kv_heads; h++) {
-        int64_t to = page_head(c, x->slots[r], token, h) + token % TRAIN_PAGE * dim;
-        memcpy((float *)c->k + to, k + from * x->ld_k + h * dim, (size_t)dim * sizeof(float));
-        memcpy((float *)c->v + to, v + from * x->ld_v + h * dim, (size_t)dim * sizeof(float));
+        int64_t at = page_head(c, slot, token, h) + token % TRAIN_PAGE * dim;
+        float *k = (float *)x->k + row * x->ld_k + h * dim, *v = (float *)x->v + row * x->ld_v + h * dim;
+        float *k_there = (float *)c->k + at, *v_there = (float *)c->v + at;
+        memcpy(x->back ? k : k_there, x->back ? k_there : k, (size_t)dim * sizeof *k);
+        memcpy(x->back ? v : v_there, x->back ? v_there : v, (size_t)dim * sizeof *v);
     }
 }
 
 static void cpu_cache_write(train_device *d, const train_cache_write *x) {
-    TRAIN_ASSERT(train__cache_write_ok(x));
+    RAVEL_ASSERT(train__cache_write_ok(x));
     train__cpu_run(d, x->rows, cache_write_task, x);
 }
 
@@ -172,8 +184,8 @@ static void cached_task(const void *user, int64_t task, int32_t thread) {
     float *o = (float *)x->o + (r * x->heads + h) * dim, *s = train__cpu_private(j->device, thread);
     memset(o, 0, (size_t)dim * sizeof *o);
     if (length == 0) return;
-    TRAIN_ASSERT(length > 0 && first < length);
-    TRAIN_ASSERT((size_t)train__round_up(length - page0, LANES) <= j->device->private_elements);
+    RAVEL_ASSERT(length > 0 && first < length);
+    RAVEL_ASSERT((size_t)train__round_up(length - page0, LANES) <= j->device->private_elements);
     for (int64_t t = page0; t < length; t += TRAIN_PAGE)
         cached_scores(s + t - page0, q, (const float *)c->k + page_head(c, slot, t, kv),
                       train__min(TRAIN_PAGE, length - t), dim);
@@ -186,6 +198,6 @@ static void cached_task(const void *user, int64_t task, int32_t thread) {
 
 static void cpu_attention_cached(train_device *d, const train_cached *x) {
     cached_job j = {d, x};
-    TRAIN_ASSERT(train__cached_ok(x));
+    RAVEL_ASSERT(train__cached_ok(x));
     train__cpu_run(d, (int64_t)x->rows * x->heads, cached_task, &j);
 }

@@ -28,7 +28,7 @@ static void block_task(const void *user, int64_t block, int32_t thread) {
 }
 
 void train__blas_matmul(train_device *d, const train_matmul *x) {
-    TRAIN_ASSERT(x->n <= INT32_MAX && x->k <= INT32_MAX && x->lda <= INT32_MAX && x->ldb <= INT32_MAX);
+    RAVEL_ASSERT(x->n <= INT32_MAX && x->k <= INT32_MAX && x->lda <= INT32_MAX && x->ldb <= INT32_MAX);
     train__cpu_run(d, (x->m + BLOCK - 1) / BLOCK, block_task, x);
 }
 

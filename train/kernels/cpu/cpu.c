@@ -7,16 +7,23 @@
 
 #include <string.h>
 
-void train__cpu_run(train_device *device, int64_t count, train__task *task, const void *user) {
-    TRAIN_ASSERT(count >= 0 && task);
-    if (device->pool && count > 1) {
-        train__pool_run(device->pool, count, task, user);
-        return;
-    }
-    for (int64_t i = 0; i < count; i++) task(user, i, 0);
+typedef struct call {
+    train__task *task;
+    const void *user;
+} call;
+
+static void run_task(void *user, int64_t index, int32_t thread) {
+    const call *c = user;
+    c->task(c->user, index, thread);
 }
 
-/* ---- large blocks: several threads have more bandwidth than one, and touch new memory first where they run --------- */
+void train__cpu_run(train_device *device, int64_t count, train__task *task, const void *user) {
+    RAVEL_ASSERT(count >= 0 && task);
+    ravel__team_run(&device->team, count, run_task, &(call){task, user});
+}
+
+/* ---- large blocks: several threads have more bandwidth than one, and touch new memory first where they run
+ * --------- */
 
 enum { PIECE = 1 << 20 }; /* bytes of one task */
 
@@ -39,7 +46,7 @@ static void bytes_task(const void *user, int64_t piece, int32_t thread) {
 void train__cpu_copy(train_device *device, void *to, const void *from, size_t bytes) {
     bytes_job j = {.from = from, .bytes = bytes};
     j.to = to;
-    TRAIN_ASSERT(bytes == 0 || to);
+    RAVEL_ASSERT(bytes == 0 || to);
     train__cpu_run(device, (int64_t)((bytes + PIECE - 1) / PIECE), bytes_task, &j);
 }
 
@@ -64,17 +71,18 @@ ravel_status train__cpu_open(const train_device_options *options, int fused, tra
     train_device_options o = options ? *options : (train_device_options){0};
     ravel_status status = check_options(&o, err);
     if (status) return status;
-    train_device *d = train__calloc(o.allocator, 1, sizeof *d);
-    if (!d) return train__no_memory(err, sizeof *d, "a device");
+    train_device *d = ravel__calloc(o.allocator, 1, sizeof *d);
+    if (!d) return ravel__no_memory(err, sizeof *d, "a device");
     train__host_device_init(&d->host, o.allocator);
     d->threads = o.threads > 0 ? o.threads : 1;
     d->blas =
         o.products == TRAIN_PRODUCTS_OPENBLAS || (o.products == TRAIN_PRODUCTS_BEST && !fused && train__blas_open());
-    if (d->threads > 1) d->pool = train__pool_create(o.allocator, d->threads);
-    if (d->threads > 1 && !d->pool) {
-        status = ravel_error_set(err, RAVEL_E_MEMORY, "there is no memory for %d threads, or the system allows no more",
-                                 d->threads);
-        train__release(o.allocator, d, sizeof *d);
+    ravel__team_start(&d->team, d->threads);
+    if (d->team.others + 1 < d->threads) {
+        ravel__team_stop(&d->team);
+        status = ravel_error_set(err, RAVEL_E_MEMORY,
+                                 "cannot create %d threads: out of memory, or over the system's limit", d->threads);
+        ravel__release(o.allocator, d, sizeof *d);
         return status;
     }
     *device = d;
@@ -83,10 +91,10 @@ ravel_status train__cpu_open(const train_device_options *options, int fused, tra
 
 void train__cpu_close(train_device *d) {
     if (!d) return;
-    train__pool_free(d->pool);
+    ravel__team_stop(&d->team);
     const ravel_allocator *allocator = d->host.allocator;
     train__release_aligned(allocator, d->scratch, d->scratch_bytes);
-    train__release(allocator, d, sizeof *d);
+    ravel__release(allocator, d, sizeof *d);
 }
 
 static size_t whole_lines(size_t elements) {
@@ -104,12 +112,12 @@ ravel_status train__cpu_reserve(train_device *d, size_t shared, size_t private_e
         whole_lines(shared) <= d->scratch_bytes / sizeof(float) - d->private_elements * (size_t)d->threads)
         return RAVEL_OK;
     float *scratch = train__alloc_aligned(d->host.allocator, bytes);
-    if (!scratch) return train__no_memory(err, bytes, "scratch of the kernels");
+    if (!scratch) return ravel__no_memory(err, bytes, "scratch of the kernels");
     train__release_aligned(d->host.allocator, d->scratch, d->scratch_bytes);
     d->scratch = scratch;
     d->scratch_bytes = bytes;
     d->private_elements = whole_lines(private_each);
     d->shared = scratch + d->private_elements * (size_t)d->threads;
-    TRAIN_ASSERT((int64_t)shared <= train__cpu_shared_elements(d) && d->private_elements >= private_each);
+    RAVEL_ASSERT((int64_t)shared <= train__cpu_shared_elements(d) && d->private_elements >= private_each);
     return RAVEL_OK;
 }

@@ -26,12 +26,18 @@ static void copy_rows_task(const void *user, int64_t run, int32_t thread) {
 }
 
 static void cpu_copy_rows(train_device *d, const train_rows *x) {
-    TRAIN_ASSERT(train__rows_ok(x));
+    RAVEL_ASSERT(train__rows_ok(x));
     train__cpu_run(d, runs_of(x->rows), copy_rows_task, x);
 }
 
+typedef struct table_job {
+    const train_device *device;
+    const train_embedding *x;
+} table_job;
+
 static void embed_task(const void *user, int64_t run, int32_t thread) {
-    const train_embedding *x = user;
+    const table_job *j = user;
+    const train_embedding *x = j->x;
     size_t bytes = (size_t)x->width * sizeof(float);
     (void)thread;
     for (int64_t r = run * RUN; r < train__min(x->rows, (run + 1) * RUN); r++) {
@@ -39,14 +45,18 @@ static void embed_task(const void *user, int64_t run, int32_t thread) {
         float *y = (float *)x->y + r * x->width;
         if (id < 0 || id >= x->count)
             memset(y, 0, bytes);
-        else
+        else if (!j->device->narrow)
             memcpy(y, (const float *)x->table + id * x->width, bytes);
+        else
+            for (int64_t i = 0; i < x->width; i += LANES)
+                store_at(y, widen_at((const uint16_t *)x->table + id * x->width, i, x->width), i, x->width);
     }
 }
 
 static void cpu_embed(train_device *d, const train_embedding *x) {
-    TRAIN_ASSERT(train__embedding_ok(x));
-    train__cpu_run(d, runs_of(x->rows), embed_task, x);
+    const table_job j = {d, x};
+    RAVEL_ASSERT(train__embedding_ok(x));
+    train__cpu_run(d, runs_of(x->rows), embed_task, &j);
 }
 
 typedef struct embed_job {
@@ -72,8 +82,8 @@ static void embed_back_task(const void *user, int64_t task, int32_t thread) {
 
 static void cpu_embed_backward(train_device *d, const train_embedding *x) {
     int64_t each = d->threads > 1 ? train__round_up((x->width + d->threads - 1) / d->threads, LANES) : x->width;
-    TRAIN_ASSERT(train__embedding_backward_ok(x));
-    TRAIN_ASSERT(each > 0);
+    RAVEL_ASSERT(train__embedding_backward_ok(x));
+    RAVEL_ASSERT(each > 0);
     embed_job j = {x, each};
     train__cpu_run(d, (x->width + each - 1) / each, embed_back_task, &j);
 }
@@ -81,7 +91,8 @@ static void cpu_embed_backward(train_device *d, const train_embedding *x) {
 typedef struct bias_job {
     train_device *device;
     float *x;
-    const float *bias, *d_x;
+    const void *bias;
+    const float *d_x;
     int64_t rows, width, ld;
 } bias_job;
 
@@ -91,13 +102,13 @@ static void bias_task(const void *user, int64_t run, int32_t thread) {
     for (int64_t r = run * RUN; r < train__min(j->rows, (run + 1) * RUN); r++) {
         float *row = j->x + r * j->ld;
         for (int64_t i = 0; i < j->width; i += LANES)
-            store_at(row, load_at(row, i, j->width) + load_at(j->bias, i, j->width), i, j->width);
+            store_at(row, load_at(row, i, j->width) + weight_at(j->bias, i, j->width, j->device->narrow), i, j->width);
     }
 }
 
 static void cpu_bias(train_device *d, void *x, const void *bias, int64_t rows, int64_t width, int64_t ld) {
     bias_job j = {.device = d, .bias = bias, .rows = rows, .width = width, .ld = ld};
-    TRAIN_ASSERT(train__bias_ok(x, bias, rows, width, ld));
+    RAVEL_ASSERT(train__bias_ok(x, bias, rows, width, ld));
     j.x = x;
     train__cpu_run(d, runs_of(rows), bias_task, &j);
 }
@@ -114,8 +125,8 @@ static void bias_back_task(const void *user, int64_t run, int32_t thread) {
 
 static void cpu_bias_backward(train_device *d, void *d_bias, const void *d_x, int64_t rows, int64_t width, int64_t ld) {
     bias_job j = {.device = d, .d_x = d_x, .rows = rows, .width = width, .ld = ld};
-    TRAIN_ASSERT(sum_runs_of(rows) * width <= train__cpu_shared_elements(d));
-    TRAIN_ASSERT(train__bias_ok(d_x, d_bias, rows, width, ld));
+    RAVEL_ASSERT(sum_runs_of(rows) * width <= train__cpu_shared_elements(d));
+    RAVEL_ASSERT(train__bias_ok(d_x, d_bias, rows, width, ld));
     train__cpu_run(d, sum_runs_of(rows), bias_back_task, &j);
     add_partials(d, d_bias, sum_runs_of(rows), width);
 }
@@ -125,7 +136,7 @@ static void cpu_bias_backward(train_device *d, void *d_bias, const void *d_x, in
 enum { SPAN = 1 << 14 }; /* elements of one task */
 
 /* Elements 0 .. n - 1 of these arrays. */
-static void adamw_run(const train_adamw *x, float *w, const float *grad, float *first, float *second, int64_t n) {
+static void adamw_some(const train_adamw *x, float *w, const float *grad, float *first, float *second, int64_t n) {
     double fix1 = 1 - pow(x->beta1, (double)x->step), fix2 = 1 - pow(x->beta2, (double)x->step);
     vf scale = splat((float)x->clip->scale), b1 = splat((float)x->beta1), b2 = splat((float)x->beta2);
     vf c1 = splat((float)(1 - x->beta1)), c2 = splat((float)(1 - x->beta2)), eps = splat((float)x->eps);
@@ -140,6 +151,14 @@ static void adamw_run(const train_adamw *x, float *w, const float *grad, float *
     }
 }
 
+/* Elements i .. i + n - 1 of the weights, by n elements of the moments. */
+static void adamw_run(const train_adamw *x, int64_t i, float *first, float *second, int64_t n) {
+    float *master = (float *)x->master + i;
+    adamw_some(x, master, (const float *)x->grad + i, first, second, n);
+    if (x->weight != x->master) /* just written: the master is in a near cache */
+        (void)ravel_dtype_convert(RAVEL_F32, master, RAVEL_BF16, (uint16_t *)x->weight + i, n, NULL);
+}
+
 /* Moments in bf16 are widened and rounded again, a piece at a time. */
 static void adamw_bf16(const train_adamw *x, int64_t begin, int64_t end) {
     float first[256], second[256];
@@ -148,7 +167,7 @@ static void adamw_bf16(const train_adamw *x, int64_t begin, int64_t end) {
         n = train__min(256, end - i);
         (void)ravel_dtype_convert(RAVEL_BF16, m, RAVEL_F32, first, n, NULL);
         (void)ravel_dtype_convert(RAVEL_BF16, v, RAVEL_F32, second, n, NULL);
-        adamw_run(x, (float *)x->master + i, (const float *)x->grad + i, first, second, n);
+        adamw_run(x, i, first, second, n);
         (void)ravel_dtype_convert(RAVEL_F32, first, RAVEL_BF16, m, n, NULL);
         (void)ravel_dtype_convert(RAVEL_F32, second, RAVEL_BF16, v, n, NULL);
     }
@@ -161,13 +180,12 @@ static void adamw_task(const void *user, int64_t span, int32_t thread) {
     if (x->moment_type == RAVEL_BF16)
         adamw_bf16(x, begin, end);
     else
-        adamw_run(x, (float *)x->master + begin, (const float *)x->grad + begin, (float *)x->m + begin,
-                  (float *)x->v + begin, end - begin);
+        adamw_run(x, begin, (float *)x->m + begin, (float *)x->v + begin, end - begin);
 }
 
 static void cpu_adamw(train_device *d, const train_adamw *x) {
-    TRAIN_ASSERT(train__adamw_ok(x) && x->weight == x->master);
-    TRAIN_ASSERT(x->moment_type == RAVEL_F32 || x->moment_type == RAVEL_BF16);
+    RAVEL_ASSERT(train__adamw_ok(x) && (d->narrow ? x->weight != x->master : x->weight == x->master));
+    RAVEL_ASSERT(x->moment_type == RAVEL_F32 || x->moment_type == RAVEL_BF16);
     if (!(x->clip->finite > 0)) return;
     train__cpu_run(d, (x->n + SPAN - 1) / SPAN, adamw_task, x);
 }
@@ -188,8 +206,28 @@ static void add_task(const void *user, int64_t span, int32_t thread) {
 
 static void cpu_add(train_device *d, void *to, const void *from, int64_t n) {
     add_job j = {.to = to, .from = from, .n = n};
-    TRAIN_ASSERT(n == 0 || (to && from && to != from));
+    RAVEL_ASSERT(n == 0 || (to && from && to != from));
     train__cpu_run(d, (n + SPAN - 1) / SPAN, add_task, &j);
+}
+
+typedef struct scale_job {
+    float *y;
+    const float *x;
+    float by;
+    int64_t n;
+} scale_job;
+
+static void scale_task(const void *user, int64_t span, int32_t thread) {
+    const scale_job *j = user;
+    int64_t n = train__min(j->n, (span + 1) * SPAN);
+    (void)thread;
+    for (int64_t i = span * SPAN; i < n; i += LANES) store_at(j->y, splat(j->by) * load_at(j->x, i, n), i, n);
+}
+
+static void cpu_scale(train_device *d, void *y, const void *x, double by, int64_t n) {
+    scale_job j = {.y = y, .x = x, .by = (float)by, .n = n};
+    RAVEL_ASSERT(n == 0 || (y && x));
+    train__cpu_run(d, (n + SPAN - 1) / SPAN, scale_task, &j);
 }
 
 typedef struct squares_job {
@@ -210,6 +248,6 @@ static void squares_task(const void *user, int64_t index, int32_t thread) {
 
 static void cpu_sum_squares(train_device *d, const void *grads, int64_t n, int64_t span, double *sums) {
     squares_job j = {.x = grads, .sums = sums, .n = n, .span = span};
-    TRAIN_ASSERT(n >= 0 && span > 0 && (n == 0 || (grads && sums)));
+    RAVEL_ASSERT(n >= 0 && span > 0 && (n == 0 || (grads && sums)));
     train__cpu_run(d, (n + span - 1) / span, squares_task, &j);
 }

@@ -1,7 +1,7 @@
 /* Matrix products. Body: included once per instruction set (see simd.h).
  *
- * One small product does all the work, for attention too: `tile` keeps some rows x vectors of C in registers and walks k,
- * a broadcast of A times a row of B at each step:
+ * One small product does all the work, for attention too: `tile` keeps some rows x vectors of C in registers and walks
+ * k, a broadcast of A times a row of B at each step:
  *
  *            B [k][64]  (four vectors of 16)                    MR = 6, NV = 4: 24 vectors of C, 4 of B, 1 of A
  *     A      ----------------
@@ -14,14 +14,20 @@
  *     rows are owned (n < 2 m)           B packed  [panel][k][GN]   shared          A packed  [group][k][GM]   own
  *     columns are owned (n >= 2 m)       A packed  [group][k][GM]   shared          B packed  [panel][k][GN]   own
  *
- * A pass is two jobs: all threads pack the shared side, for as many parts of k as there is room for; then tasks are blocks
- * of the owned side: pack it, and multiply it by the shared side. A tile is GM x GN, as tall as registers allow. The groups
- * that are packed at a time (MC) and a chunk of B stay in the second-level cache while all their tiles are made.
- * Blocks are large first and small then, so that threads end together, even where one runs at half the speed of the others
- * (virtual machines); but not smaller than SMALL rows or columns, because each reads the shared side from the cache that all
- * threads share: 24 rows are 12 operations per byte, 12 rows only 6. Where blocks of LEAST are too few, the shared side is
- * cut too. The cut depends on the number of threads; results do not, because each element is one chain per part of k, and
- * the parts are added in their order. */
+ * A pass is two jobs: all threads pack the shared side, for as many parts of k as there is room for; then tasks are
+ * blocks of the owned side: pack it, and multiply it by the shared side. A tile is GM x GN, as tall as registers allow.
+ * The groups that are packed at a time (MC) and a chunk of B stay in the second-level cache while all their tiles are
+ * made. Blocks are large first and small then, so that threads end together, even if one runs at half the speed of
+ * the others (virtual machines); but not smaller than SMALL rows or columns, because each reads the shared side from
+ * the cache that all threads share: 24 rows are 12 operations per byte, 12 rows only 6. Where blocks of LEAST are too
+ * few, the shared side is cut too. The cut depends on the number of threads; results do not, because each element is
+ * one chain per part of k, and the parts are added in their order.
+ *
+ * With AVX512-BF16 (CPU_PAIRS) a term may be a pair of bf16: A is rounded while it is packed, and pairs take the places
+ * of floats.
+ *
+ * A B in bf16 (weights) is widened while it is packed, which is exact: a product has the bits of one with the same
+ * values in f32. */
 
 enum { GM = CPU_GEMM_ROWS, GN = CPU_GEMM_VECTORS * CPU_LANES }; /* the tile of large products */
 enum { KC = 640, NC = 4096 };                                   /* of k, and of the shared side, packed at a time */
@@ -57,6 +63,37 @@ INLINE void tile(int mr, int nv, int64_t k, const float *a, int64_t a_row, int64
         }
     }
 }
+
+/* The same of pairs of bf16, two terms at a time: a and b hold a pair in the place of a float. */
+#if CPU_PAIRS
+INLINE void tile_pairs(int64_t k, const float *a, const float *b, float *c, int64_t ldc, int add) {
+    __m512 sum[GM][CPU_GEMM_VECTORS];
+    UNROLL
+    for (int i = 0; i < GM; i++) {
+        UNROLL
+        for (int j = 0; j < CPU_GEMM_VECTORS; j++) sum[i][j] = _mm512_setzero_ps();
+    }
+    for (; k > 0; k--, a += GM, b += GN) {
+        __m512bh row[CPU_GEMM_VECTORS];
+        UNROLL
+        for (int j = 0; j < CPU_GEMM_VECTORS; j++) row[j] = (__m512bh)load(b + j * LANES);
+        UNROLL
+        for (int i = 0; i < GM; i++) {
+            __m512bh x = (__m512bh)splat(a[i]);
+            UNROLL
+            for (int j = 0; j < CPU_GEMM_VECTORS; j++) sum[i][j] = _mm512_dpbf16_ps(sum[i][j], x, row[j]);
+        }
+    }
+    UNROLL
+    for (int i = 0; i < GM; i++) {
+        UNROLL
+        for (int j = 0; j < CPU_GEMM_VECTORS; j++) {
+            float *to = c + i * ldc + j * LANES;
+            store(to, add ? (vf)sum[i][j] + load(to) : (vf)sum[i][j]);
+        }
+    }
+}
+#endif
 
 /* Full tiles of every width, and of every height at full width; what is rarer loops over single rows. */
 typedef void tile_fn(int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *b, int64_t ldb, float *c,
@@ -110,8 +147,21 @@ static void pack_columns(float *b, const float *source, int64_t k, int64_t width
         transpose(b + j, wide, source + j * col, col, k, train__min(LANES, width - j));
 }
 
-/* Squares of GM x LANES of rows of A, turned: to[k * GM + r] = from[r * row + k]. Stores whole vectors one over the other,
- * so LANES - GM elements behind the last are written too. */
+/* The same of a source in bf16. */
+static void pack_narrow(float *b, const uint16_t *source, int64_t k, int64_t width, int64_t wide, int64_t row,
+                        int64_t col) {
+    if (col == 1) {
+        for (int64_t i = 0; i < k; i++, b += wide, source += row)
+            for (int64_t j = 0; j < wide; j += LANES) store(b + j, j < width ? widen_at(source, j, width) : (vf){0});
+        return;
+    }
+    if (width < wide) memset(b, 0, (size_t)(k * wide) * sizeof *b);
+    for (int64_t j = 0; j < width; j += LANES)
+        transpose_narrow(b + j, wide, source + j * col, col, k, train__min(LANES, width - j));
+}
+
+/* Squares of GM x LANES of rows of A, turned: to[k * GM + r] = from[r * row + k]. Stores whole vectors one over the
+ * other, so LANES - GM elements behind the last are written too. */
 #if CPU_LANES >= CPU_GEMM_ROWS
 INLINE void turn_rows(float *to, const float *from, int64_t row) {
     vf in[LANES];
@@ -125,7 +175,7 @@ INLINE void turn_rows(float *to, const float *from, int64_t row) {
 
 /* a[k][GM] from `rows` <= GM rows of A, 0 behind them. */
 static void pack_group(float *a, const float *source, int64_t rows, int64_t k, int64_t row, int64_t col) {
-    TRAIN_ASSERT(rows > 0 && rows <= GM);
+    RAVEL_ASSERT(rows > 0 && rows <= GM);
     int64_t i = 0;
 #if CPU_LANES >= CPU_GEMM_ROWS
     if (col == 1 && rows == GM)
@@ -160,6 +210,8 @@ typedef struct gemm {
     const train_matmul *x;
     int64_t a_row, a_col, b_row, b_col, ldc;
     int columns;                             /* are owned; otherwise rows are */
+    int pairs;                               /* of bf16 are multiplied: a term is two of the product's k */
+    int64_t terms;                           /* of all parts */
     int64_t own, own_unit, shared_unit;      /* elements of the owned side; of a group or panel of either side */
     int64_t part;                            /* of k */
     int64_t k0, parts;                       /* this pass: the number of parts, and where the first begins */
@@ -186,7 +238,7 @@ INLINE int64_t unit_elements(int columns, int64_t k) {
 
 /* Terms of part p of the pass. */
 INLINE int64_t part_terms(const gemm *g, int64_t p) {
-    return train__min(g->part, g->x->k - g->k0 - p * g->part);
+    return train__min(g->part, g->terms - g->k0 - p * g->part);
 }
 
 /* Part p of the shared side, from element `at` of the pass on. */
@@ -216,7 +268,31 @@ static void pack_row_panels(float *to, const float *b, int64_t k, int64_t panels
         }
 }
 
+/* The same of a B in bf16: each row is widened in its order. */
+static void pack_narrow_panels(float *to, const uint16_t *b, int64_t k, int64_t panels, int64_t row) {
+    for (int64_t i = 0; i < k; i++, b += row)
+        for (int64_t p = 0; p < panels; p++) {
+            UNROLL
+            for (int v = 0; v < GN; v += LANES) store(to + (p * k + i) * GN + v, widen(b + p * GN + v));
+        }
+}
+
+static void pack_panels_of_bf16(const gemm *g, float *to, int64_t k0, int64_t k, int64_t first, int64_t columns) {
+    const uint16_t *b = (const uint16_t *)g->x->b + k0 * g->b_row + first * g->b_col;
+    int64_t j = 0;
+    if (g->b_col == 1) {
+        pack_narrow_panels(to, b, k, columns / GN, g->b_row);
+        j = columns / GN * GN;
+    }
+    for (; j < columns; j += GN)
+        pack_narrow(to + j * k, b + j * g->b_col, k, train__min(GN, columns - j), GN, g->b_row, g->b_col);
+}
+
 static void pack_panels(const gemm *g, float *to, int64_t k0, int64_t k, int64_t first, int64_t columns) {
+    if (g->x->b_type == RAVEL_BF16) {
+        pack_panels_of_bf16(g, to, k0, k, first, columns);
+        return;
+    }
     const float *b = (const float *)g->x->b + k0 * g->b_row + first * g->b_col;
     int64_t j = 0;
     if (g->b_col == 1) {
@@ -227,8 +303,92 @@ static void pack_panels(const gemm *g, float *to, int64_t k0, int64_t k, int64_t
         pack_columns(to + j * k, b + j * g->b_col, k, train__min(GN, columns - j), GN, g->b_row, g->b_col);
 }
 
+/* ---- pairs of bf16 --------------------------------------------------------------------------------------- */
+
+#if CPU_PAIRS
+/* Terms t .. t + LANES - 1 of a row of n elements of f32, rounded to bf16, 0 behind its end. */
+INLINE vf pairs_of(const float *row, int64_t t, int64_t n) {
+    float some[2 * LANES] = {0};
+    const float *from = row + 2 * t;
+    if (n - 2 * t < 2 * LANES) {
+        if (n > 2 * t) memcpy(some, from, (size_t)(n - 2 * t) * sizeof *some);
+        from = some;
+    }
+    return (vf)_mm512_cvtne2ps_pbh((__m512)load(from + LANES), (__m512)load(from));
+}
+
+/* The same of a row in bf16: they lie there. */
+INLINE vf pairs_at(const uint16_t *row, int64_t t, int64_t n) {
+    uint16_t some[2 * LANES] = {0};
+    const uint16_t *from = row + 2 * t;
+    vf pairs;
+    if (n - 2 * t < 2 * LANES) {
+        if (n > 2 * t) memcpy(some, from, (size_t)(n - 2 * t) * sizeof *some);
+        from = some;
+    }
+    memcpy(&pairs, from, sizeof pairs);
+    return pairs;
+}
+
+/* Groups [term][GM] of rows whose elements follow one another. */
+static void pack_rows_of_pairs(const gemm *g, float *to, int64_t t0, int64_t terms, int64_t first, int64_t rows) {
+    for (int64_t i = 0; i < rows; i += GM, to += group_elements(terms))
+        for (int64_t t = 0; t < terms; t += LANES) {
+            vf in[LANES];
+            UNROLL
+            for (int r = 0; r < LANES; r++) {
+                const float *row = (const float *)g->x->a + (first + i + r) * g->a_row;
+                in[r] = r < GM && i + r < rows ? pairs_of(row, t0 + t, g->x->k) : (vf){0};
+            }
+            turn(in);
+            for (int64_t k = 0; k < train__min(LANES, terms - t); k++) store(to + (t + k) * GM, in[k]);
+        }
+}
+
+/* A panel [term][GN] of columns whose elements follow one another. */
+static void pack_turned_pairs(const gemm *g, float *to, int64_t t0, int64_t terms, int64_t first, int64_t columns) {
+    for (int64_t j = 0; j < GN; j += LANES)
+        for (int64_t t = 0; t < terms; t += LANES) {
+            vf in[LANES];
+            for (int c = 0; c < LANES; c++) {
+                const uint16_t *column = (const uint16_t *)g->x->b + (first + j + c) * g->b_col;
+                in[c] = j + c < columns ? pairs_at(column, t0 + t, g->x->k) : (vf){0};
+            }
+            turn(in);
+            for (int64_t k = 0; k < train__min(LANES, terms - t); k++) store(to + (t + k) * GN + j, in[k]);
+        }
+}
+
+/* The same of a B whose rows follow one another: of two rows, one is the low half of every pair. */
+static void pack_paired_rows(const gemm *g, float *to, int64_t t0, int64_t terms, int64_t first, int64_t columns) {
+    for (int64_t t = 0; t < terms; t++) {
+        const uint16_t *low = (const uint16_t *)g->x->b + 2 * (t0 + t) * g->b_row + first, *high = low + g->b_row;
+        int both = 2 * (t0 + t) + 1 < g->x->k;
+        for (int64_t j = 0; j < GN; j += LANES) {
+            vi l = j < columns ? (vi)widen_at(low, j, columns) : (vi){0};
+            vi h = both && j < columns ? (vi)widen_at(high, j, columns) : (vi){0};
+            store(to + t * GN + j, (vf)((vi)_mm512_srli_epi32((__m512i)l, 16) | h));
+        }
+    }
+}
+
+static void pack_panels_of_pairs(const gemm *g, float *to, int64_t t0, int64_t terms, int64_t first, int64_t columns) {
+    for (int64_t j = 0; j < columns; j += GN)
+        (g->b_col == 1 ? pack_paired_rows : pack_turned_pairs)(g, to + j * terms, t0, terms, first + j,
+                                                               train__min(GN, columns - j));
+}
+#else
+#define pack_panels_of_pairs pack_panels
+#define pack_rows_of_pairs   pack_rows
+#endif
+
 /* Rows of A or columns of B, the terms of part p. */
 static void pack_side(const gemm *g, int columns, float *to, int64_t p, int64_t first, int64_t count) {
+    if (g->pairs) {
+        (columns ? pack_panels_of_pairs : pack_rows_of_pairs)(g, to, g->k0 + p * g->part, part_terms(g, p), first,
+                                                              count);
+        return;
+    }
     (columns ? pack_panels : pack_rows)(g, to, g->k0 + p * g->part, part_terms(g, p), first, count);
 }
 
@@ -250,13 +410,26 @@ static __attribute__((noinline)) void tile_packed(int64_t k, const float *a, con
     tile(GM, CPU_GEMM_VECTORS, k, a, 1, GM, b, GN, c, ldc, add);
 }
 
+#if CPU_PAIRS
+static __attribute__((noinline)) void tile_of_pairs(int64_t k, const float *a, const float *b, float *c, int64_t ldc,
+                                                    int add) {
+    for (int i = 0; i < GM; i++) {
+        UNROLL
+        for (int j = 0; j < CPU_GEMM_VECTORS; j++) __builtin_prefetch(c + i * ldc + j * LANES, 1);
+    }
+    tile_pairs(k, a, b, c, ldc, add);
+}
+#else
+#define tile_of_pairs tile_packed /* there are no pairs */
+#endif
+
 /* A tile at the edge of C, by way of a whole one. */
-static void tile_edge(const gemm_block *x, const float *a, const float *b, float *c, int64_t ldc, int64_t rows,
-                      int64_t width) {
+static void tile_edge(const gemm *g, const gemm_block *x, const float *a, const float *b, float *c, int64_t ldc,
+                      int64_t rows, int64_t width) {
     float edge[GM * GN] = {0};
-    TRAIN_ASSERT(rows <= GM && width <= GN);
+    RAVEL_ASSERT(rows <= GM && width <= GN);
     for (int64_t r = 0; r < rows && x->add; r++) memcpy(edge + r * GN, c + r * ldc, (size_t)width * sizeof *c);
-    tile_packed(x->k, a, b, edge, GN, x->add);
+    (g->pairs ? tile_of_pairs : tile_packed)(x->k, a, b, edge, GN, x->add);
     for (int64_t r = 0; r < rows; r++) memcpy(c + r * ldc, edge + r * GN, (size_t)width * sizeof *c);
 }
 
@@ -268,9 +441,9 @@ static void multiply(const gemm *g, const gemm_block *x) {
         for (int64_t j = 0; j < x->columns; j += GN) {
             int64_t width = train__min(GN, x->columns - j);
             if (rows == GM && width == GN)
-                tile_packed(x->k, a, x->b + j * x->k, c + j, g->ldc, x->add);
+                (g->pairs ? tile_of_pairs : tile_packed)(x->k, a, x->b + j * x->k, c + j, g->ldc, x->add);
             else
-                tile_edge(x, a, x->b + j * x->k, c + j, g->ldc, rows, width);
+                tile_edge(g, x, a, x->b + j * x->k, c + j, g->ldc, rows, width);
         }
     }
 }
@@ -321,8 +494,8 @@ static void cut_units(gemm *g, int64_t units, int64_t least) {
         }
 }
 
-/* One thread has one block. Where the owned side is too short for several threads, the shared one is cut too. Returns the
- * number of tasks. */
+/* One thread has one block. Where the owned side is too short for several threads, the shared one is cut too. Returns
+ * the number of tasks. */
 static int64_t cut_blocks(gemm *g) {
     int64_t threads = g->device->threads, units = units_of(g->own, g->own_unit);
     int64_t least = train__max(LEAST / g->own_unit, 1), wanted = units_of(3 * threads, train__max(units / least, 1));
@@ -352,10 +525,10 @@ static int64_t pack_at_once(const gemm *g) {
 
 /* All of the owned side, for one stretch of the shared side and all k. */
 static void run_stretch(gemm *g) {
-    int64_t parts = units_of(g->x->k, g->part), tasks = cut_blocks(g);
+    int64_t parts = units_of(g->terms, g->part), tasks = cut_blocks(g);
     int64_t each = units_of(g->count, g->shared_unit) * unit_elements(!g->columns, g->part);
     int64_t room = train__cpu_shared_elements(g->device) / each;
-    TRAIN_ASSERT(room > 0);
+    RAVEL_ASSERT(room > 0);
     if (g->device->threads == 1) room = 1; /* nobody is waited for, and one part stays in a nearer cache */
     for (int64_t p = 0; p < parts; p += g->parts) {
         g->k0 = p * g->part;
@@ -367,7 +540,10 @@ static void run_stretch(gemm *g) {
 }
 
 static void gemm_run(train_device *device, const train_matmul *x) {
-    gemm g = {.device = device, .x = x, .columns = x->n >= 2 * x->m, .part = part_of(x->k)};
+    int pairs = device->pairs && x->b_type == RAVEL_BF16 && !x->trans_a;
+    int64_t terms = pairs ? (x->k + 1) / 2 : x->k;
+    gemm g = {.device = device, .x = x, .columns = x->n >= 2 * x->m, .pairs = pairs, .terms = terms};
+    g.part = part_of(terms);
     int64_t shared = g.columns ? x->m : x->n;
     g.own = g.columns ? x->n : x->m;
     g.own_unit = g.columns ? GN : GM;

@@ -39,7 +39,7 @@ static void parts_task(const void *user, int64_t r, int32_t thread) {
 }
 
 static void cpu_softmax_parts(train_device *d, const train_softmax *x) {
-    TRAIN_ASSERT(train__softmax_ok(x) && x->parts);
+    RAVEL_ASSERT(train__softmax_ok(x) && x->parts);
     train__cpu_run(d, x->rows, parts_task, x);
 }
 
@@ -60,8 +60,8 @@ static void softmax_back_task(const void *user, int64_t r, int32_t thread) {
 }
 
 static void cpu_softmax_backward(train_device *d, const train_softmax *x) {
-    TRAIN_ASSERT(train__softmax_ok(x) && x->lse && x->coef);
-    TRAIN_ASSERT(!x->entropy_coef || x->entropy);
+    RAVEL_ASSERT(train__softmax_ok(x) && x->lse && x->coef);
+    RAVEL_ASSERT(!x->entropy_coef || x->entropy);
     train__cpu_run(d, x->rows, softmax_back_task, x);
 }
 
@@ -78,10 +78,10 @@ INLINE uint32_t bits_of(float x) {
     return bits;
 }
 
-/* Keeps the fewest largest weights whose mass (their number, or their sum) is at least `limit`, and sets the others to 0.
- * Of equal weights the first stay. At least one stays. */
+/* Keeps the fewest largest weights whose mass (their number, or their sum) is at least `limit`, and sets the others to
+ * 0. Of equal weights the first stay. At least one stays. */
 static void keep_most(float *w, int64_t n, double limit, int by_count) {
-    TRAIN_ASSERT(n > 0 && limit >= 0);
+    RAVEL_ASSERT(n > 0 && limit >= 0);
     uint32_t prefix = 0, mask = 0;
     double taken = 0;
     for (int digit = 0; digit < DIGITS; digit++) {
@@ -100,7 +100,7 @@ static void keep_most(float *w, int64_t n, double limit, int by_count) {
             bucket = last < 0 ? 0 : last;
             taken -= last < 0 ? 0 : mass[last];
         }
-        TRAIN_ASSERT(bucket >= 0 && bucket < digit_size[digit]);
+        RAVEL_ASSERT(bucket >= 0 && bucket < digit_size[digit]);
         prefix |= (uint32_t)bucket << digit_shift[digit];
         mask |= (uint32_t)(digit_size[digit] - 1) << digit_shift[digit];
     }
@@ -157,7 +157,7 @@ static void draw(const train_sample *x, int64_t r, float *w) {
         kept = sum_weights(w, x->vocab);
     }
     int64_t token = walk(w, x->vocab, c->uniform * kept);
-    TRAIN_ASSERT(token >= 0 && token < x->vocab);
+    RAVEL_ASSERT(token >= 0 && token < x->vocab);
     double log_weight = (double)scale * row[token] - most;
     x->tokens[r] = (int32_t)token;
     x->logprob[r] = (float)(log_weight - log(all));
@@ -190,8 +190,8 @@ static void sample_task(const void *user, int64_t r, int32_t thread) {
 
 static void cpu_sample(train_device *d, const train_sample *x) {
     sample_job j = {d, x};
-    TRAIN_ASSERT(train__sample_ok(x));
-    TRAIN_ASSERT(d->private_elements >= (size_t)x->vocab);
+    RAVEL_ASSERT(train__sample_ok(x));
+    RAVEL_ASSERT(d->private_elements >= (size_t)x->vocab);
     train__cpu_run(d, x->rows, sample_task, &j);
     for (int64_t r = 0; r < x->rows && x->last; r++) x->last[x->places[r]] = x->tokens[r];
 }

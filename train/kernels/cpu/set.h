@@ -4,9 +4,17 @@
  *     CPU_LANES   floats in a vector
  *     CPU_NV      vectors in a row of attention's register tile
  *     CPU_GEMM_ROWS, CPU_GEMM_VECTORS   the register tile of large products
- *     CPU_TABLE   the name of the table
+ *     CPU_TABLE, CPU_NARROW   the names of the tables: weights in f32, and in bf16
  *     CPU_TITLE   train_kernels.name
- *     CPU_DOC     train_kernels.doc */
+ *     CPU_DOC     train_kernels.doc
+ *     CPU_PAIRS   1: only the table with weights in bf16, whose large products are AVX512-BF16's; CPU_TITLE is all of its name
+ *
+ * Weights in bf16 are widened where they are read, and everything is computed in f32: results have the bits that the
+ * same values in f32 would give. The optimiser keeps f32 masters of what is trained. */
+
+#ifndef CPU_PAIRS
+#define CPU_PAIRS 0
+#endif
 
 enum { MR = 6, NV = CPU_NV, NR = CPU_NV * CPU_LANES };
 
@@ -18,23 +26,33 @@ enum { MR = 6, NV = CPU_NV, NR = CPU_NV * CPU_LANES };
 
 #include "train/kernels/cpu/flat.h"
 
+#include "train/kernels/cpu/experts.h"
+
 #include "train/kernels/cpu/attention.h"
 
 #include "train/kernels/cpu/batch_invariant.h"
 
 #include "train/kernels/cpu/head.h"
 
+/* Products that are scaled are narrow: those of adapters. */
+static void scale_product(const train_matmul *x) {
+    for (int64_t i = 0; i < x->m; i++)
+        for (int64_t j = 0; j < x->n; j++) ((float *)x->c)[i * x->ldc + j] *= (float)x->scale;
+}
+
 static void cpu_matmul(train_device *d, const train_matmul *product) {
     train_matmul x = train__matmul_filled(product);
-    TRAIN_ASSERT(train__matmul_ok(product));
-    TRAIN_ASSERT(x.a_type == RAVEL_F32 && x.b_type == RAVEL_F32 && x.c_type == RAVEL_F32);
+    RAVEL_ASSERT(train__matmul_ok(product));
+    RAVEL_ASSERT(x.a_type == RAVEL_F32 && x.c_type == RAVEL_F32);
+    RAVEL_ASSERT(x.b_type == RAVEL_F32 || (x.b_type == RAVEL_BF16 && d->narrow));
     if (x.m == 0 || x.n == 0) return;
     if (x.batch_invariant && x.trans_b && !x.trans_a)
         batch_invariant_run(d, &x);
-    else if (d->blas)
+    else if (d->blas && x.b_type == RAVEL_F32)
         train__blas_matmul(d, &x);
     else
         gemm_run(d, &x);
+    if (x.scale != 0) scale_product(&x);
 }
 
 static ravel_status cpu_open(const train_device_options *options, train_device **device, ravel_error *err) {
@@ -42,10 +60,17 @@ static ravel_status cpu_open(const train_device_options *options, train_device *
     return train__cpu_open(options, fused, device, err);
 }
 
+static ravel_status narrow_open(const train_device_options *options, train_device **device, ravel_error *err) {
+    ravel_status status = cpu_open(options, device, err);
+    if (!status) (*device)->narrow = 1;
+    if (!status) (*device)->pairs = CPU_PAIRS;
+    return status;
+}
+
 /* ---- scratch -------------------------------------------------------------------------------------------- */
 
 static int64_t longest_side(const train_limits *l) {
-    return train__max(train__max(l->tokens, l->width), l->vocab);
+    return train__max(train__max(l->tokens, l->pairs), train__max(l->width, l->vocab));
 }
 
 static size_t shared_elements(const train_limits *l) {
@@ -69,8 +94,8 @@ static ravel_status cpu_reserve(train_device *d, const train_limits *l, ravel_er
     return train__cpu_reserve(d, shared_elements(l), private_elements(l), err);
 }
 
-/* About 128 MiB of logits: with fewer rows the weights of a large vocabulary and their gradient are read and written for
- * too little work. */
+/* About 128 MiB of logits: with fewer rows the weights of a large vocabulary and their gradient are read and written
+ * for too little work. */
 static int64_t cpu_head_rows(const train_limits *l) {
     int64_t rows = train__max((int64_t)(128 << 20) / 4 / train__max(l->vocab, 1), 64);
     return train__min(train__min(rows, 1024), l->tokens);
@@ -78,44 +103,76 @@ static int64_t cpu_head_rows(const train_limits *l) {
 
 /* ---- the table ------------------------------------------------------------------------------------------ */
 
+/* Slots that both tables have. */
+/* clang-format off */
+#define CPU_SLOTS                                  \
+    TRAIN__HOST_SLOTS,                             \
+    .copy = train__cpu_copy,                       \
+    .zero = train__cpu_zero,                       \
+    .close = train__cpu_close,                     \
+    .scratch_bytes = cpu_scratch_bytes,            \
+    .reserve = cpu_reserve,                        \
+    .head_rows = cpu_head_rows,                    \
+    .matmul = cpu_matmul,                          \
+    .copy_rows = cpu_copy_rows,                    \
+    .embed = cpu_embed,                            \
+    .embed_backward = cpu_embed_backward,          \
+    .bias = cpu_bias,                              \
+    .bias_backward = cpu_bias_backward,            \
+    .scale = cpu_scale,                            \
+    .rmsnorm = cpu_rmsnorm,                        \
+    .rmsnorm_backward = cpu_rmsnorm_backward,      \
+    .rope = cpu_rope,                              \
+    .rope_backward = cpu_rope_backward,            \
+    .attention = cpu_attention,                    \
+    .attention_backward = cpu_attention_backward,  \
+    .attention_merge = train__ref_attention_merge, \
+    .cache_write = cpu_cache_write,                \
+    .attention_cached = cpu_attention_cached,      \
+    .swiglu = cpu_swiglu,                          \
+    .swiglu_backward = cpu_swiglu_backward,        \
+    .geglu = cpu_geglu,                            \
+    .geglu_backward = cpu_geglu_backward,          \
+    .route = cpu_route,                            \
+    .route_backward = cpu_route_backward,          \
+    .weigh = cpu_weigh,                            \
+    .weigh_backward = cpu_weigh_backward,          \
+    .softmax_parts = cpu_softmax_parts,            \
+    .softmax_combine = train__ref_softmax_combine, \
+    .softmax_backward = cpu_softmax_backward,      \
+    .loss = train__ref_loss,                       \
+    .sequence_sums = train__ref_sequence_sums,     \
+    .sample = cpu_sample,                          \
+    .top_parts = train__ref_top_parts,             \
+    .top_combine = train__ref_top_combine,         \
+    .top_gather = train__ref_top_gather,           \
+    .top_loss = train__ref_top_loss,               \
+    .top_backward = train__ref_top_backward,       \
+    .add = cpu_add,                                \
+    .sum_squares = cpu_sum_squares,                \
+    .clip = train__ref_clip,                       \
+    .adamw = cpu_adamw
+/* clang-format on */
+
+#if CPU_PAIRS
+#define CPU_NARROW_TITLE CPU_TITLE
+#else
+#define CPU_NARROW_TITLE CPU_TITLE "-bf16"
 const train_kernels CPU_TABLE = {
     .name = CPU_TITLE,
     .doc = CPU_DOC,
     .types =
         {.weight = RAVEL_F32, .activation = RAVEL_F32, .grad = RAVEL_F32, .master = RAVEL_F32, .moment = RAVEL_F32},
-    TRAIN__HOST_SLOTS,
-    .copy = train__cpu_copy,
-    .zero = train__cpu_zero,
     .open = cpu_open,
-    .close = train__cpu_close,
-    .scratch_bytes = cpu_scratch_bytes,
-    .reserve = cpu_reserve,
-    .head_rows = cpu_head_rows,
-    .matmul = cpu_matmul,
-    .copy_rows = cpu_copy_rows,
-    .embed = cpu_embed,
-    .embed_backward = cpu_embed_backward,
-    .bias = cpu_bias,
-    .bias_backward = cpu_bias_backward,
-    .rmsnorm = cpu_rmsnorm,
-    .rmsnorm_backward = cpu_rmsnorm_backward,
-    .rope = cpu_rope,
-    .rope_backward = cpu_rope_backward,
-    .attention = cpu_attention,
-    .attention_backward = cpu_attention_backward,
-    .attention_merge = train__ref_attention_merge,
-    .cache_write = cpu_cache_write,
-    .attention_cached = cpu_attention_cached,
-    .swiglu = cpu_swiglu,
-    .swiglu_backward = cpu_swiglu_backward,
-    .softmax_parts = cpu_softmax_parts,
-    .softmax_combine = train__ref_softmax_combine,
-    .softmax_backward = cpu_softmax_backward,
-    .loss = train__ref_loss,
-    .sequence_sums = train__ref_sequence_sums,
-    .sample = cpu_sample,
-    .add = cpu_add,
-    .sum_squares = cpu_sum_squares,
-    .clip = train__ref_clip,
-    .adamw = cpu_adamw,
+    CPU_SLOTS,
+};
+#endif
+
+const train_kernels CPU_NARROW = {
+    .name = CPU_NARROW_TITLE,
+    .doc = CPU_DOC ", weights in bf16",
+    .types =
+        {.weight = RAVEL_BF16, .activation = RAVEL_F32, .grad = RAVEL_F32, .master = RAVEL_F32, .moment = RAVEL_F32},
+    .open = narrow_open,
+    CPU_SLOTS,
 };

@@ -64,6 +64,14 @@ INLINE void store_first(float *p, vf v, int64_t n) {
 }
 #endif
 
+/* The first n <= LANES elements. */
+INLINE void store_some(float *p, vf v, int64_t n) {
+    if (n == LANES)
+        store(p, v);
+    else
+        store_first(p, v, n);
+}
+
 /* Elements i .. of a row of n, as a step of a loop over i += LANES. */
 INLINE vf load_at(const float *p, int64_t i, int64_t n) {
     return n - i >= LANES ? load(p + i) : load_first(p + i, n - i);
@@ -74,6 +82,27 @@ INLINE void store_at(float *p, vf v, int64_t i, int64_t n) {
         store(p + i, v);
     else
         store_first(p + i, v, n - i);
+}
+
+/* LANES elements of bf16, and the same of a row of n from i on. */
+INLINE vf widen(const uint16_t *p) {
+    typedef uint16_t vh __attribute__((vector_size(2 * LANES)));
+    typedef uint32_t vu __attribute__((vector_size(4 * LANES)));
+    vh half;
+    memcpy(&half, p, sizeof half);
+    return (vf)(__builtin_convertvector(half, vu) << 16);
+}
+
+INLINE vf widen_at(const uint16_t *p, int64_t i, int64_t n) {
+    uint16_t some[LANES] = {0};
+    if (n - i >= LANES) return widen(p + i);
+    memcpy(some, p + i, (size_t)(n - i) * sizeof *p);
+    return widen(some);
+}
+
+/* As load_at, from a row of weights, which are bf16 where `narrow` is set. */
+INLINE vf weight_at(const void *row, int64_t i, int64_t n, int narrow) {
+    return narrow ? widen_at(row, i, n) : load_at(row, i, n);
 }
 
 INLINE vf splat(float x) {
@@ -210,6 +239,17 @@ static void transpose(float *to, int64_t ld_to, const float *from, int64_t ld_fr
         for (; k + LANES <= length; k += LANES) transpose_square(to + k * ld_to, ld_to, from + k, ld_from);
     for (; k < length; k++)
         for (int64_t j = 0; j < count; j++) to[k * ld_to + j] = from[j * ld_from + k];
+}
+
+/* The same of a source in bf16. */
+static void transpose_narrow(float *to, int64_t ld_to, const uint16_t *from, int64_t ld_from, int64_t length,
+                             int64_t count) {
+    for (int64_t k = 0; k < length; k += LANES) {
+        vf row[LANES];
+        for (int i = 0; i < LANES; i++) row[i] = i < count ? widen_at(from + i * ld_from, k, length) : (vf){0};
+        turn(row);
+        for (int64_t i = 0; i < train__min(LANES, length - k); i++) store_some(to + (k + i) * ld_to, row[i], count);
+    }
 }
 
 /* e^x to about 1e-7 relative, for x from -87 up to 88 (beyond, the value at that end): x = n ln2 + r with |r| <= ln2/2,

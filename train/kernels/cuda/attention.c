@@ -4,11 +4,12 @@
  * which costs nothing (unused entries have length 0) and leaves a dozen plans for a run. A plan takes a second to
  * compile, so plans are kept on disk as cuDNN's JSON, one file per key.
  *
- * cuDNN gets causal attention over whole samples, with a sliding window or without, and the blocks of a context-parallel
- * ring, whose queries see every key of other rows. Gradients of queries that add are made in scratch and added afterwards.
+ * cuDNN gets causal attention over whole samples, with a sliding window or without, and the blocks of a
+ * context-parallel ring, whose queries see every key of other rows. Gradients of queries that add are made in scratch
+ * and added afterwards.
  *
- * Backward with the same bits on every run needs a workspace of samples * heads * queries * keys bf16. A batch is therefore
- * cut into runs of samples that fit a fixed limit:
+ * Backward with the same bits on every run needs a workspace of samples * heads * queries * keys bf16. A batch is
+ * therefore cut into runs of samples that fit a fixed limit:
  *
  *     lengths   8192 | 2884 2610 ... | 1993 ...      longest first, as packed bins have them
  *     calls     (1, 8192)   (8, 4096)     (16, 2048)
@@ -16,7 +17,7 @@
  * so the limit costs little where samples of similar length lie together. */
 #include "train/kernels/cuda/device.h"
 
-#include "train/kernels/assert.h"
+#include "base/assert.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -168,7 +169,7 @@ static void build(train_device *d, plan *p) {
         return;
     }
     free(text);
-    if (cuda_plan_build(a->handle, &p->key, &p->built, &p->workspace, a->said, sizeof a->said)) {
+    if (cuda_plan_build(a->handle, NULL, &p->key, &p->built, &p->workspace, a->said, sizeof a->said)) {
         p->state = -1;
         return;
     }
@@ -177,7 +178,7 @@ static void build(train_device *d, plan *p) {
     free(text);
 }
 
-/* The plan for the key, or NULL where cuDNN has none. */
+/* The plan for the key, or NULL if cuDNN has none. */
 static plan *plan_for(train_device *d, const cuda_plan_key *key) {
     cuda_attention *a = d->attention;
     for (int i = 0; i < a->count; i++)
@@ -228,8 +229,8 @@ static cuda_plan_key key_for(const train_attention *x, extent e, cuda_plan_mask 
     return key;
 }
 
-/* Where a backward call makes the gradients of queries: their own place, or scratch where they are added to it. Plans that
- * are not deterministic sum in the scratch of d_q, and use the first bytes of their workspace only. */
+/* Where a backward call makes the gradients of queries: their own place, or scratch where they are added to it. Plans
+ * that are not deterministic sum in the scratch of d_q, and use the first bytes of their workspace only. */
 static void *made_d_q(const train_device *d, const train_attention *x) {
     room r = room_of(&d->limits);
     if (!x->add) return x->d_q;
@@ -242,8 +243,8 @@ static void run(train_device *d, const train_attention *x, plan *p, int32_t firs
     room r = room_of(&d->limits);
     char *scratch = d->scratch;
     int64_t entries = p->key.samples;
-    TRAIN_ASSERT(first >= 0 && count > 0 && first + count <= x->samples && count <= entries);
-    TRAIN_ASSERT(entries <= most_entries(&d->limits) && r.total <= d->scratch_bytes);
+    RAVEL_ASSERT(first >= 0 && count > 0 && first + count <= x->samples && count <= entries);
+    RAVEL_ASSERT(entries <= most_entries(&d->limits) && r.total <= d->scratch_bytes);
     int64_t *offsets = (int64_t *)(void *)(scratch + r.offsets);
     float scale = x->scale, width = (float)x->window;
     void *t[PLAN_TENSORS] = {0};
@@ -351,11 +352,11 @@ static extent next_run(const train_device *d, const train_attention *x, int32_t 
         if (e.samples > 0 && !fits(&b, more)) break;
         e = more;
     }
-    TRAIN_ASSERT(e.samples > 0 && e.queries <= power_of_two(d->limits.longest, LEAST_LONGEST));
+    RAVEL_ASSERT(e.samples > 0 && e.queries <= power_of_two(d->limits.longest, LEAST_LONGEST));
     return e;
 }
 
-/* Through cuDNN, run by run; 0 where it has no plan for one of them (our own kernels then overwrite the results). */
+/* Through cuDNN, run by run; 0 if it has no plan for one of them (our own kernels then overwrite the results). */
 static int backward_by_plans(train_device *d, const train_attention *x) {
     cuda_plan_mask mask;
     if (!has_graph(x, 1, &mask)) return 0;
@@ -393,7 +394,8 @@ static uint64_t mixed_extent(uint64_t hash, extent e) {
     return mixed(mixed(mixed(mixed(hash, e.samples), r.samples), r.queries), r.keys);
 }
 
-/* The plan of the forward pass, and the runs of the backward pass with their plans; our own kernels see the tokens alone. */
+/* The plan of the forward pass, and the runs of the backward pass with their plans; our own kernels see the tokens
+ * alone. */
 uint64_t cuda_attention_shape(const train_device *d, const train_attention *x) {
     cuda_plan_mask mask = PLAN_CAUSAL;
     uint64_t hash = mixed(0xcbf29ce484222325u, has_graph(x, 0, &mask));

@@ -1,4 +1,4 @@
-/* Attention over a ragged batch as a cuDNN operation graph (cuDNN 9.6 and later, Hopper).
+/* Attention over a ragged batch as a cuDNN operation graph (cuDNN 9.6 and later).
  *
  * cuDNN recognises these operations, in this order, and replaces them by one fused kernel; another order computes the
  * same and is slower. With S = [samples, heads, longest_query, longest_key], which is never stored:
@@ -313,7 +313,8 @@ static descriptor turned(graph *g, descriptor x) {
     return y;
 }
 
-/* d = a b for keys or values: straight into d, or per query head and then added over the heads that share a key head. */
+/* d = a b for keys or values: straight into d, or per query head and then added over the heads that share a key
+ * head. */
 static void key_gradient(graph *g, const common *c, descriptor a, descriptor b, cuda_plan_tensor id,
                          cuda_plan_tensor heads_id, int64_t ld, descriptor offsets) {
     const cuda_plan_key *k = g->key;
@@ -361,18 +362,9 @@ static void backward(graph *g) {
 
 /* ---- plans ----------------------------------------------------------------------------------------------- */
 
-/* The device properties that cuDNN plans with: those of an H200, so that plans can be checked without a GPU. */
-static const char H200[] =
-    "{\"cudaDeviceId\":0,\"deviceName\":\"NVIDIA H200\",\"deviceVer\":900,\"driverVer\":13000,\"isTccDriver\":0,"
-    "\"l2CacheSize\":62914560,\"maxBlockSize\":[1024,1024,64],\"maxGridSize\":[2147483647,65535,65535],\"maxCtasPerSM\":32,"
-    "\"maxRegistersPerSM\":65536,\"maxSharedMemoryPerBlock\":49152,\"maxSharedMemoryPerBlockOptin\":232448,"
-    "\"maxThreadsPerBlock\":1024,\"maxThreadsPerSM\":2048,\"memClockRateKHz\":3201000,\"multiProcessorCount\":132,"
-    "\"pciDeviceId\":0,\"regsPerBlock\":65536,\"reservedSharedMemoryPerBlock\":1024,\"smClockRateKHz\":1980000,"
-    "\"supportCoopLaunch\":1,\"totalGlobalMem\":150110000000,\"warpSize\":32}";
-
-static descriptor described_gpu(graph *g) {
+static descriptor described_gpu(graph *g, const char *properties) {
     descriptor d = make(g, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
-    set(g, d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, (int64_t)strlen(H200), H200);
+    set(g, d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, (int64_t)strlen(properties), properties);
     finalize(g, d, "GPU description");
     return d;
 }
@@ -397,9 +389,9 @@ static cudnnStatus_t plan_of(cudnnHandle_t handle, descriptor gpu, descriptor co
 }
 
 /* The first configuration of the heuristics that becomes a plan. */
-static descriptor finish(graph *g, cudnnHandle_t handle) {
+static descriptor finish(graph *g, cudnnHandle_t handle, const char *described) {
     cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
-    descriptor configurations[8], plan = NULL, gpu = handle ? NULL : described_gpu(g);
+    descriptor configurations[8], plan = NULL, gpu = handle ? NULL : described_gpu(g, described);
     int64_t count = 0;
     descriptor whole = make(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
     if (handle) set(g, whole, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
@@ -430,14 +422,15 @@ static cudnnStatus_t workspace_of(descriptor plan, int64_t *bytes) {
     return cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count, bytes);
 }
 
-cudnnStatus_t cuda_plan_build(cudnnHandle_t handle, const cuda_plan_key *key, cudnnBackendDescriptor_t *plan,
-                              int64_t *workspace, char *sentence, size_t sentence_bytes) {
+cudnnStatus_t cuda_plan_build(cudnnHandle_t handle, const char *described, const cuda_plan_key *key,
+                              cudnnBackendDescriptor_t *plan, int64_t *workspace, char *sentence,
+                              size_t sentence_bytes) {
     graph g = {.key = key};
     if (key->backward)
         backward(&g);
     else
         forward(&g);
-    descriptor built = finish(&g, handle);
+    descriptor built = finish(&g, handle, described);
     if (built) check(&g, workspace_of(built, workspace), "workspace");
     for (int i = g.made_count - 1; i >= 0; i--) cudnnBackendDestroyDescriptor(g.made[i]);
     if (!g.status) {

@@ -51,19 +51,21 @@ typedef enum cuda_plan_tensor {
     PLAN_D_V,
     PLAN_ROW_SUMS,  /* float [samples, heads, longest_query] */
     PLAN_D_Q_F32,   /* float, as q; not with deterministic */
-    PLAN_D_K_HEADS, /* bf16 per query head, as k with every stride times heads / kv_heads; only where they differ */
+    PLAN_D_K_HEADS, /* bf16 per query head, as k with every stride times heads / kv_heads; only if they differ */
     PLAN_D_V_HEADS,
     PLAN_TENSORS
 } cuda_plan_tensor;
 
-/* Builds the plan. 0, or cuDNN's status, with its message in `sentence`. Without a handle (NULL) it is planned for an
- * H200 that need not be there: whether cuDNN has an engine, and what workspace it takes. */
-cudnnStatus_t cuda_plan_build(cudnnHandle_t handle, const cuda_plan_key *key, cudnnBackendDescriptor_t *plan,
-                              int64_t *workspace, char *sentence, size_t sentence_bytes);
+/* Builds the plan for the handle's GPU. 0, or cuDNN's status, with its message in `sentence`. Without a handle (NULL)
+ * it is planned for a GPU that need not be there, `described` by cuDNN's JSON of device properties: whether cuDNN has
+ * an engine, and what workspace it takes. */
+cudnnStatus_t cuda_plan_build(cudnnHandle_t handle, const char *described, const cuda_plan_key *key,
+                              cudnnBackendDescriptor_t *plan, int64_t *workspace, char *sentence,
+                              size_t sentence_bytes);
 /* A plan from the JSON text that cuda_plan_text gave; the same status. */
 cudnnStatus_t cuda_plan_from_text(cudnnHandle_t handle, const char *text, size_t bytes, cudnnBackendDescriptor_t *plan,
                                   int64_t *workspace);
-/* The plan as JSON, to be freed; NULL where cuDNN gives none. */
+/* The plan as JSON, to be freed; NULL if cuDNN gives none. */
 char *cuda_plan_text(cudnnBackendDescriptor_t plan, size_t *bytes);
 /* Runs it. `pointers` is indexed by cuda_plan_tensor; NULL ones are left out. */
 cudnnStatus_t cuda_plan_run(cudnnHandle_t handle, cudnnBackendDescriptor_t plan, void *const pointers[PLAN_TENSORS],

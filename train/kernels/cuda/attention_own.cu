@@ -1,6 +1,6 @@
-/* Attention for what cuDNN's fused kernels do not cover here: head sizes that cuDNN does not take, samples without keys,
- * shifts that are neither none nor all keys; and what goes with context-parallel blocks: the merge of two results, gradients
- * that add.
+/* Attention for what cuDNN's fused kernels do not cover here: head sizes that cuDNN does not take, samples without
+ * keys, shifts that are neither none nor all keys; and what goes with context-parallel blocks: the merge of two
+ * results, gradients that add.
  *
  * One warp per query row and head (forward, dQ) or per key row and key head (dK, dV). Scores are made 32 at a time, one
  * key per lane; the sums over keys are made with one slice of the head's elements per lane. Everything is added in the

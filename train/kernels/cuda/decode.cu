@@ -2,18 +2,19 @@
  *
  * A page holds TRAIN_PAGE tokens; inside it a key head's tokens lie together: [kv_heads, TRAIN_PAGE, head_dim], so a
  * block reads whole runs of 16 KB. One block works on one row, one key head and one split of SPLIT tokens, for all
- * query heads of the group, which share the loads:
+ * query heads of the group, or for MOST of them, which share the loads:
  *
  *     keys   | split 0 ............ | split 1 ............ | split 2 ...|
  *     block          (r, h, 0)              (r, h, 1)         (r, h, 2)     -> joined, in order, by the last to finish
  *
  * The split is a fixed number of tokens, not a share of the row, so a row's bits depend on its own keys alone. A token
- * is read by a team of head_dim / 8 lanes, 16 bytes each; teams walk over the split's tokens and keep their own running
+ * is read by a team of head_dim / 8 lanes, 16 bytes each (in teams of the next power of two: the last lanes have nothing);
+ * teams walk over the split's tokens and keep their own running
  * softmax, and the block joins the teams' at the end in a fixed order. */
 #include "train/kernels/cuda/launch.h"
 #include "train/kernels/cuda/vec.cuh"
 
-enum { PAGE = 64, SPLIT = 512, THREADS = 128, UNROLL = 4 };
+enum { PAGE = 64, SPLIT = 512, THREADS = 128, UNROLL = 4, MOST = CUDA_DECODE_HEADS };
 
 extern "C" int64_t cuda_decode_splits(int64_t longest) {
     return (longest + SPLIT - 1) / SPLIT;
@@ -23,22 +24,46 @@ extern "C" size_t cuda_decode_scratch(int64_t rows, int64_t heads, int64_t dim, 
     return (size_t)(rows * heads * cuda_decode_splits(longest)) * (size_t)(dim + 2) * sizeof(float);
 }
 
-/* A lane's share of its team's running softmax, for the GROUP query heads of a key head. Scores are times log2 e, so that their
- * exponentials are powers of two. */
+/* A lane's share of its team's running softmax, for the GROUP query heads of a key head. Scores are times log2 e, so
+ * that their exponentials are powers of two. */
 template <int GROUP> struct running {
     vec8 q[GROUP];
     float most[GROUP], sum[GROUP], o[GROUP][8];
 };
 
-template <int LANES, int GROUP>
-__device__ static inline void begin_row(running<GROUP> &r, const cuda_decode_args &a, int row, int kv, int lane) {
-    int group = a.heads / a.kv_heads;
+/* Lanes of a team for heads of DIM elements. */
+template <int DIM> struct team_of {
+    static constexpr int used = DIM / 8, lanes = used <= 1    ? 1
+                                                 : used <= 2  ? 2
+                                                 : used <= 4  ? 4
+                                                 : used <= 8  ? 8
+                                                 : used <= 16 ? 16
+                                                              : 32;
+};
+
+template <int DIM> __device__ static inline vec8 load_lane(const bf16 *head) {
+    int lane = threadIdx.x % team_of<DIM>::lanes;
+    return lane < team_of<DIM>::used ? load8(head + lane * 8) : vec8{};
+}
+
+/* What a block works on: query heads first .. first + count - 1 of the key head. */
+struct work {
+    int row, kv, part, first, count;
+};
+
+__device__ static inline work work_of(const cuda_decode_args &a) {
+    int group = a.heads / a.kv_heads, parts = (group + MOST - 1) / MOST;
+    int kv = (int)blockIdx.y / parts, part = (int)blockIdx.y % parts;
+    return {(int)blockIdx.x, kv, part, kv * group + part * MOST, min(MOST, group - part * MOST)};
+}
+
+template <int DIM, int GROUP>
+__device__ static inline void begin_row(running<GROUP> &r, const cuda_decode_args &a, const work &w) {
 #pragma unroll
     for (int g = 0; g < GROUP; g++) {
         r.most[g] = -INFINITY;
         r.sum[g] = 0;
-        int head = kv * group + min(g, group - 1);
-        r.q[g] = load8((const bf16 *)a.q + row * a.ld_q + head * LANES * 8 + lane * 8);
+        r.q[g] = load_lane<DIM>((const bf16 *)a.q + w.row * a.ld_q + (w.first + min(g, w.count - 1)) * DIM);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             r.q[g].x[i] *= a.scale * LOG2_E;
@@ -48,8 +73,8 @@ __device__ static inline void begin_row(running<GROUP> &r, const cuda_decode_arg
 }
 
 /* Sums of COUNT values (a power of two) over a team of LANES lanes; every lane gets all of them, each with the bits of
- * lane_sum. At every distance a lane gives away half of the values that it still sums, so 2 COUNT exchanges do for COUNT log2
- * LANES. */
+ * lane_sum. At every distance a lane gives away half of the values that it still sums, so 2 COUNT exchanges do for
+ * COUNT log2 LANES. */
 template <int LANES, int COUNT> __device__ static inline void team_sums(float *x) {
     int count = COUNT, where[COUNT] = {}; /* of each value: the lane in which its sum ends up */
 #pragma unroll
@@ -112,8 +137,8 @@ __device__ static inline void add_tokens(running<GROUP> &r, const vec8 *k, const
 }
 
 /* Shared memory in which the teams of a block are joined. */
-template <int LANES, int GROUP> struct joint {
-    static constexpr int teams = THREADS / LANES, dim = LANES * 8;
+template <int DIM, int GROUP> struct joint {
+    static constexpr int teams = THREADS / team_of<DIM>::lanes, dim = DIM;
     float most[teams][GROUP], sum[teams][GROUP];
     float o[teams][dim + 1];
 };
@@ -124,24 +149,24 @@ __device__ static inline float *partial_of(const cuda_decode_args &a, int row, i
     return a.partial + (((int64_t)row * a.heads + head) * splits + split) * (a.head_dim + 2);
 }
 
-/* Joins the teams' results of one split, first team to last: into the output where it is the row's only split, else into
- * the partial results. */
-template <int LANES, int GROUP>
-__device__ static void join_teams(joint<LANES, GROUP> &shared, const running<GROUP> &r, const cuda_decode_args &a,
-                                  int row, int kv, int split, int length) {
-    constexpr int teams = joint<LANES, GROUP>::teams, dim = joint<LANES, GROUP>::dim;
-    int group = a.heads / a.kv_heads, team = threadIdx.x / LANES, lane = threadIdx.x % LANES;
+/* Joins the teams' results of one split, first team to last: into the output where it is the row's only split, else
+ * into the partial results. */
+template <int DIM, int GROUP>
+__device__ static void join_teams(joint<DIM, GROUP> &shared, const running<GROUP> &r, const cuda_decode_args &a,
+                                  const work &w, int split, int length) {
+    constexpr int teams = joint<DIM, GROUP>::teams, dim = DIM, lanes = team_of<DIM>::lanes;
+    int team = threadIdx.x / lanes, lane = threadIdx.x % lanes;
 #pragma unroll
     for (int g = 0; g < GROUP; g++)
         if (lane == 0) {
             shared.most[team][g] = r.most[g];
             shared.sum[team][g] = r.sum[g];
         }
-    for (int g = 0; g < group; g++) {
+    for (int g = 0; g < w.count; g++) {
         __syncthreads();
 #pragma unroll
         for (int x = 0; x < GROUP; x++)
-            if (x == g)
+            if (x == g && lane < team_of<DIM>::used)
 #pragma unroll
                 for (int i = 0; i < 8; i++) shared.o[team][lane * 8 + i] = r.o[x][i];
         __syncthreads();
@@ -149,13 +174,13 @@ __device__ static void join_teams(joint<LANES, GROUP> &shared, const running<GRO
         for (int t = 0; t < teams; t++) all = fmaxf(all, shared.most[t][g]);
         for (int t = 0; t < teams; t++)
             total += all > -INFINITY ? shared.sum[t][g] * exp2_of(shared.most[t][g] - all) : 0;
-        float *partial = partial_of(a, row, kv * group + g, split);
+        float *partial = partial_of(a, w.row, w.first + g, split);
         for (int i = threadIdx.x; i < dim; i += THREADS) {
             float value = 0;
             for (int t = 0; t < teams; t++)
                 if (shared.most[t][g] > -INFINITY) value += shared.o[t][i] * exp2_of(shared.most[t][g] - all);
             if (length <= SPLIT)
-                ((bf16 *)a.o)[((int64_t)row * a.heads + kv * group + g) * dim + i] =
+                ((bf16 *)a.o)[((int64_t)w.row * a.heads + w.first + g) * dim + i] =
                     __float2bfloat16(total > 0 ? value / total : 0);
             else
                 partial[i] = value;
@@ -175,8 +200,8 @@ __device__ static inline span splits_of(const cuda_decode_args &a, int length) {
     return {a.window > 0 ? max(0, length - a.window) / SPLIT : 0, min((length + SPLIT - 1) / SPLIT, (int)gridDim.z)};
 }
 
-/* Joins the splits of a row's head, first to last. Other blocks wrote them while this one ran, so they are read past the
- * first-level cache. */
+/* Joins the splits of a row's head, first to last. Other blocks wrote them while this one ran, so they are read past
+ * the first-level cache. */
 __device__ static inline void join_splits(const cuda_decode_args &a, int row, int head, span splits) {
     int dim = a.head_dim;
     const float *from = partial_of(a, row, head, 0);
@@ -192,81 +217,81 @@ __device__ static inline void join_splits(const cuda_decode_args &a, int row, in
     }
 }
 
-/* Called by every block of a row and key head with more than SPLIT keys, after its partial results. The last of them joins
- * the splits, whichever it is, and leaves the ticket at 0 for the next launch. */
-__device__ static void join_if_last(const cuda_decode_args &a, int row, int kv, int length) {
+/* Called by every block of a row and its heads with more than SPLIT keys, after its partial results. The last of them
+ * joins the splits, whichever it is, and leaves the ticket at 0 for the next launch. */
+__device__ static void join_if_last(const cuda_decode_args &a, const work &w, int length) {
     __shared__ bool last;
     span splits = splits_of(a, length);
-    unsigned *ticket = a.tickets + (int64_t)row * a.kv_heads + kv;
+    unsigned *ticket = a.tickets + (int64_t)w.row * gridDim.y + blockIdx.y;
     __threadfence(); /* each thread's own partial results, before the block's ticket */
     __syncthreads();
     if (threadIdx.x == 0) last = atomicAdd(ticket, 1u) == (unsigned)(splits.last - splits.first) - 1;
     __syncthreads();
     if (!last) return;
     __threadfence();
-    int group = a.heads / a.kv_heads;
-    for (int g = 0; g < group; g++) join_splits(a, row, kv * group + g, splits);
+    for (int g = 0; g < w.count; g++) join_splits(a, w.row, w.first + g, splits);
     if (threadIdx.x == 0) *ticket = 0;
 }
 
-/* LANES lanes per token (head_dim = 8 LANES), GROUP query heads per key head at most. The split's page numbers are read
+/* GROUP query heads at most. The split's page numbers are read
  * once, into shared memory: a step then waits for memory once. */
-template <int LANES, int GROUP>
+template <int DIM, int GROUP>
 __global__ static void __launch_bounds__(THREADS, GROUP > 4   ? 2
                                                   : GROUP > 2 ? 4
                                                               : 5) decode(cuda_decode_args a) {
-    constexpr int teams = THREADS / LANES, dim = LANES * 8;
-    __shared__ joint<LANES, GROUP> shared;
+    constexpr int lanes = team_of<DIM>::lanes, teams = THREADS / lanes, dim = DIM;
+    __shared__ joint<DIM, GROUP> shared;
     __shared__ int64_t pages[SPLIT / PAGE]; /* elements before the key head's tokens */
-    int row = blockIdx.x, kv = blockIdx.y, split = blockIdx.z;
-    int team = threadIdx.x / LANES, lane = threadIdx.x % LANES;
-    int length = a.lengths[row], first = a.window > 0 ? max(0, length - a.window) : 0;
+    const work w = work_of(a);
+    int split = blockIdx.z, team = threadIdx.x / lanes;
+    int length = a.lengths[w.row], first = a.window > 0 ? max(0, length - a.window) : 0;
     int begin = max(first, split * SPLIT), end = min(length, (split + 1) * SPLIT);
     if (begin >= end && !(split == 0 && length == 0)) return; /* splits_of leaves empty splits out */
-    const int32_t *table = a.table + (int64_t)a.slots[row] * a.pages_per_slot;
+    const int32_t *table = a.table + (int64_t)a.slots[w.row] * a.pages_per_slot;
     const int first_page = begin / PAGE;
     if (begin < end && (int)threadIdx.x <= (end - 1) / PAGE - first_page)
-        pages[threadIdx.x] = ((int64_t)table[first_page + threadIdx.x] * a.kv_heads + kv) * PAGE * dim;
+        pages[threadIdx.x] = ((int64_t)table[first_page + threadIdx.x] * a.kv_heads + w.kv) * PAGE * dim;
     __syncthreads();
     running<GROUP> r;
-    begin_row<LANES>(r, a, row, kv, lane);
+    begin_row<DIM>(r, a, w);
     for (int base = begin; base < end; base += teams * UNROLL) {
         vec8 k[UNROLL], v[UNROLL];
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
             int token = min(base + u * teams + team, end - 1);
-            int64_t at = pages[token / PAGE - first_page] + token % PAGE * dim + lane * 8;
-            k[u] = load8((const bf16 *)a.k + at);
-            v[u] = load8((const bf16 *)a.v + at);
+            int64_t at = pages[token / PAGE - first_page] + token % PAGE * dim;
+            k[u] = load_lane<DIM>((const bf16 *)a.k + at);
+            v[u] = load_lane<DIM>((const bf16 *)a.v + at);
         }
-        add_tokens<LANES>(r, k, v, base + team, teams, end);
+        add_tokens<lanes>(r, k, v, base + team, teams, end);
     }
-    join_teams<LANES>(shared, r, a, row, kv, split, length);
-    if (length > SPLIT) join_if_last(a, row, kv, length);
+    join_teams<DIM>(shared, r, a, w, split, length);
+    if (length > SPLIT) join_if_last(a, w, length);
 }
 
-template <int LANES> static void launch(cudaStream_t stream, const cuda_decode_args *a) {
-    dim3 grid((unsigned)a->rows, (unsigned)a->kv_heads, (unsigned)cuda_decode_splits(a->longest));
-    int group = a->heads / a->kv_heads;
+template <int DIM> static void launch(cudaStream_t stream, const cuda_decode_args *a) {
+    int group = a->heads / a->kv_heads, parts = (group + MOST - 1) / MOST;
+    dim3 grid((unsigned)a->rows, (unsigned)(a->kv_heads * parts), (unsigned)cuda_decode_splits(a->longest));
     if (group == 1)
-        decode<LANES, 1><<<grid, THREADS, 0, stream>>>(*a);
+        decode<DIM, 1><<<grid, THREADS, 0, stream>>>(*a);
     else if (group == 2)
-        decode<LANES, 2><<<grid, THREADS, 0, stream>>>(*a);
+        decode<DIM, 2><<<grid, THREADS, 0, stream>>>(*a);
     else if (group <= 4)
-        decode<LANES, 4><<<grid, THREADS, 0, stream>>>(*a);
+        decode<DIM, 4><<<grid, THREADS, 0, stream>>>(*a);
     else
-        decode<LANES, 8><<<grid, THREADS, 0, stream>>>(*a);
+        decode<DIM, 8><<<grid, THREADS, 0, stream>>>(*a);
 }
 
 extern "C" void cuda_decode(cudaStream_t stream, const cuda_decode_args *a) {
     if (a->rows <= 0 || a->longest <= 0) return;
     switch (a->head_dim) {
-    case 8: launch<1>(stream, a); break;
-    case 16: launch<2>(stream, a); break;
-    case 32: launch<4>(stream, a); break;
-    case 64: launch<8>(stream, a); break;
-    case 128: launch<16>(stream, a); break;
-    case 256: launch<32>(stream, a); break;
+    case 8: launch<8>(stream, a); break;
+    case 16: launch<16>(stream, a); break;
+    case 32: launch<32>(stream, a); break;
+    case 64: launch<64>(stream, a); break;
+    case 96: launch<96>(stream, a); break;
+    case 128: launch<128>(stream, a); break;
+    case 256: launch<256>(stream, a); break;
     }
 }
 
@@ -275,13 +300,16 @@ extern "C" void cuda_decode(cudaStream_t stream, const cuda_decode_args *a) {
 __global__ static void cache_write(cuda_cache_write_args a) {
     int words = a.head_dim / 8, each = a.kv_heads * words;
     int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x, r = i / each;
-    if (r >= a.rows || a.slots[r] < 0) return;
-    int kv = (int)(i % each) / words, word = (int)(i % each) % words, token = a.positions[r];
-    int64_t from = a.from ? a.from[r] : r, page = a.table[(int64_t)a.slots[r] * a.pages_per_slot + token / PAGE];
-    int64_t to = (((page * a.kv_heads + kv) * PAGE + token % PAGE) * a.head_dim) / 8 + word;
+    if (r >= a.rows || (!a.back && a.slots[r] < 0)) return;
+    int kv = (int)(i % each) / words, word = (int)(i % each) % words, token = a.back ? (int)r : a.positions[r];
+    int64_t row = a.from ? a.from[r] : r, slot = a.back ? 0 : a.slots[r];
+    int64_t page = a.table[slot * a.pages_per_slot + token / PAGE];
     int64_t column = (int64_t)kv * a.head_dim + word * 8;
-    ((uint4 *)a.cache_k)[to] = *(const uint4 *)((const bf16 *)a.k + from * a.ld_k + column);
-    ((uint4 *)a.cache_v)[to] = *(const uint4 *)((const bf16 *)a.v + from * a.ld_v + column);
+    uint4 *k_there = (uint4 *)a.cache_k + (((page * a.kv_heads + kv) * PAGE + token % PAGE) * a.head_dim) / 8 + word;
+    uint4 *v_there = (uint4 *)a.cache_v + (k_there - (uint4 *)a.cache_k);
+    uint4 *k = (uint4 *)((bf16 *)a.k + row * a.ld_k + column), *v = (uint4 *)((bf16 *)a.v + row * a.ld_v + column);
+    *(a.back ? k : k_there) = *(a.back ? k_there : k);
+    *(a.back ? v : v_there) = *(a.back ? v_there : v);
 }
 
 extern "C" void cuda_cache_write(cudaStream_t stream, const cuda_cache_write_args *a) {

@@ -1,5 +1,5 @@
-/* The CUDA set's device: one GPU, one stream for kernels, one for uploads, and the handles of the libraries. Internal to
- * the set: its C files see CUDA's types here, the rest of the trainer an opaque train_device.
+/* The CUDA set's device: one GPU, one stream for kernels, one for uploads, and the handles of the libraries. Internal
+ * to the set: its C files see CUDA's types here, the rest of the trainer an opaque train_device.
  *
  * The first failure is kept and every later call does nothing, so kernels need no status: `sync` reports it. A sticky
  * CUDA error therefore ends the device, not the process. */
@@ -41,7 +41,7 @@ struct train_device {
     char *scratch; /* one block of scratch, reused by every call in turn; at its end the tickets of decode.cu, which
                             no other kernel touches */
     size_t scratch_bytes;
-    int64_t block_bytes, peak_bytes;                                   /* in blocks: now, and the most so far */
+    int64_t block_bytes, peak_bytes, recent_bytes; /* in blocks: now, the most so far, and since the last gpu_state */
     ravel_status (*look)(void *user, double waited, ravel_error *err); /* while a call waits; NULL: nobody asked */
     void *look_user;
     int64_t graph_bytes; /* in recorded graphs now */

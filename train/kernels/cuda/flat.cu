@@ -1,5 +1,5 @@
-/* Kernels over rows and flat arrays: swiglu, biases, row copies, the embedding's gradient, casts, the gradient's norm and
- * AdamW. All but the embedding's gradient are one pass at memory speed, 16 bytes per access. */
+/* Kernels over rows and flat arrays: swiglu, biases, row copies, the embedding's gradient, casts, the gradient's norm
+ * and AdamW. All but the embedding's gradient are one pass at memory speed, 16 bytes per access. */
 #include "train/kernels/cuda/launch.h"
 #include "train/kernels/cuda/vec.cuh"
 
@@ -9,8 +9,8 @@ static unsigned blocks_for(int64_t threads) {
     return (unsigned)((threads + THREADS - 1) / THREADS);
 }
 
-/* Group i of eight columns, of rows of `ffn`, as an element of the array. Arrays with 2^32 groups fit no GPU, and 32 bits
- * matter: a division of 64 takes longer than the memory. */
+/* Group i of eight columns, of rows of `ffn`, as an element of the array. Arrays with 2^32 groups fit no GPU, and 32
+ * bits matter: a division of 64 takes longer than the memory. */
 struct group_at {
     unsigned row;
     int column;
@@ -20,27 +20,35 @@ __device__ static inline group_at group_of(unsigned i, int ffn) {
     return {row, (int)(i - row * each) * 8};
 }
 
-/* ---- swiglu ---------------------------------------------------------------------------------------------- */
+/* ---- swiglu and geglu
+ * ---------------------------------------------------------------------------------------------- */
+
+/* Of both activations, gate * sigmoid(s): s is the gate, or twice the argument of gelu's tanh. */
+__constant__ const float gelu_a = 1.5957691216057308f, gelu_b = .0713548162726009f;
+template <bool GELU> __device__ static inline float turn(float gate) {
+    return GELU ? gate * (gelu_a + gelu_b * gate * gate) : gate;
+}
 
 /* By the approximate reciprocal: within two units in the last place of f32. Where exp(-x) overflows it is 0. */
 __device__ static inline float sigmoid(float x) {
     return __fdividef(1, 1 + __expf(-x));
 }
 
-__global__ static void swiglu(bf16 *h, const bf16 *gate_up, unsigned groups, int ffn) {
+template <bool GELU> __global__ static void gated(bf16 *h, const bf16 *gate_up, unsigned groups, int ffn) {
     unsigned i = blockIdx.x * THREADS + threadIdx.x;
     if (i >= groups) return;
     group_at at = group_of(i, ffn);
     int64_t row = at.row, column = at.column;
     vec8 gate = load8(gate_up + row * 2 * ffn + column), up = load8(gate_up + row * 2 * ffn + ffn + column);
 #pragma unroll
-    for (int j = 0; j < 8; j++) gate.x[j] = gate.x[j] * sigmoid(gate.x[j]) * up.x[j];
+    for (int j = 0; j < 8; j++) gate.x[j] = gate.x[j] * sigmoid(turn<GELU>(gate.x[j])) * up.x[j];
     store8(h + row * ffn + column, gate);
 }
 
-/* With s = sigmoid(gate): d_up = d_h gate s;  d_gate = d_h up s (1 + gate (1 - s)). d_gate_up may be gate_up. */
-__global__ static void swiglu_backward(bf16 *d_gate_up, bf16 *h, const bf16 *d_h, const bf16 *gate_up, unsigned groups,
-                                       int ffn) {
+/* With s = sigmoid(t), t' its slope: d_up = d_h gate s;  d_gate = d_h up s (1 + gate t' (1 - s)). d_gate_up may be gate_up. */
+template <bool GELU>
+__global__ static void gated_backward(bf16 *d_gate_up, bf16 *h, const bf16 *d_h, const bf16 *gate_up, unsigned groups,
+                                      int ffn) {
     unsigned i = blockIdx.x * THREADS + threadIdx.x;
     if (i >= groups) return;
     group_at place = group_of(i, ffn);
@@ -49,29 +57,31 @@ __global__ static void swiglu_backward(bf16 *d_gate_up, bf16 *h, const bf16 *d_h
          out;
 #pragma unroll
     for (int j = 0; j < 8; j++) {
-        float s = sigmoid(gate.x[j]), silu = gate.x[j] * s;
-        out.x[j] = silu * up.x[j];
-        d_up.x[j] = d.x[j] * silu;
-        d_gate.x[j] = d.x[j] * up.x[j] * s * (1 + gate.x[j] * (1 - s));
+        float g = gate.x[j], s = sigmoid(turn<GELU>(g)), y = g * s, slope = GELU ? gelu_a + 3 * gelu_b * g * g : 1;
+        out.x[j] = y * up.x[j];
+        d_up.x[j] = d.x[j] * y;
+        d_gate.x[j] = d.x[j] * up.x[j] * s * (1 + g * slope * (1 - s));
     }
     store8(d_gate_up + at, d_gate);
     store8(d_gate_up + at + ffn, d_up);
     if (h) store8(h + row * ffn + column, out);
 }
 
-extern "C" void cuda_swiglu(cudaStream_t stream, void *h, const void *gate_up, int64_t rows, int64_t ffn) {
+extern "C" void cuda_gated(cudaStream_t stream, int gelu, void *h, const void *gate_up, int64_t rows, int64_t ffn) {
     int64_t groups = rows * ffn / 8;
+    auto kernel = gelu ? gated<true> : gated<false>;
     if (groups)
-        swiglu<<<blocks_for(groups), THREADS, 0, stream>>>((bf16 *)h, (const bf16 *)gate_up, (unsigned)groups,
+        kernel<<<blocks_for(groups), THREADS, 0, stream>>>((bf16 *)h, (const bf16 *)gate_up, (unsigned)groups,
                                                            (int)ffn);
 }
 
-extern "C" void cuda_swiglu_backward(cudaStream_t stream, void *d_gate_up, void *h, const void *d_h,
-                                     const void *gate_up, int64_t rows, int64_t ffn) {
+extern "C" void cuda_gated_backward(cudaStream_t stream, int gelu, void *d_gate_up, void *h, const void *d_h,
+                                    const void *gate_up, int64_t rows, int64_t ffn) {
     int64_t groups = rows * ffn / 8;
+    auto kernel = gelu ? gated_backward<true> : gated_backward<false>;
     if (groups)
-        swiglu_backward<<<blocks_for(groups), THREADS, 0, stream>>>((bf16 *)d_gate_up, (bf16 *)h, (const bf16 *)d_h,
-                                                                    (const bf16 *)gate_up, (unsigned)groups, (int)ffn);
+        kernel<<<blocks_for(groups), THREADS, 0, stream>>>((bf16 *)d_gate_up, (bf16 *)h, (const bf16 *)d_h,
+                                                           (const bf16 *)gate_up, (unsigned)groups, (int)ffn);
 }
 
 /* ---- biases ---------------------------------------------------------------------------------------------- */
@@ -123,7 +133,8 @@ __global__ static void copy_rows(uint4 *to, const uint4 *from, const int32_t *to
     to[to_row * ld_to + word] = from[from_row * ld_from + word];
 }
 
-/* to[to_ids[r]] = the sum of from[list[k]], k = first[r] .. first[r + 1] - 1. A thread per element, of `width` in a row. */
+/* to[to_ids[r]] = the sum of from[list[k]], k = first[r] .. first[r + 1] - 1. A thread per element, of `width` in a
+ * row. */
 __global__ static void sum_rows(bf16 *to, const bf16 *from, const int32_t *to_ids, const int32_t *first,
                                 const int32_t *list, int64_t rows, int64_t width, int64_t ld_to, int64_t ld_from) {
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
@@ -227,6 +238,22 @@ extern "C" void cuda_add(cudaStream_t stream, float *to, const float *from, int6
     if (n > 0) add<<<blocks_for(n), THREADS, 0, stream>>>(to, from, n);
 }
 
+__global__ static void scale_all(bf16 *y, const bf16 *x, float by, int64_t n) {
+    int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * 8;
+    if (i + 8 <= n) {
+        vec8 v = load8(x + i);
+#pragma unroll
+        for (int j = 0; j < 8; j++) v.x[j] *= by;
+        store8(y + i, v);
+    } else {
+        for (; i < n; i++) y[i] = __float2bfloat16(by * __bfloat162float(x[i]));
+    }
+}
+
+extern "C" void cuda_scale(cudaStream_t stream, void *y, const void *x, float by, int64_t n) {
+    if (n > 0) scale_all<<<blocks_for((n + 7) / 8), THREADS, 0, stream>>>((bf16 *)y, (const bf16 *)x, by, n);
+}
+
 extern "C" void cuda_cast_to_bf16(cudaStream_t stream, void *to, const float *from, int64_t n) {
     if (n > 0) cast_to_bf16<<<blocks_for((n + 7) / 8), THREADS, 0, stream>>>((bf16 *)to, from, n);
 }
@@ -323,7 +350,8 @@ __device__ static inline void adamw_element(const cuda_adamw_args &a, float scal
     w -= a.lr * (m / a.correct1 / (sqrtf(v / a.correct2) + a.eps) + a.decay * w);
 }
 
-/* Moments of type M. VECTOR: every array is aligned for four elements at a time; what is left at the end goes one by one. */
+/* Moments of type M. VECTOR: every array is aligned for four elements at a time; what is left at the end goes one by
+ * one. */
 template <typename M, bool VECTOR> __global__ static void __launch_bounds__(THREADS) adamw(cuda_adamw_args a) {
     if (a.clip && a.clip->finite == 0) return; /* this update is skipped on every rank */
     float scale = a.clip ? (float)a.clip->scale : 1.0f;

@@ -1,4 +1,5 @@
-/* The end of the model: softmax statistics over a row of logits, their combination over ranks, and the gradient in place.
+/* The end of the model: softmax statistics over a row of logits, their combination over ranks, and the gradient in
+ * place.
  *
  * One block of 1024 threads has a row of logits (part.cuh). A row of a large vocabulary (300 KB) does not fit a
  * multiprocessor, so the gradient reads it again. The fused form has two kernels:
@@ -41,7 +42,8 @@ __global__ static void softmax_combine(cuda_softmax_args a) {
     float log_sum = logf(p.sum);
     a.lse[row] = p.most + log_sum;
     a.logprob[row] = (target - p.most) - log_sum;
-    if (a.entropy) a.entropy[row] = log_sum - p.mean / p.sum; /* lse - sum p s x */
+    if (a.entropy) a.entropy[row] = log_sum - p.mean / p.sum;                   /* lse - sum p s x */
+    if (a.right) a.right[row] = target - p.most > -1e-6F * (1 + fabsf(p.most)); /* TRAIN_RIGHT_GAP */
 }
 
 /* What the gradient of a row's logits needs. With p = exp(s x - lse):
@@ -113,18 +115,21 @@ template <bool VECTOR> __global__ static void __launch_bounds__(THREADS) softmax
 
 /* ---- rows that are read once ----------------------------------------------------------------------------- */
 
-/* A row is cut into steps of AHEAD times STEP columns, AHEAD times eight per thread of a cluster. Each thread has a ring of its
- * own in shared memory, with room for the row and SPARE steps more:
+/* A row is cut into steps of AHEAD times STEP columns, AHEAD times eight per thread of a cluster. Each thread has a
+ * ring of its own in shared memory, with room for the row and SPARE steps more:
  *
  *     ring   | row r: step 0, 1, ... last | the cluster's next row: step 0, ... SPARE - 1 |
  *
- * When it has written the gradients of a step, it asks for the step that comes into the same place. So SPARE steps are under
- * way (64 KB per multiprocessor, more than the memory's latency needs) while the sums are made, and no thread waits for
- * another but once per row, when the cluster's blocks exchange their maxima and sums. */
+ * When it has written the gradients of a step, it asks for the step that comes into the same place. So SPARE steps are
+ * under way (64 KB per multiprocessor, more than the memory's latency needs) while the sums are made, and no thread
+ * waits for another but once per row, when the cluster's blocks exchange their maxima and sums. */
 enum { BLOCKS = 2, SHARE = ROW_THREADS / BLOCKS, SPARE = 2 }; /* blocks of a cluster, threads of a block, steps */
 
-/* A cluster's blocks send each other their warps' parts: 16 bytes per warp and block, which count towards a barrier in the
- * memory of the block that gets them. No fence is needed, so nobody waits for gradients that are still on their way. */
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#define CLUSTER __cluster_dims__(BLOCKS, 1, 1)
+/* A cluster's blocks send each other their warps' parts: 16 bytes per warp and block, which count towards a barrier in
+ * the memory of the block that gets them. No fence is needed, so nobody waits for gradients that are still on their
+ * way. */
 struct exchange {
     float4 parts[2][WARPS]; /* of this row and of the one before, which a slower warp may still read */
     uint64_t barrier;
@@ -215,8 +220,7 @@ __device__ static inline part cluster_part(const ring_of_steps &ring, int begin,
     return warp_part({other.x, other.y, other.z});
 }
 
-__global__ static void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(SHARE)
-    softmax_once(cuda_softmax_args a, int steps) {
+__global__ static void CLUSTER __launch_bounds__(SHARE) softmax_once(cuda_softmax_args a, int steps) {
     extern __shared__ uint4 rings[]; /* [steps + SPARE, AHEAD, SHARE] */
     __shared__ exchange shared;
     cooperative_groups::cluster_group cluster = cooperative_groups::this_cluster();
@@ -264,14 +268,18 @@ __global__ static void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(SHARE)
     }
 }
 
-/* Whether it was launched: else the row does not fit. As many clusters as run at a time. */
+#else /* before Hopper there are no clusters: the kernel is a name that nothing launches */
+__global__ static void softmax_once(cuda_softmax_args, int) {}
+#endif
+
+/* Whether it was launched: else the GPU or the code (PTX of 8.0) has no clusters, or the row does not fit. As many clusters as run at a time. */
 static bool launch_once(cudaStream_t stream, const cuda_softmax_args *a) {
-    int steps = (int)((a->columns + STEP * AHEAD - 1) / (STEP * AHEAD)), most = 0, clusters = 0;
+    cuda_forms here = cuda_forms_here();
+    int steps = (int)((a->columns + STEP * AHEAD - 1) / (STEP * AHEAD)), clusters = 0;
     size_t bytes = (size_t)(steps + SPARE) * AHEAD * SHARE * sizeof(uint4);
     cudaFuncAttributes kernel;
-    if (steps < SPARE || cudaFuncGetAttributes(&kernel, softmax_once) || cudaGetDevice(&most) ||
-        cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, most) ||
-        bytes + kernel.sharedSizeBytes > (size_t)most)
+    if (!here.clusters || steps < SPARE || cudaFuncGetAttributes(&kernel, softmax_once) || kernel.ptxVersion < 90 ||
+        bytes + kernel.sharedSizeBytes > here.shared)
         return false;
     cudaFuncSetAttribute(softmax_once, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     cudaLaunchConfig_t config = {dim3(BLOCKS), dim3(SHARE), bytes, stream, NULL, 0};

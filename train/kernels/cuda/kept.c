@@ -1,9 +1,8 @@
 /* The cache folder. See kept.h. */
 #include "train/kernels/cuda/kept.h"
 
-#include <ravel/file.h>
-
 #include <cuda_runtime_api.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +23,18 @@ static int place_of(const char *folder, char *path, size_t size) {
     return n > 0 && (size_t)n < size;
 }
 
+/* The folder and those above it. A module has only libravel's public functions. */
+static int make_folders(char *path) {
+    for (char *end = path + 1;; end++) {
+        const char found = *end;
+        if (found && found != '/') continue;
+        *end = 0;
+        const int made = mkdir(path, 0755) == 0 || errno == EEXIST;
+        *end = found;
+        if (!made || !found) return made;
+    }
+}
+
 void kept_path(const char *folder, int gpu, const char *name, const char *extension, char *path, size_t size) {
     char place[400], model[256];
     struct cudaDeviceProp properties;
@@ -32,7 +43,7 @@ void kept_path(const char *folder, int gpu, const char *name, const char *extens
     snprintf(model, sizeof model, "%s", properties.name);
     for (char *c = model; *c; c++)
         if (!((*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9'))) *c = '-';
-    if (ravel_folder_make(place, NULL)) return;
+    if (!make_folders(place)) return;
     int n = snprintf(path, size, "%s/%s-%s.%s", place, name, model, extension);
     if (n < 0 || (size_t)n >= size) *path = 0;
 }

@@ -17,23 +17,39 @@
 extern "C" {
 #endif
 
+/* What kernels may use on the current GPU. A kernel that does not fit has a plain form, which every GPU since Ampere
+ * runs. RAVEL_CUDA_PLAIN=1 asks for the plain forms everywhere, for tests. */
+typedef struct cuda_forms {
+    int clusters;  /* blocks of a cluster reach each other's shared memory: Hopper and later */
+    size_t shared; /* bytes of shared memory of a block, at most */
+} cuda_forms;
+cuda_forms cuda_forms_here(void); /* set.c */
+
 /* ---- norm.cu ---- */
-void cuda_rmsnorm(cudaStream_t stream, void *y, void *sum, const void *x, const void *add, const void *weight,
-                  float eps, int64_t rows, int64_t width);
+typedef struct cuda_norm_args {
+    int64_t rows, width, ld_x, ld_y; /* ld_y: of y and d_y */
+    float eps, shift;
+    const void *x, *add, *weight;
+    void *y, *sum;
+    const void *d_y; /* backward only, as the rest */
+    void *d_x;
+    float *d_weight;
+} cuda_norm_args;
+void cuda_rmsnorm(cudaStream_t stream, const cuda_norm_args *args);
 /* parts: [cuda_norm_parts(rows), width] floats */
-void cuda_rmsnorm_backward(cudaStream_t stream, void *d_x, float *d_weight, const void *d_y, const void *x,
-                           const void *weight, float eps, int64_t rows, int64_t width, float *parts);
+void cuda_rmsnorm_backward(cudaStream_t stream, const cuda_norm_args *args, float *parts);
 int64_t cuda_norm_parts(int64_t rows);
-/* to[width] += the sum of parts[count, width], rows `ld` apart, in an order that depends on the sizes alone. Where `second` is
- * not NULL: second[width] += the next `width` columns. */
+/* to[width] += the sum of parts[count, width], rows `ld` apart, in an order that depends on the sizes alone. Where
+ * `second` is not NULL: second[width] += the next `width` columns. */
 void cuda_add_parts(cudaStream_t stream, float *to, float *second, const float *parts, int64_t count, int64_t width,
                     int64_t ld);
 
 /* ---- rope.cu ---- */
 typedef struct cuda_rope_args {
     int64_t tokens;
-    int32_t heads, kv_heads, head_dim; /* head_dim: 8, 16, 32, 64, 128 or 256 */
-    float eps;
+    int32_t heads, kv_heads, head_dim; /* head_dim: 8, 16, 32, 64, 96, 128 or 256 */
+    int32_t rotated;                   /* elements of a head, a multiple of 8 */
+    float eps, shift;
     const void *qkv;                 /* [tokens, (heads + 2 kv_heads) head_dim] */
     const void *q_weight, *k_weight; /* [head_dim] or both NULL */
     const float *cosine, *sine;      /* [positions, head_dim / 2] */
@@ -49,9 +65,12 @@ void cuda_rope_backward(cudaStream_t stream, const cuda_rope_args *args, float *
 int64_t cuda_rope_parts(int64_t tokens);
 
 /* ---- flat.cu ---- */
-void cuda_swiglu(cudaStream_t stream, void *h, const void *gate_up, int64_t rows, int64_t ffn);
-void cuda_swiglu_backward(cudaStream_t stream, void *d_gate_up, void *h, const void *d_h, const void *gate_up,
-                          int64_t rows, int64_t ffn);
+/* swiglu, or geglu */
+void cuda_gated(cudaStream_t stream, int gelu, void *h, const void *gate_up, int64_t rows, int64_t ffn);
+void cuda_gated_backward(cudaStream_t stream, int gelu, void *d_gate_up, void *h, const void *d_h, const void *gate_up,
+                         int64_t rows, int64_t ffn);
+/* y = by * x; y may be x */
+void cuda_scale(cudaStream_t stream, void *y, const void *x, float by, int64_t n);
 void cuda_bias(cudaStream_t stream, void *x, const void *bias, int64_t rows, int64_t width, int64_t ld);
 /* parts: [cuda_norm_parts(rows), width] floats */
 void cuda_bias_backward(cudaStream_t stream, float *d_bias, const void *d_x, int64_t rows, int64_t width, int64_t ld,
@@ -62,8 +81,8 @@ void cuda_copy_rows(cudaStream_t stream, void *to, const void *from, const int32
 /* Sums of rows of bf16, `width` elements each, see train_rows.first. */
 void cuda_sum_rows(cudaStream_t stream, void *to, const void *from, const int32_t *to_ids, const int32_t *first,
                    const int32_t *list, int64_t rows, int64_t width, int64_t ld_to, int64_t ld_from);
-/* Rows first .. first + count - 1 of a table are here; another id gives zeros and takes no gradient. Row r has id ids[r],
- * or ids[picks[r]]. */
+/* Rows first .. first + count - 1 of a table are here; another id gives zeros and takes no gradient. Row r has id
+ * ids[r], or ids[picks[r]]. */
 void cuda_embed(cudaStream_t stream, void *y, const void *table, const int32_t *ids, const int32_t *picks, int64_t rows,
                 int64_t width, int64_t first, int64_t count);
 void cuda_embed_backward(cudaStream_t stream, float *table, const void *d_y, const int32_t *ids, const int32_t *order,
@@ -92,6 +111,32 @@ typedef struct cuda_adamw_args {
 } cuda_adamw_args;
 void cuda_adamw(cudaStream_t stream, const cuda_adamw_args *args);
 
+/* ---- experts.cu: train_route and train_weigh with their types ---- */
+typedef struct cuda_route_args {
+    int64_t rows;
+    int32_t experts, active, normalise, given;
+    const void *logits;
+    int32_t *ids;
+    float *weights;
+    const float *d_weights; /* backward only, as the rest */
+    void *d_logits;
+    const float *balance;   /* or NULL */
+    const int32_t *counted; /* or NULL */
+    float *row_loss;
+} cuda_route_args;
+void cuda_route(cudaStream_t stream, const cuda_route_args *args);
+void cuda_route_backward(cudaStream_t stream, const cuda_route_args *args);
+/* d_y NULL: forward */
+typedef struct cuda_weigh_args {
+    int64_t rows, width;
+    void *x;
+    const float *weights;
+    const int32_t *places;
+    void *d_y;
+    float *d_weights;
+} cuda_weigh_args;
+void cuda_weigh(cudaStream_t stream, const cuda_weigh_args *args);
+
 /* ---- head.cu: train_softmax with its types ---- */
 typedef struct cuda_softmax_args {
     int64_t rows, columns, first;
@@ -100,7 +145,7 @@ typedef struct cuda_softmax_args {
     const int32_t *targets;
     float *parts; /* [ranks, 4, rows] */
     int64_t ranks;
-    float *logprob, *lse, *entropy;
+    float *logprob, *lse, *entropy, *right;
     const float *coef, *entropy_coef;
 } cuda_softmax_args;
 void cuda_softmax_parts(cudaStream_t stream, const cuda_softmax_args *args);
@@ -165,6 +210,7 @@ typedef struct cuda_offsets_args {
 void cuda_attention_offsets(cudaStream_t stream, const cuda_offsets_args *args);
 
 /* ---- decode.cu ---- */
+enum { CUDA_DECODE_HEADS = 8 }; /* query heads of a block at most */
 typedef struct cuda_decode_args {
     const void *k, *v; /* [pages, kv_heads, 64, head_dim] */
     const int32_t *table;
@@ -190,6 +236,7 @@ typedef struct cuda_cache_write_args {
     const void *k, *v;
     int64_t ld_k, ld_v;
     const int32_t *from, *slots, *positions;
+    int32_t back;
 } cuda_cache_write_args;
 void cuda_cache_write(cudaStream_t stream, const cuda_cache_write_args *args);
 

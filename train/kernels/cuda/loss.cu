@@ -7,7 +7,7 @@
 #include "train/kernels/loss.h"
 
 enum { THREADS = 1024, SUMS = sizeof(train_loss_sums) / sizeof(double), MAXIMA = 2 };
-static_assert(sizeof(train_loss_sums) == 15 * sizeof(double), "the last two are maxima");
+static_assert(sizeof(train_loss_sums) == 18 * sizeof(double), "the last two are maxima");
 
 /* Loss j of row r: its contribution to the sums, and its derivative. */
 __device__ static double nll_loss(const cuda_loss_args &a, int64_t r, int64_t j, train_loss_sums *s) {
@@ -35,21 +35,34 @@ __device__ static double divergence(int kind, double l, double f, double *value)
     return 1 - e;
 }
 
+/* The correction by x = exp(log_ratio), as ravel__policy_weight. */
+__device__ static double correction(const ravel_correction &c, double log_ratio, double *raw) {
+    double x = exp(fmin(fmax(log_ratio, -20.0), 20.0));
+    *raw = x;
+    if (c.masked) return x >= c.low && x <= c.high ? x : 0;
+    return fmin(fmax(x, c.low), c.high);
+}
+
 __device__ static double policy_loss(const cuda_loss_args &a, int64_t r, int64_t j, train_loss_sums *s) {
     const train_policy_terms &t = a.policy;
     double l = a.rows.logprob[r], w = a.rows.weights[j], o = a.rows.old ? a.rows.old[j] : l,
            advantage = a.rows.advantages[j];
     double importance = 1, entropy = a.rows.entropy ? a.rows.entropy[r] : 0;
-    if (t.tis > 0 && a.rows.generator) {
-        double raw = exp(o - a.rows.generator[j]);
-        importance = fmin(raw, t.tis);
-        s->tis_capped += raw > t.tis ? 1 : 0;
+    const ravel_correction &c = t.correction;
+    const train_sequence_sums *all = t.sequence || c.sequence ? a.rows.sequences + a.rows.samples[j] : NULL;
+    if (c.kind != RAVEL_CORRECTION_NONE && a.rows.generator) {
+        double raw, unit = c.sequence ? 1 / all->tokens : 1;
+        importance = correction(c, c.sequence ? all->gap : (c.now ? l : o) - a.rows.generator[j], &raw);
+        s->corrected += unit;
+        s->weight += unit * importance;
+        s->weight_square += unit * importance * importance;
+        s->raw_square += unit * raw * raw;
+        s->outside += raw < c.low || raw > c.high ? unit : 0;
     }
     double step = l - o, share = 1, weight = w * importance;
     if (t.sequence) { /* every token of the sample moves the one ratio by its share */
-        const train_sequence_sums &q = a.rows.sequences[a.rows.samples[j]];
-        step = q.step / q.tokens;
-        share = 1 / q.tokens;
+        step = all->step / all->tokens;
+        share = 1 / all->tokens;
     }
     double ratio = exp(step), low = 1 - t.clip_low, high = 1 + t.clip_high;
     double plain = -ratio * advantage, cut = -fmin(fmax(ratio, low), high) * advantage;
@@ -59,8 +72,14 @@ __device__ static double policy_loss(const cuda_loss_args &a, int64_t r, int64_t
         surrogate = -t.dual_clip * advantage;
         clipped = true;
     }
-    double slope = clipped ? 0 : -ratio * advantage, coef = weight * slope;
-    if (t.sequence) coef = a.rows.sequences[a.rows.samples[j]].weight * slope * share;
+    double slope = clipped ? 0 : -ratio * advantage;
+    if (c.now) {
+        surrogate = -advantage * l;
+        slope = -advantage;
+        clipped = false;
+    }
+    double coef = weight * slope;
+    if (t.sequence) coef = all->weight * (c.sequence ? importance : 1) * slope * share;
     double loss = weight * surrogate;
     if (t.kl != 0) {
         double value, derivative = divergence(t.kl_kind, l, a.rows.reference[j], &value);
@@ -74,7 +93,6 @@ __device__ static double policy_loss(const cuda_loss_args &a, int64_t r, int64_t
     s->nll -= l;
     s->entropy += entropy;
     s->ratio += ratio;
-    s->tis += importance;
     s->ratio_max = fmax(s->ratio_max, ratio);
     s->clipped += clipped && advantage != 0 ? 1 : 0;
     s->approx_kl += exp(l - o) - (l - o) - 1;
@@ -125,7 +143,8 @@ __global__ static void __launch_bounds__(THREADS) loss_rows(cuda_loss_args a) {
     *to = total;
 }
 
-/* Losses of a sample lie together. The warp at a sample's first one adds them all; the other warps have nothing to do. */
+/* Losses of a sample lie together. The warp at a sample's first one adds them all; the other warps have nothing to
+ * do. */
 __global__ static void sequence_sums(cuda_loss_args a, train_sequence_sums *sequences) {
     int64_t first = ((int64_t)blockIdx.x * 256 + threadIdx.x) / 32;
     int lane = threadIdx.x % 32;
@@ -133,22 +152,27 @@ __global__ static void sequence_sums(cuda_loss_args a, train_sequence_sums *sequ
     if (first >= losses) return;
     int32_t sample = a.rows.samples[first];
     if (first > 0 && a.rows.samples[first - 1] == sample) return;
-    double step = 0, tokens = 0, weight = 0;
+    double step = 0, tokens = 0, gap = 0, weight = 0;
+    const ravel_correction &c = a.policy.correction;
+    bool corrects = c.kind != RAVEL_CORRECTION_NONE && a.rows.generator;
     for (int64_t r = first + lane; r < losses && a.rows.samples[r] == sample; r += 32) {
         double l = a.rows.logprob[a.rows.first ? a.rows.row_of[r] : r], o = a.rows.old ? a.rows.old[r] : l;
-        double importance = a.policy.tis > 0 && a.rows.generator ? fmin(exp(o - a.rows.generator[r]), a.policy.tis) : 1;
+        double from = corrects ? (c.now ? l : o) - a.rows.generator[r] : 0, raw;
         step += l - o;
         tokens += 1;
-        weight += a.rows.weights[r] * importance;
+        gap += c.sequence ? from : 0;
+        weight += a.rows.weights[r] * (corrects && !c.sequence ? correction(c, from, &raw) : 1);
     }
     for (int jump = 16; jump > 0; jump /= 2) {
         step += __shfl_xor_sync(0xffffffffu, step, jump);
         tokens += __shfl_xor_sync(0xffffffffu, tokens, jump);
+        gap += __shfl_xor_sync(0xffffffffu, gap, jump);
         weight += __shfl_xor_sync(0xffffffffu, weight, jump);
     }
     if (lane > 0) return;
     sequences[sample].step += step;
     sequences[sample].tokens += tokens;
+    sequences[sample].gap += gap;
     sequences[sample].weight += weight;
 }
 

@@ -1,7 +1,7 @@
 /* Memory of the CUDA set's device: blocks, copies, staging beside the kernels, time per phase, recorded graphs. */
 #include "train/kernels/cuda/device.h"
 
-#include "train/kernels/assert.h"
+#include "base/assert.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,6 +68,7 @@ ravel_status cuda_alloc(train_device *d, size_t bytes, void **block, ravel_error
     *block = p;
     d->block_bytes += (int64_t)bytes;
     if (d->block_bytes > d->peak_bytes) d->peak_bytes = d->block_bytes;
+    if (d->block_bytes > d->recent_bytes) d->recent_bytes = d->block_bytes;
     return RAVEL_OK;
 }
 
@@ -92,6 +93,8 @@ void cuda_gpu_state(train_device *d, train_gpu_state *state) {
     state->peak_bytes = d->peak_bytes;
     state->scratch_bytes = (int64_t)d->scratch_bytes;
     state->graph_bytes = d->graph_bytes;
+    state->recent_bytes = d->recent_bytes;
+    d->recent_bytes = d->block_bytes;
 }
 
 void cuda_upload(train_device *d, void *block, const void *host, size_t bytes) {
@@ -154,7 +157,7 @@ static int is_stage(int32_t slot) {
 /* uploads:  wait for the readers of the last content | copy | staged
  * stream:                                                      wait for staged | kernels ... | released */
 void cuda_stage(train_device *d, int32_t slot, void *block, const void *host, size_t bytes) {
-    TRAIN_ASSERT(is_stage(slot));
+    RAVEL_ASSERT(is_stage(slot));
     if (d->failed || !bytes) return;
     cuda_ok(d, cudaStreamWaitEvent(d->uploads, d->released[slot], 0), "staging");
     cuda_ok(d, cudaMemcpyAsync(block, host, bytes, cudaMemcpyHostToDevice, d->uploads), "staging");
@@ -163,17 +166,17 @@ void cuda_stage(train_device *d, int32_t slot, void *block, const void *host, si
 }
 
 void cuda_stage_wait(train_device *d, int32_t slot) {
-    TRAIN_ASSERT(is_stage(slot));
+    RAVEL_ASSERT(is_stage(slot));
     if (!d->failed) cuda_wait(d, d->staged[slot], "staging");
 }
 
 void cuda_stage_release(train_device *d, int32_t slot) {
-    TRAIN_ASSERT(is_stage(slot));
+    RAVEL_ASSERT(is_stage(slot));
     if (!d->failed) cuda_ok(d, cudaEventRecord(d->released[slot], d->stream), "staging");
 }
 
 void cuda_fetch(train_device *d, int32_t slot, void *host, const void *block, size_t bytes) {
-    TRAIN_ASSERT(is_stage(slot) && !d->capturing);
+    RAVEL_ASSERT(is_stage(slot) && !d->capturing);
     if (d->failed || !bytes) return;
     cuda_ok(d, cudaEventRecord(d->made, d->stream), "fetching");
     cuda_ok(d, cudaStreamWaitEvent(d->downloads, d->made, 0), "fetching");
@@ -182,7 +185,7 @@ void cuda_fetch(train_device *d, int32_t slot, void *host, const void *block, si
 }
 
 void cuda_fetch_wait(train_device *d, int32_t slot) {
-    TRAIN_ASSERT(is_stage(slot));
+    RAVEL_ASSERT(is_stage(slot));
     if (!d->failed) cuda_wait(d, d->fetched[slot], "fetching");
 }
 
@@ -205,7 +208,7 @@ static void settle_marks(train_device *d) {
 }
 
 void cuda_phase(train_device *d, int32_t phase) {
-    TRAIN_ASSERT(phase >= 0 && phase < TRAIN_PHASES && d->mark_count <= CUDA_MARKS);
+    RAVEL_ASSERT(phase >= 0 && phase < TRAIN_PHASES && d->mark_count <= CUDA_MARKS);
     if (d->failed || d->capturing) return;
     if (d->mark_count == CUDA_MARKS) settle_marks(d);
     if (!cuda_ok(d, cudaEventRecord(d->marks[d->mark_count], d->stream), "marking time")) return;
@@ -226,7 +229,7 @@ static ravel_status told(train_device *d, ravel_error *err) {
 }
 
 ravel_status cuda_capture_begin(train_device *d, ravel_error *err) {
-    TRAIN_ASSERT(!d->capturing);
+    RAVEL_ASSERT(!d->capturing);
     if (d->failed ||
         !cuda_ok(d, cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal), "recording a graph"))
         return told(d, err);
@@ -258,7 +261,7 @@ static void make_ready(train_device *d, train_graph *g, cudaGraph_t recorded) {
 ravel_status cuda_capture_end(train_device *d, train_graph **graph, ravel_error *err) {
     cudaGraph_t recorded = NULL;
     train_graph *g = calloc(1, sizeof *g);
-    TRAIN_ASSERT(d->capturing);
+    RAVEL_ASSERT(d->capturing);
     d->capturing = 0;
     cuda_ok(d, cudaStreamEndCapture(d->stream, &recorded), "recording a graph");
     if (!g) cuda_fail(d, RAVEL_E_MEMORY, "no memory for a graph");
@@ -274,7 +277,7 @@ ravel_status cuda_capture_end(train_device *d, train_graph **graph, ravel_error 
 }
 
 void cuda_graph_run(train_device *d, train_graph *graph) {
-    TRAIN_ASSERT(!d->capturing && cuda_graph_valid(d, graph));
+    RAVEL_ASSERT(!d->capturing && cuda_graph_valid(d, graph));
     if (!d->failed) cuda_ok(d, cudaGraphLaunch(graph->ready, d->stream), "running a graph");
 }
 

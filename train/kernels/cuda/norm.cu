@@ -8,26 +8,27 @@
 #include "train/kernels/cuda/launch.h"
 #include "train/kernels/cuda/vec.cuh"
 
-enum { WARPS = 8 }; /* of a block: rows at a time, or one row */
+enum { WARPS = 8, SLOTS = WARPS * sizeof(float) }; /* of a block: rows at a time, or one row; memory for its sums */
 
 template <int THREADS> __device__ static inline float row_sum(float x, float *slots) {
     return THREADS == 32 ? lane_sum<32>(x) : block_sum<WARPS * 32>(x, slots);
 }
 
-template <int THREADS, int GROUPS>
-__global__ static void __launch_bounds__(WARPS * 32) norm_rows(bf16 *y, bf16 *sum, const bf16 *x, const bf16 *add,
-                                                               const bf16 *weight, float eps, int64_t rows, int width) {
+template <int THREADS, int GROUPS> __global__ static void __launch_bounds__(WARPS * 32) norm_rows(cuda_norm_args a) {
     __shared__ float slots[WARPS];
+    bf16 *y = (bf16 *)a.y, *sum = (bf16 *)a.sum;
+    const bf16 *x = (const bf16 *)a.x, *add = (const bf16 *)a.add, *weight = (const bf16 *)a.weight;
+    int width = (int)a.width;
     constexpr int per_block = WARPS * 32 / THREADS;
     int64_t row = (int64_t)blockIdx.x * per_block + threadIdx.x / THREADS;
-    if (row >= rows) return; /* whole warps, or the whole block */
+    if (row >= a.rows) return; /* whole warps, or the whole block */
     int lane = threadIdx.x % THREADS;
     uint4 kept[GROUPS], more[GROUPS] = {}; /* as in memory. All reads come first: `sum` may be x or add, so the compiler
                                               moves no read before a write */
 #pragma unroll
     for (int g = 0; g < GROUPS; g++) {
         int column = (g * THREADS + lane) * 8;
-        if (column < width) kept[g] = raw8(x + row * width + column);
+        if (column < width) kept[g] = raw8(x + row * a.ld_x + column);
     }
     if (add) {
 #pragma unroll
@@ -43,9 +44,9 @@ __global__ static void __launch_bounds__(WARPS * 32) norm_rows(bf16 *y, bf16 *su
         if (column >= width) continue;
         vec8 v = wide8(kept[g]);
         if (add) {
-            vec8 a = wide8(more[g]);
+            vec8 other = wide8(more[g]);
 #pragma unroll
-            for (int i = 0; i < 8; i++) v.x[i] += a.x[i];
+            for (int i = 0; i < 8; i++) v.x[i] += other.x[i];
             kept[g] = narrow8(v); /* the sum as it is rounded */
             *reinterpret_cast<uint4 *>(sum + row * width + column) = kept[g];
             v = wide8(kept[g]);
@@ -54,32 +55,35 @@ __global__ static void __launch_bounds__(WARPS * 32) norm_rows(bf16 *y, bf16 *su
         for (int i = 0; i < 8; i++) squares += v.x[i] * v.x[i];
     }
     if (!y) return; /* only the sum is wanted: the end of a pipeline stage, gradients of a ring */
-    float scale = rsqrtf(row_sum<THREADS>(squares, slots) / (float)width + eps);
+    float scale = rsqrtf(row_sum<THREADS>(squares, slots) / (float)width + a.eps);
 #pragma unroll
     for (int g = 0; g < GROUPS; g++) {
         int column = (g * THREADS + lane) * 8;
         if (column >= width) continue;
         vec8 v = wide8(kept[g]), w = load8(weight + column);
 #pragma unroll
-        for (int i = 0; i < 8; i++) v.x[i] *= scale * w.x[i];
-        store8(y + row * width + column, v);
+        for (int i = 0; i < 8; i++) v.x[i] *= scale * (w.x[i] + a.shift);
+        store8(y + row * a.ld_y + column, v);
     }
 }
 
-/* Bytes of shared memory in which the threads of a block keep two rows of x, d_y and d_x. */
-static constexpr size_t two_rows(int groups) {
-    return (size_t)2 * 3 * groups * WARPS * 32 * sizeof(uint4);
+/* Bytes of shared memory in which the threads of a block keep rows of x, d_y and d_x. */
+static constexpr size_t kept_bytes(int rows, int groups) {
+    return (size_t)rows * 3 * groups * WARPS * 32 * sizeof(uint4);
 }
 
-/* With r = 1 / rms and n = x r:  d_x += r (w d_y - n mean(n w d_y)),  d_w += n d_y.
- * A thread fetches its columns of the row after the next into shared memory, where it alone reads them, so that a row at
- * least is on its way while it works on another. */
-template <int THREADS, int GROUPS>
+/* With r = 1 / rms, n = x r and w the weight and its shift:  d_x += r (w d_y - n mean(n w d_y)),  d_w += n d_y.
+ * A thread fetches its columns of the row after the next into shared memory, where it alone reads them, so that a row
+ * at least is on its way while it works on another. With ROWS 1, for GPUs whose blocks have less memory, the next row
+ * is. */
+template <int THREADS, int GROUPS, int ROWS>
 __global__ static void __launch_bounds__(WARPS * 32, GROUPS > 4 ? 1 : 2)
-    norm_rows_backward(bf16 *d_x, float *parts, const bf16 *d_y, const bf16 *x, const bf16 *weight, float eps,
-                       int64_t rows, int width) {
+    norm_rows_backward(cuda_norm_args a, float *parts) {
     __shared__ float slots[WARPS];
-    extern __shared__ uint4 kept[];                   /* [2, 3, GROUPS, threads] */
+    bf16 *d_x = (bf16 *)a.d_x;
+    const bf16 *d_y = (const bf16 *)a.d_y, *x = (const bf16 *)a.x, *weight = (const bf16 *)a.weight;
+    int width = (int)a.width;
+    extern __shared__ uint4 kept[];                   /* [ROWS, 3, GROUPS, threads] */
     float *columns = reinterpret_cast<float *>(kept); /* at the end: [warps, width] where a warp has a row */
     constexpr int per_block = WARPS * 32 / THREADS, array = GROUPS * WARPS * 32;
     int lane = threadIdx.x % THREADS, turn = 0;
@@ -88,30 +92,30 @@ __global__ static void __launch_bounds__(WARPS * 32, GROUPS > 4 ? 1 : 2)
     auto has = [&](int g) { return (g * THREADS + lane) * 8 < width; };
     auto fetch = [&](int64_t row, int to) {
         uint4 *own = kept + to * 3 * array + threadIdx.x;
-        int64_t at = row * width + lane * 8;
-        if (row < rows) {
+        if (row < a.rows) {
 #pragma unroll
             for (int g = 0; g < GROUPS; g++) {
                 if (!has(g)) continue;
-                fetch8(own + g * WARPS * 32, x + at + g * THREADS * 8);
-                fetch8(own + array + g * WARPS * 32, d_y + at + g * THREADS * 8);
-                fetch8(own + 2 * array + g * WARPS * 32, d_x + at + g * THREADS * 8);
+                int column = (g * THREADS + lane) * 8;
+                fetch8(own + g * WARPS * 32, x + row * a.ld_x + column);
+                fetch8(own + array + g * WARPS * 32, d_y + row * a.ld_y + column);
+                fetch8(own + 2 * array + g * WARPS * 32, d_x + row * width + column);
             }
         }
         fetches_end();
     };
     int64_t row = (int64_t)blockIdx.x * per_block + threadIdx.x / THREADS;
     fetch(row, 0);
-    fetch(row + stride, 1);
+    if (ROWS > 1) fetch(row + stride, 1);
     uint4 w_raw[GROUPS];
 #pragma unroll
     for (int g = 0; g < GROUPS; g++)
         if (has(g)) w_raw[g] = raw8(weight + (g * THREADS + lane) * 8);
-    for (; row < rows; row += stride, turn ^= 1) {
+    for (; row < a.rows; row += stride, turn ^= ROWS - 1) {
         const uint4 *own = kept + turn * 3 * array + threadIdx.x;
         bf16 *to = d_x + row * width + lane * 8;
         float squares = 0, product = 0;
-        fetches_wait<1>();
+        fetches_wait<ROWS - 1>();
 #pragma unroll
         for (int g = 0; g < GROUPS; g++) {
             if (!has(g)) continue;
@@ -119,10 +123,10 @@ __global__ static void __launch_bounds__(WARPS * 32, GROUPS > 4 ? 1 : 2)
 #pragma unroll
             for (int i = 0; i < 8; i++) {
                 squares += v.x[i] * v.x[i];
-                product += v.x[i] * (w.x[i] * g_y.x[i]);
+                product += v.x[i] * ((w.x[i] + a.shift) * g_y.x[i]);
             }
         }
-        float scale = rsqrtf(row_sum<THREADS>(squares, slots) * each + eps);
+        float scale = rsqrtf(row_sum<THREADS>(squares, slots) * each + a.eps);
         float mean = row_sum<THREADS>(product, slots) * scale * each, back = -scale * mean;
 #pragma unroll
         for (int g = 0; g < GROUPS; g++) {
@@ -133,11 +137,11 @@ __global__ static void __launch_bounds__(WARPS * 32, GROUPS > 4 ? 1 : 2)
             for (int i = 0; i < 8; i++) {
                 float n = v.x[i] * scale;
                 d_w[g][i] += n * g_y.x[i];
-                d.x[i] += scale * (w.x[i] * g_y.x[i]) + back * n;
+                d.x[i] += scale * ((w.x[i] + a.shift) * g_y.x[i]) + back * n;
             }
             store8(to + g * THREADS * 8, d);
         }
-        fetch(row + 2 * stride, turn);
+        fetch(row + ROWS * stride, turn);
     }
     float *part = parts + (int64_t)blockIdx.x * width;
     if (THREADS > 32) {
@@ -165,8 +169,8 @@ __global__ static void __launch_bounds__(WARPS * 32, GROUPS > 4 ? 1 : 2)
     }
 }
 
-/* to[column] += the column's partial sums; blockIdx.y 1: `second` += those of `width` columns further on. A block has 32
- * columns and 32 runs of parts, so a thread waits for memory about once. Runs are added by a tree. */
+/* to[column] += the column's partial sums; blockIdx.y 1: `second` += those of `width` columns further on. A block has
+ * 32 columns and 32 runs of parts, so a thread waits for memory about once. Runs are added by a tree. */
 __global__ static void __launch_bounds__(1024)
     add_parts(float *to, float *second, const float *parts, int count, int width, int ld) {
     __shared__ float runs[32][33];
@@ -214,29 +218,33 @@ extern "C" int64_t cuda_norm_parts(int64_t rows) {
         X(256, 8)               \
     }
 
-extern "C" void cuda_rmsnorm(cudaStream_t stream, void *y, void *sum, const void *x, const void *add,
-                             const void *weight, float eps, int64_t rows, int64_t width) {
+extern "C" void cuda_rmsnorm(cudaStream_t stream, const cuda_norm_args *a) {
+    int64_t rows = a->rows, width = a->width;
     if (rows <= 0) return;
-#define LAUNCH(THREADS, GROUPS)                                                                    \
-    norm_rows<THREADS, GROUPS>                                                                     \
-        <<<(unsigned)((rows * THREADS + WARPS * 32 - 1) / (WARPS * 32)), WARPS * 32, 0, stream>>>( \
-            (bf16 *)y, (bf16 *)sum, (const bf16 *)x, (const bf16 *)add, (const bf16 *)weight, eps, rows, (int)width);
+#define LAUNCH(THREADS, GROUPS) \
+    norm_rows<THREADS, GROUPS>  \
+        <<<(unsigned)((rows * THREADS + WARPS * 32 - 1) / (WARPS * 32)), WARPS * 32, 0, stream>>>(*a);
     EACH_WIDTH(LAUNCH)
 #undef LAUNCH
 }
 
-extern "C" void cuda_rmsnorm_backward(cudaStream_t stream, void *d_x, float *d_weight, const void *d_y, const void *x,
-                                      const void *weight, float eps, int64_t rows, int64_t width, float *parts) {
-    if (rows <= 0) return;
-    unsigned blocks = (unsigned)cuda_norm_parts(rows);
-#define LAUNCH(THREADS, GROUPS)                                                                                   \
-    {                                                                                                             \
-        cudaFuncSetAttribute(norm_rows_backward<THREADS, GROUPS>, cudaFuncAttributeMaxDynamicSharedMemorySize,    \
-                             (int)two_rows(GROUPS));                                                              \
-        norm_rows_backward<THREADS, GROUPS><<<blocks, WARPS * 32, two_rows(GROUPS), stream>>>(                    \
-            (bf16 *)d_x, parts, (const bf16 *)d_y, (const bf16 *)x, (const bf16 *)weight, eps, rows, (int)width); \
+extern "C" void cuda_rmsnorm_backward(cudaStream_t stream, const cuda_norm_args *a, float *parts) {
+    int64_t width = a->width;
+    if (a->rows <= 0) return;
+    unsigned blocks = (unsigned)cuda_norm_parts(a->rows);
+    size_t most = cuda_forms_here().shared;
+    auto launch = [&](auto *kernel, size_t bytes) {
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+        kernel<<<blocks, WARPS * 32, bytes, stream>>>(*a, parts);
+    };
+#define LAUNCH(THREADS, GROUPS)                                                    \
+    {                                                                              \
+        if (kept_bytes(2, GROUPS) + SLOTS <= most)                                 \
+            launch(norm_rows_backward<THREADS, GROUPS, 2>, kept_bytes(2, GROUPS)); \
+        else                                                                       \
+            launch(norm_rows_backward<THREADS, GROUPS, 1>, kept_bytes(1, GROUPS)); \
     }
     EACH_WIDTH(LAUNCH)
 #undef LAUNCH
-    cuda_add_parts(stream, d_weight, NULL, parts, blocks, width, width);
+    cuda_add_parts(stream, a->d_weight, NULL, parts, blocks, width, width);
 }

@@ -40,8 +40,8 @@ __device__ static inline part warp_part(part p) {
     return {most, lane_sum<32>(p.sum), lane_sum<32>(p.mean)};
 }
 
-/* Every thread gets the parts of all threads, joined: of a warp's lanes, then of the 32 warps; `slots` is shared memory for
- * those. */
+/* Every thread gets the parts of all threads, joined: of a warp's lanes, then of the 32 warps; `slots` is shared memory
+ * for those. */
 __device__ static inline part block_part(part p, part *slots) {
     static_assert(ROW_THREADS == 32 * 32, "a lane for each warp");
     p = warp_part(p);
@@ -91,8 +91,8 @@ template <bool MEAN> __device__ static inline part with_step(part p, const uint4
     return p;
 }
 
-/* VECTOR: the row begins at a multiple of 16 bytes and has a multiple of eight columns. Without MEAN, p.mean is not made; the
- * other two have the same bits. `scale` is above 0. */
+/* VECTOR: the row begins at a multiple of 16 bytes and has a multiple of eight columns. Without MEAN, p.mean is not
+ * made; the other two have the same bits. `scale` is above 0. */
 template <bool VECTOR, bool MEAN>
 __device__ static part row_part(const bf16 *row, int columns, float scale, part *slots) {
     part p = empty_part();

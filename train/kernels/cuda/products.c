@@ -5,8 +5,8 @@
  * differ only in the number of tokens by less than a quarter share a choice: an algorithm works for any size.
  *
  * An invariant product has one algorithm for every m, so its choice must not depend on the m that comes first. It is
- * timed with a typical number of rows, on inputs of zeros: FEW_ROWS for the steps of a generator, which need small tiles
- * to fill the GPU, MANY_ROWS for prompts.
+ * timed with a typical number of rows, on inputs of zeros: FEW_ROWS for the steps of a generator, which need small
+ * tiles to fill the GPU, MANY_ROWS for prompts.
  *
  * Choices are kept on disk (kept.h), one line per shape, in a file per library version and GPU:
  *
@@ -18,7 +18,7 @@
  * Row-major c = a b is column-major c' = b' a', so the operands change places and nothing is transposed in memory. */
 #include "train/kernels/cuda/device.h"
 
-#include "train/kernels/assert.h"
+#include "base/assert.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,7 +54,7 @@ typedef struct choice {
 struct cuda_products {
     cublasLtHandle_t handle;
     cudaEvent_t begin, end;
-    char file[512]; /* "" where there is no place to keep it */
+    char file[512]; /* "" if there is no place to keep it */
     choice choices[SHAPES];
 };
 
@@ -93,7 +93,7 @@ static uint64_t hash_key(const shape_key *key) {
     return h ^ h >> 29;
 }
 
-/* The key's place, or a free one; NULL where the table is full. */
+/* The key's place, or a free one; NULL if the table is full. */
 static choice *find(cuda_products *p, const shape_key *key) {
     uint64_t at = hash_key(key);
     for (int i = 0; i < SHAPES; i++) {
@@ -132,15 +132,15 @@ static cublasStatus_t call_make(const train_matmul *p, call *c) {
 
 static cublasStatus_t issue(train_device *d, const call *c, const train_matmul *p, void *out,
                             const cublasLtMatmulAlgo_t *algorithm) {
-    float one = 1, beta = p->add ? 1 : 0;
-    TRAIN_ASSERT(d->scratch && d->scratch_bytes >= WORKSPACE_BYTES && c->operation);
-    return cublasLtMatmul(d->products->handle, c->operation, &one, p->b, c->left, p->a, c->right, &beta, out, c->out,
+    float alpha = p->scale != 0 ? (float)p->scale : 1, beta = p->add ? 1 : 0;
+    RAVEL_ASSERT(d->scratch && d->scratch_bytes >= WORKSPACE_BYTES && c->operation);
+    return cublasLtMatmul(d->products->handle, c->operation, &alpha, p->b, c->left, p->a, c->right, &beta, out, c->out,
                           out, c->out, algorithm, d->scratch, WORKSPACE_BYTES, d->stream);
 }
 
 /* ---- the choice ------------------------------------------------------------------------------------------ */
 
-/* Milliseconds of several calls after one to warm up; below 0 where the algorithm failed. */
+/* Milliseconds of several calls after one to warm up; below 0 if the algorithm failed. */
 static float time_algorithm(train_device *d, const call *c, const train_matmul *p, void *out,
                             const cublasLtMatmulAlgo_t *algorithm) {
     cuda_products *state = d->products;
@@ -337,8 +337,8 @@ static cublasStatus_t find_call(const train_matmul *p, choice *place) {
 void cuda_matmul(train_device *d, const train_matmul *p) {
     choice spare = {0};
     if (d->failed || p->m == 0 || p->n == 0) return;
-    TRAIN_ASSERT(p->m > 0 && p->n > 0 && p->k > 0 && p->a && p->b && p->c);
-    TRAIN_ASSERT(!p->batch_invariant || (p->trans_b && !p->trans_a && !p->add));
+    RAVEL_ASSERT(p->m > 0 && p->n > 0 && p->k > 0 && p->a && p->b && p->c);
+    RAVEL_ASSERT(!p->batch_invariant || (p->trans_b && !p->trans_a));
     shape_key key = key_of(p);
     choice *place = find(d->products, &key);
     if (!place) place = &spare;

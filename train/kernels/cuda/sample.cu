@@ -1,15 +1,16 @@
 /* Drawing a token from a row of logits, one block per row.
  *
- * Tokens that stay are always the first N in the order "likeliest first, of equals the lower id": top-k, top-p and min-p
- * each cut that order somewhere, and N is the least. Logits are bf16, so a logit is one of 65,536 keys and tokens of one
- * key weigh the same: a histogram of the keys' high bytes, and then of the low bytes inside one high byte, finds the
- * N-th token without sorting.
+ * Tokens that stay are always the first N in the order "likeliest first, of equals the lower id": top-k, top-p and
+ * min-p each cut that order somewhere, and N is the least. Logits are bf16, so a logit is one of 65,536 keys and tokens
+ * of one key weigh the same: a histogram of the keys' high bytes, and then of the low bytes inside one high byte, finds
+ * the N-th token without sorting.
  *
  * Weights are added as integers, in units of 2^-48 of the row's whole. So sums do not depend on the order of the
  * additions, and the token that is drawn depends on the row alone.
  *
- * To draw, the row is cut into at most RUNS runs of whole rounds of ROUND tokens (eight per lane of a warp). Warps sum the
- * weights of runs; a scan of the sums finds the run in which the token lies, and one warp walks over that run alone. */
+ * To draw, the row is cut into at most RUNS runs of whole rounds of ROUND tokens (eight per lane of a warp). Warps sum
+ * the weights of runs; a scan of the sums finds the run in which the token lies, and one warp walks over that run
+ * alone. */
 #include "train/kernels/cuda/launch.h"
 #include "train/kernels/cuda/part.cuh"
 
@@ -138,8 +139,9 @@ __device__ static unsigned count_ties(const row_state *s, const bf16 *row, int b
     return __reduce_add_sync(0xffffffffu, ties);
 }
 
-/* Walks over a warp's run of tokens, in order, eight per lane. Returns the weight that stays; with `token`, stops at the
- * first token at which the sum passes `stop` and sets it (or the last that stays). `ties` have come before the run. */
+/* Walks over a warp's run of tokens, in order, eight per lane. Returns the weight that stays; with `token`, stops at
+ * the first token at which the sum passes `stop` and sets it (or the last that stays). `ties` have come before the
+ * run. */
 __device__ static units walk(const row_state *s, const bf16 *row, int begin, int end, bool aligned, unsigned ties,
                              float scale, float lse, units stop, int *token) {
     units sum = 0;

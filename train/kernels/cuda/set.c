@@ -9,7 +9,7 @@
  *     kept.c             the disk cache */
 #include "train/kernels/cuda/device.h"
 
-#include "train/kernels/assert.h"
+#include "base/assert.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -93,6 +93,18 @@ static ravel_status count_gpus(int32_t most, uint8_t (*uuids)[16], int32_t *coun
     return RAVEL_OK;
 }
 
+enum { OLDEST = 8, PLAIN_SHARED = 99 << 10 }; /* Ampere; what a block has on the smallest GPUs since then */
+
+cuda_forms cuda_forms_here(void) {
+    int gpu = 0, major = 0, shared = 0;
+    const char *plain = getenv("RAVEL_CUDA_PLAIN");
+    if ((plain && *plain == '1') || cudaGetDevice(&gpu) ||
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, gpu) ||
+        cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, gpu))
+        return (cuda_forms){0, PLAIN_SHARED};
+    return (cuda_forms){major >= 9, (size_t)shared};
+}
+
 static ravel_status open_device(const train_device_options *options, train_device **device, ravel_error *err) {
     int count = 0;
     struct cudaDeviceProp properties;
@@ -102,10 +114,10 @@ static ravel_status open_device(const train_device_options *options, train_devic
                                cudaGetErrorString(code));
     if (options->gpu < 0 || options->gpu >= count)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "GPU %d: this machine has GPUs 0 to %d", options->gpu, count - 1);
-    if (cudaGetDeviceProperties(&properties, options->gpu) || properties.major != 9)
+    if (cudaGetDeviceProperties(&properties, options->gpu) || properties.major < OLDEST)
         return ravel_error_set(
             err, RAVEL_E_UNSUPPORTED,
-            "kernels \"cuda\": GPU %d is a %s (compute capability %d.%d); the set is compiled for 9.0 (Hopper)",
+            "kernels \"cuda\": GPU %d is a %s (compute capability %d.%d); 8.0 (Ampere) or later is needed",
             options->gpu, properties.name, properties.major, properties.minor);
     train_device *d = calloc(1, sizeof *d);
     if (!d) return ravel_error_set(err, RAVEL_E_MEMORY, "no memory for a device");
@@ -131,7 +143,8 @@ static size_t larger(size_t a, size_t b) {
 }
 
 static size_t ticket_bytes(const train_limits *l) {
-    return l->cached > 0 ? (size_t)(l->tokens * l->kv_heads) * sizeof(unsigned) : 0;
+    int64_t blocks = l->kv_heads + (l->heads + CUDA_DECODE_HEADS - 1) / CUDA_DECODE_HEADS; /* of a row, at least */
+    return l->cached > 0 ? (size_t)(l->tokens * blocks) * sizeof(unsigned) : 0;
 }
 
 /* One block serves every kernel in turn, so it is as large as the largest need; and the tickets. */
@@ -147,10 +160,14 @@ static size_t scratch_bytes(const train_limits *l, int32_t threads) {
 
 static ravel_status check_limits(const train_limits *l, ravel_error *err) {
     int64_t dim = l->head_dim;
-    if (dim && dim != 8 && dim != 16 && dim != 32 && dim != 64 && dim != 128 && dim != 256)
+    if (dim && dim != 8 && dim != 16 && dim != 32 && dim != 64 && dim != 96 && dim != 128 && dim != 256)
         return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
-                               "kernels \"cuda\": head size %lld; 8, 16, 32, 64, 128 and 256 are supported",
+                               "kernels \"cuda\": head size %lld; 8, 16, 32, 64, 96, 128 and 256 are supported",
                                (long long)dim);
+    if (l->rotated % 8)
+        return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
+                               "kernels \"cuda\": %lld elements of a head turn; their number must be a multiple of 8",
+                               (long long)l->rotated);
     if (l->hidden % 8 || l->width % 8)
         return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
                                "kernels \"cuda\": hidden size %lld and row width %lld must be multiples of 8",
@@ -158,9 +175,6 @@ static ravel_status check_limits(const train_limits *l, ravel_error *err) {
     if (l->hidden > 16384)
         return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "kernels \"cuda\": hidden size %lld is above 16384",
                                (long long)l->hidden);
-    if (l->kv_heads && l->heads / l->kv_heads > 8)
-        return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "kernels \"cuda\": %lld query heads per key head; 8 at most",
-                               (long long)(l->heads / l->kv_heads));
     return RAVEL_OK;
 }
 
@@ -180,6 +194,7 @@ static train_limits joined(const train_limits *a, const train_limits *b) {
                           .head_dim = most(a->head_dim, b->head_dim),
                           .vocab = most(a->vocab, b->vocab),
                           .cached = most(a->cached, b->cached),
+                          .pairs = most(a->pairs, b->pairs),
                           .inference = a->inference && b->inference};
 }
 
@@ -199,7 +214,7 @@ static ravel_status reserve(train_device *d, const train_limits *limits, ravel_e
         cuda_zero(d, d->scratch + bytes - ticket_bytes(&all), ticket_bytes(&all));
     }
     d->limits = all;
-    TRAIN_ASSERT(bytes == d->scratch_bytes); /* limits only grow, so the bytes do too */
+    RAVEL_ASSERT(bytes == d->scratch_bytes); /* limits only grow, so the bytes do too */
     return RAVEL_OK;
 }
 
@@ -258,22 +273,47 @@ static void bias(train_device *d, void *x, const void *b, int64_t rows, int64_t 
 }
 
 static void bias_backward(train_device *d, void *d_bias, const void *d_x, int64_t rows, int64_t width, int64_t ld) {
-    TRAIN_ASSERT(parts_fit(d, cuda_norm_parts(rows) * width));
+    RAVEL_ASSERT(parts_fit(d, cuda_norm_parts(rows) * width));
     if (d->failed) return;
     cuda_bias_backward(d->stream, d_bias, d_x, rows, width, ld ? ld : width, parts(d));
     launched(d, "gradients of biases");
 }
 
+static void scale(train_device *d, void *y, const void *x, double by, int64_t n) {
+    if (d->failed) return;
+    cuda_scale(d->stream, y, x, (float)by, n);
+    launched(d, "scaling");
+}
+
+static cuda_norm_args norm_args(const train_norm *n) {
+    return (cuda_norm_args){.rows = n->rows,
+                            .width = n->width,
+                            .ld_x = n->ld_x ? n->ld_x : n->width,
+                            .ld_y = n->ld_y ? n->ld_y : n->width,
+                            .eps = n->eps,
+                            .shift = n->shift,
+                            .x = n->x,
+                            .add = n->add,
+                            .weight = n->weight,
+                            .y = n->y,
+                            .sum = n->sum,
+                            .d_y = n->d_y,
+                            .d_x = n->d_x,
+                            .d_weight = n->d_weight};
+}
+
 static void rmsnorm(train_device *d, const train_norm *n) {
     if (d->failed) return;
-    cuda_rmsnorm(d->stream, n->y, n->sum, n->x, n->add, n->weight, n->eps, n->rows, n->width);
+    cuda_norm_args a = norm_args(n);
+    cuda_rmsnorm(d->stream, &a);
     launched(d, "a norm");
 }
 
 static void rmsnorm_backward(train_device *d, const train_norm *n) {
-    TRAIN_ASSERT(parts_fit(d, cuda_norm_parts(n->rows) * n->width));
+    RAVEL_ASSERT(parts_fit(d, cuda_norm_parts(n->rows) * n->width));
     if (d->failed) return;
-    cuda_rmsnorm_backward(d->stream, n->d_x, n->d_weight, n->d_y, n->x, n->weight, n->eps, n->rows, n->width, parts(d));
+    cuda_norm_args a = norm_args(n);
+    cuda_rmsnorm_backward(d->stream, &a, parts(d));
     launched(d, "a norm's gradient");
 }
 
@@ -282,7 +322,9 @@ static cuda_rope_args rope_args(const train_rope *r) {
                             .heads = r->heads,
                             .kv_heads = r->kv_heads,
                             .head_dim = r->head_dim,
+                            .rotated = r->rotated ? r->rotated : r->head_dim,
                             .eps = r->eps,
+                            .shift = r->shift,
                             .qkv = r->qkv,
                             .q_weight = r->q_weight,
                             .k_weight = r->k_weight,
@@ -306,7 +348,7 @@ static void rope(train_device *d, const train_rope *r) {
 }
 
 static void rope_backward(train_device *d, const train_rope *r) {
-    TRAIN_ASSERT(parts_fit(d, cuda_rope_parts(r->tokens) * 2 * r->head_dim));
+    RAVEL_ASSERT(parts_fit(d, cuda_rope_parts(r->tokens) * 2 * r->head_dim));
     cuda_rope_args a = rope_args(r);
     if (d->failed) return;
     cuda_rope_backward(d->stream, &a, parts(d));
@@ -334,7 +376,8 @@ static void cache_write(train_device *d, const train_cache_write *w) {
                                .ld_v = w->ld_v,
                                .from = w->from,
                                .slots = w->slots,
-                               .positions = w->positions};
+                               .positions = w->positions,
+                               .back = w->back};
     if (d->failed) return;
     cuda_cache_write(d->stream, &a);
     launched(d, "writing the cache");
@@ -359,7 +402,7 @@ static void attention_cached(train_device *d, const train_cached *c) {
                           .o = c->o,
                           .partial = parts(d),
                           .tickets = (unsigned *)(void *)(d->scratch + d->scratch_bytes - ticket_bytes(&d->limits))};
-    TRAIN_ASSERT(c->rows <= d->limits.tokens && c->longest <= d->limits.cached); /* what scratch was made for */
+    RAVEL_ASSERT(c->rows <= d->limits.tokens && c->longest <= d->limits.cached); /* what scratch was made for */
     if (d->failed) return;
     cuda_decode(d->stream, &a);
     launched(d, "attention over the cache");
@@ -367,15 +410,71 @@ static void attention_cached(train_device *d, const train_cached *c) {
 
 static void swiglu(train_device *d, void *h, const void *gate_up, int64_t rows, int64_t ffn) {
     if (d->failed) return;
-    cuda_swiglu(d->stream, h, gate_up, rows, ffn);
+    cuda_gated(d->stream, 0, h, gate_up, rows, ffn);
     launched(d, "swiglu");
 }
 
 static void swiglu_backward(train_device *d, void *d_gate_up, void *h, const void *d_h, const void *gate_up,
                             int64_t rows, int64_t ffn) {
     if (d->failed) return;
-    cuda_swiglu_backward(d->stream, d_gate_up, h, d_h, gate_up, rows, ffn);
+    cuda_gated_backward(d->stream, 0, d_gate_up, h, d_h, gate_up, rows, ffn);
     launched(d, "swiglu's gradient");
+}
+
+static void geglu(train_device *d, void *h, const void *gate_up, int64_t rows, int64_t ffn) {
+    if (d->failed) return;
+    cuda_gated(d->stream, 1, h, gate_up, rows, ffn);
+    launched(d, "geglu");
+}
+
+static void geglu_backward(train_device *d, void *d_gate_up, void *h, const void *d_h, const void *gate_up,
+                           int64_t rows, int64_t ffn) {
+    if (d->failed) return;
+    cuda_gated_backward(d->stream, 1, d_gate_up, h, d_h, gate_up, rows, ffn);
+    launched(d, "geglu's gradient");
+}
+
+static cuda_route_args route_args(const train_route *x) {
+    return (cuda_route_args){.rows = x->rows,
+                             .experts = x->experts,
+                             .active = x->active,
+                             .normalise = x->normalise,
+                             .given = x->given,
+                             .logits = x->logits,
+                             .ids = x->ids,
+                             .weights = x->weights,
+                             .d_weights = x->d_weights,
+                             .d_logits = x->d_logits,
+                             .balance = x->balance,
+                             .counted = x->counted,
+                             .row_loss = x->row_loss};
+}
+
+static void route(train_device *d, const train_route *x) {
+    cuda_route_args a = route_args(x);
+    if (d->failed) return;
+    cuda_route(d->stream, &a);
+    launched(d, "routing");
+}
+
+static void route_backward(train_device *d, const train_route *x) {
+    cuda_route_args a = route_args(x);
+    if (d->failed) return;
+    cuda_route_backward(d->stream, &a);
+    launched(d, "routing's gradient");
+}
+
+static void weigh(train_device *d, const train_weigh *x) {
+    cuda_weigh_args a = {.rows = x->rows,
+                         .width = x->width,
+                         .x = x->x,
+                         .weights = x->weights,
+                         .places = x->places,
+                         .d_y = x->d_y,
+                         .d_weights = x->d_weights};
+    if (d->failed) return;
+    cuda_weigh(d->stream, &a);
+    launched(d, "weights of experts");
 }
 
 static cuda_softmax_args softmax_args(const train_softmax *x) {
@@ -390,6 +489,7 @@ static cuda_softmax_args softmax_args(const train_softmax *x) {
                                .logprob = x->logprob,
                                .lse = x->lse,
                                .entropy = x->entropy,
+                               .right = x->right,
                                .coef = x->coef,
                                .entropy_coef = x->entropy_coef};
 }
@@ -540,6 +640,7 @@ static const train_kernels table = {
     .embed_backward = embed_backward,
     .bias = bias,
     .bias_backward = bias_backward,
+    .scale = scale,
     .rmsnorm = rmsnorm,
     .rmsnorm_backward = rmsnorm_backward,
     .rope = rope,
@@ -551,6 +652,12 @@ static const train_kernels table = {
     .attention_cached = attention_cached,
     .swiglu = swiglu,
     .swiglu_backward = swiglu_backward,
+    .geglu = geglu,
+    .geglu_backward = geglu_backward,
+    .route = route,
+    .route_backward = route_backward,
+    .weigh = weigh,
+    .weigh_backward = weigh,
     .softmax_parts = softmax_parts,
     .softmax_combine = softmax_combine,
     .softmax_backward = softmax_backward,

@@ -48,9 +48,9 @@ __device__ static inline void store8(bf16 *p, const vec8 &v) {
     *reinterpret_cast<uint4 *>(p) = narrow8(v);
 }
 
-/* Eight values into shared memory, without a register and without waiting. fetches_end closes a group of fetches (which may be
- * empty); fetches_wait waits until at most LATEST groups of this thread are under way. The thread that fetched may then
- * read. */
+/* Eight values into shared memory, without a register and without waiting. fetches_end closes a group of fetches (which
+ * may be empty); fetches_wait waits until at most LATEST groups of this thread are under way. The thread that fetched
+ * may then read. */
 __device__ static inline unsigned shared_address(const void *p) {
     return (unsigned)__cvta_generic_to_shared(p);
 }

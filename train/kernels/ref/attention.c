@@ -2,6 +2,7 @@
 #include "train/kernels/ref/ref.h"
 
 #include <math.h>
+#include <string.h>
 
 static double dot(const train_real *a, const train_real *b, int64_t n) {
     double sum = 0;
@@ -43,7 +44,7 @@ static void seen(const train_attention *x, int32_t sample, int64_t row, int64_t 
 
 void REF(attention)(train_device *d, const train_attention *x) {
     (void)d;
-    TRAIN_ASSERT(train__attention_ok(x));
+    RAVEL_ASSERT(train__attention_ok(x));
     const train_real *q = x->q, *k = x->k, *v = x->v;
     train_real *o = x->o;
     int64_t dim = x->head_dim, group = x->heads / x->kv_heads, first, end;
@@ -99,8 +100,8 @@ static int keys_apart(const train_ragged *of, int32_t samples) {
 
 void REF(attention_backward)(train_device *d, const train_attention *x) {
     (void)d;
-    TRAIN_ASSERT(train__attention_backward_ok(x));
-    TRAIN_ASSERT(keys_apart(&x->keys, x->samples));
+    RAVEL_ASSERT(train__attention_backward_ok(x));
+    RAVEL_ASSERT(keys_apart(&x->keys, x->samples));
     int64_t kv_width = x->kv_heads * x->head_dim;
     for (int32_t s = 0; s < x->samples; s++) {
         if (!x->add) clear_rows(x->d_q, x->queries.starts[s], x->queries.lengths[s], x->ld_dq, x->heads * x->head_dim);
@@ -125,10 +126,10 @@ static void merge_head(const train_merge *x, int64_t place) {
 
 void REF(attention_merge)(train_device *d, const train_merge *x) {
     (void)d;
-    TRAIN_ASSERT(train__merge_ok(x));
+    RAVEL_ASSERT(train__merge_ok(x));
     for (int32_t s = 0; s < x->samples; s++) {
         int64_t first = x->queries.starts[s], end = first + x->queries.lengths[s];
-        TRAIN_ASSERT(first >= 0 && end <= x->queries.tokens);
+        RAVEL_ASSERT(first >= 0 && end <= x->queries.tokens);
         for (int64_t place = first * x->heads; place < end * x->heads; place++) merge_head(x, place);
     }
 }
@@ -137,22 +138,22 @@ void REF(attention_merge)(train_device *d, const train_merge *x) {
 
 /* The row of a slot's token, a page being [TRAIN_PAGE, kv_heads * head_dim]. */
 static int64_t cache_row(const train_cache *c, int64_t slot, int64_t token) {
-    TRAIN_ASSERT(slot >= 0 && token >= 0 && token < c->pages_per_slot * TRAIN_PAGE);
+    RAVEL_ASSERT(slot >= 0 && token >= 0 && token < c->pages_per_slot * TRAIN_PAGE);
     return (int64_t)c->table[slot * c->pages_per_slot + token / TRAIN_PAGE] * TRAIN_PAGE + token % TRAIN_PAGE;
 }
 
 void REF(cache_write)(train_device *d, const train_cache_write *x) {
     (void)d;
-    TRAIN_ASSERT(train__cache_write_ok(x));
-    const train_real *k = x->k, *v = x->v;
+    RAVEL_ASSERT(train__cache_write_ok(x));
     int64_t width = x->cache.kv_heads * x->cache.head_dim;
     for (int64_t r = 0; r < x->rows; r++) {
-        if (x->slots[r] < 0) continue;
-        int64_t from = x->from ? x->from[r] : r, to = cache_row(&x->cache, x->slots[r], x->positions[r]);
-        for (int64_t i = 0; i < width; i++) {
-            ((train_real *)x->cache.k)[to * width + i] = k[from * x->ld_k + i];
-            ((train_real *)x->cache.v)[to * width + i] = v[from * x->ld_v + i];
-        }
+        if (!x->back && x->slots[r] < 0) continue;
+        int64_t row = x->from ? x->from[r] : r,
+                at = x->back ? cache_row(&x->cache, 0, r) : cache_row(&x->cache, x->slots[r], x->positions[r]);
+        train_real *k = (train_real *)x->k + row * x->ld_k, *v = (train_real *)x->v + row * x->ld_v;
+        train_real *k_there = (train_real *)x->cache.k + at * width, *v_there = (train_real *)x->cache.v + at * width;
+        memcpy(x->back ? k : k_there, x->back ? k_there : k, (size_t)width * sizeof *k);
+        memcpy(x->back ? v : v_there, x->back ? v_there : v, (size_t)width * sizeof *v);
     }
 }
 
@@ -178,7 +179,7 @@ static void attend_cached(const train_cached *x, int64_t r, int64_t h) {
 
 void REF(attention_cached)(train_device *d, const train_cached *x) {
     (void)d;
-    TRAIN_ASSERT(train__cached_ok(x));
+    RAVEL_ASSERT(train__cached_ok(x));
     for (int64_t r = 0; r < x->rows; r++)
         for (int64_t h = 0; h < x->heads; h++) attend_cached(x, r, h);
 }

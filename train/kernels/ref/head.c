@@ -16,7 +16,7 @@ static double log_sum_exp(const train_real *x, int64_t n, double scale) {
 
 void REF(softmax_parts)(train_device *d, const train_softmax *x) {
     (void)d;
-    TRAIN_ASSERT(train__softmax_ok(x) && x->parts);
+    RAVEL_ASSERT(train__softmax_ok(x) && x->parts);
     train_real *most = x->parts, *sum = most + x->rows, *mean = sum + x->rows, *target = mean + x->rows;
     for (int64_t r = 0; r < x->rows; r++) {
         const train_real *row = (const train_real *)x->logits + r * x->columns;
@@ -40,7 +40,7 @@ void REF(softmax_parts)(train_device *d, const train_softmax *x) {
  * e^(most - top) * (mean + (most - top) * sum). */
 void REF(softmax_combine)(train_device *d, const train_softmax *x) {
     (void)d;
-    TRAIN_ASSERT(x->rows >= 0 && x->ranks >= 1 && x->parts && x->lse && x->logprob);
+    RAVEL_ASSERT(x->rows >= 0 && x->ranks >= 1 && x->parts && x->lse && x->logprob);
     for (int64_t r = 0; r < x->rows; r++) {
         const train_real *part = x->parts + r;
         double top = -INFINITY, sum = 0, mean = 0, target = -INFINITY;
@@ -55,14 +55,15 @@ void REF(softmax_combine)(train_device *d, const train_softmax *x) {
         x->lse[r] = (train_real)(top + log(sum));
         x->logprob[r] = (train_real)(target - log(sum));
         if (x->entropy) x->entropy[r] = (train_real)(log(sum) - mean / sum);
+        if (x->right) x->right[r] = target > -TRAIN_RIGHT_GAP * (1 + fabs(top));
     }
 }
 
 /* With p = exp(s x - lse):  d logprob / dx = s (onehot - p),   d entropy / dx = -s p (log p + entropy). */
 void REF(softmax_backward)(train_device *d, const train_softmax *x) {
     (void)d;
-    TRAIN_ASSERT(train__softmax_ok(x) && x->lse && x->coef);
-    TRAIN_ASSERT(!x->entropy_coef || x->entropy);
+    RAVEL_ASSERT(train__softmax_ok(x) && x->lse && x->coef);
+    RAVEL_ASSERT(!x->entropy_coef || x->entropy);
     for (int64_t r = 0; r < x->rows; r++) {
         train_real *row = (train_real *)x->logits + r * x->columns;
         double bonus = x->entropy_coef ? x->entropy_coef[r] : 0;
@@ -123,12 +124,12 @@ static void draw(train_device *d, const train_sample *x, int64_t r) {
     for (int64_t i = 0; i < x->vocab; i++) d->ranked[i] = (train__ranked){exp(scale * row[i] - lse), (int32_t)i};
     qsort(d->ranked, (size_t)x->vocab, sizeof *d->ranked, by_weight);
     int64_t count = kept(d->ranked, x->vocab, choice), n = 0;
-    TRAIN_ASSERT(count >= 1 && count <= x->vocab);
+    RAVEL_ASSERT(count >= 1 && count <= x->vocab);
     qsort(d->ranked, (size_t)count, sizeof *d->ranked, by_token);
     double total = d->ranked[0].weight;
     for (int64_t i = 1; i < count; i++) total += d->ranked[i].weight;
     while (n < count - 1 && (sum += d->ranked[n].weight) <= (double)choice->uniform * total) n++;
-    TRAIN_ASSERT(n < count && d->ranked[n].token >= 0 && d->ranked[n].token < x->vocab);
+    RAVEL_ASSERT(n < count && d->ranked[n].token >= 0 && d->ranked[n].token < x->vocab);
     x->tokens[r] = d->ranked[n].token;
     x->logprob[r] = (train_real)(scale * row[d->ranked[n].token] - lse);
     x->kept_logprob[r] = (train_real)(x->logprob[r] - log(total));
@@ -145,7 +146,7 @@ static void take_largest(const train_sample *x, int64_t r) {
 }
 
 void REF(sample)(train_device *d, const train_sample *x) {
-    TRAIN_ASSERT(train__sample_ok(x) && x->vocab <= d->vocab);
+    RAVEL_ASSERT(train__sample_ok(x) && x->vocab <= d->vocab);
     for (int64_t r = 0; r < x->rows; r++)
         if (x->choices[r].temperature > 0)
             draw(d, x, r);

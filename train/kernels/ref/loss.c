@@ -1,21 +1,42 @@
-/* Reference: losses of scored rows (train/kernels/loss.h), gradient norm and AdamW. The fast CPU sets use the losses and
- * the clip as they are: a few numbers per token. */
+/* Reference: losses of scored rows (train/kernels/loss.h), gradient norm and AdamW. The fast CPU sets use the losses
+ * and the clip as they are: a few numbers per token. */
 #include "train/kernels/ref/ref.h"
+
+#include "batch/policy_terms.h"
 
 #include <ravel/policy.h>
 
 #include <math.h>
+
+#include "base/assert.h"
 
 /* The old log-prob of loss j: the log-prob now, where the policy has not moved yet. */
 static double old_of(const train_loss_rows *x, int64_t j, double now) {
     return x->old ? (double)x->old[j] : now;
 }
 
-static double importance(const train_loss_rows *x, int64_t j, double now, double *whole) {
-    *whole = 0;
-    if (!x->generator || x->policy->tis <= 0) return 1;
-    *whole = exp(old_of(x, j, now) - (double)x->generator[j]);
-    return fmin(*whole, x->policy->tis);
+/* The correction of a token by itself, or of its sample q. */
+static double importance(const train_loss_rows *x, int64_t j, double now, const train_sequence_sums *q, double *raw) {
+    const ravel_correction *c = &x->policy->correction;
+    *raw = 0;
+    if (!x->generator || c->kind == RAVEL_CORRECTION_NONE) return 1;
+    RAVEL_ASSERT(q || !c->sequence);
+    double trainer = c->now ? now : old_of(x, j, now);
+    return ravel__policy_weight(c, c->sequence ? q->gap : trainer - (double)x->generator[j], raw);
+}
+
+/* A sample's one weight counts once, shared out over its tokens. */
+static void add_weight(const train_loss_rows *x, const train_sequence_sums *q, double weight, double raw) {
+    const ravel_correction *c = &x->policy->correction;
+    train_loss_sums *s = x->sums;
+    if (!x->generator || c->kind == RAVEL_CORRECTION_NONE) return;
+    RAVEL_ASSERT(q || !c->sequence);
+    double unit = c->sequence ? 1 / q->tokens : 1;
+    s->corrected += unit;
+    s->weight += unit * weight;
+    s->weight_square += unit * weight * weight;
+    s->raw_square += unit * raw * raw;
+    s->outside += raw < c->low || raw > c->high ? unit : 0;
 }
 
 static void add_gap(const train_loss_rows *x, int64_t j, double now) {
@@ -32,24 +53,28 @@ static void add_gap(const train_loss_rows *x, int64_t j, double now) {
 /* Loss j of row r; returns its derivative by the row's log-prob. */
 static double policy_loss(const train_loss_rows *x, int64_t r, int64_t j) {
     const train_policy_terms *p = x->policy;
-    TRAIN_ASSERT(!p->sequence || x->sequences[x->samples[j]].tokens > 0);
-    const train_sequence_sums *q = p->sequence ? x->sequences + x->samples[j] : NULL;
+    RAVEL_ASSERT(!train__terms_couple(p) || x->sequences[x->samples[j]].tokens > 0);
+    const train_sequence_sums *all = train__terms_couple(p) ? x->sequences + x->samples[j] : NULL,
+                              *q = p->sequence ? all : NULL;
     train_loss_sums *s = x->sums;
     double w = x->weights[j], now = x->logprob[r], a = x->advantages[j], step = now - old_of(x, j, now);
-    double ratio = exp(q ? q->step / q->tokens : step), slope, kl_slope = 0, kl = 0, whole, coef;
-    double loss = ravel_policy_surrogate(ratio, a, p->clip_low, p->clip_high, p->dual_clip, &slope),
-           tis = importance(x, j, now, &whole);
-    if (x->reference && p->kl > 0) kl = ravel_policy_divergence(p->kl_kind, now, x->reference[j], &kl_slope);
+    double ratio = exp(q ? q->step / q->tokens : step), slope, kl_slope = 0, kl = 0, raw, coef;
+    double loss = ravel__policy_surrogate(ratio, a, p->clip_low, p->clip_high, p->dual_clip, &slope),
+           weight = importance(x, j, now, all, &raw);
+    if (p->correction.now) loss = -a * now, slope = -a;
+    if (x->reference && p->kl > 0) kl = ravel__policy_divergence(p->kl_kind, now, x->reference[j], &kl_slope);
     coef = w * p->kl * kl_slope;
-    coef += q ? slope * q->weight / q->tokens : w * tis * slope; /* every token moves the sample's one ratio */
-    s->loss += w * (tis * loss + p->kl * kl - (x->entropy ? p->entropy * (double)x->entropy[r] : 0));
+    if (q) /* every token moves the sample's one ratio */
+        coef += slope * q->weight * (p->correction.sequence ? weight : 1) / q->tokens;
+    else
+        coef += w * weight * slope;
+    s->loss += w * (weight * loss + p->kl * kl - (x->entropy ? p->entropy * (double)x->entropy[r] : 0));
     s->ratio += ratio;
     s->ratio_max = fmax(s->ratio_max, ratio);
     s->clipped += slope == 0 && a != 0;
     s->approx_kl += exp(step) - step - 1;
     s->kl += kl;
-    s->tis += tis;
-    s->tis_capped += p->tis > 0 && whole > p->tis;
+    add_weight(x, all, weight, raw);
     add_gap(x, j, now);
     return coef;
 }
@@ -67,7 +92,7 @@ static void add_loss(const train_loss_rows *x, int64_t r, int64_t j, double *coe
 
 void REF(loss)(train_device *d, const train_loss_rows *x) {
     (void)d;
-    TRAIN_ASSERT(train__loss_ok(x) && x->sums && (x->rows == 0 || x->coef));
+    RAVEL_ASSERT(train__loss_ok(x) && x->sums && (x->rows == 0 || x->coef));
     for (int64_t r = 0; r < x->rows; r++) {
         double coef = 0, entropy_coef = 0;
         if (!x->first) add_loss(x, r, r, &coef, &entropy_coef);
@@ -80,13 +105,15 @@ void REF(loss)(train_device *d, const train_loss_rows *x) {
 
 void REF(sequence_sums)(train_device *d, const train_loss_rows *x, train_sequence_sums *sequences) {
     (void)d;
-    TRAIN_ASSERT(train__loss_ok(x) && x->policy && (x->rows == 0 || (x->samples && sequences)));
+    RAVEL_ASSERT(train__loss_ok(x) && x->policy && (x->rows == 0 || (x->samples && sequences)));
     for (int64_t j = 0; j < (x->first ? x->losses : x->rows); j++) {
         train_sequence_sums *s = sequences + x->samples[j];
-        double whole, now = x->logprob[x->first ? x->row_of[j] : j];
+        double raw, now = x->logprob[x->first ? x->row_of[j] : j];
+        int whole = x->policy->correction.sequence && x->generator;
         s->step += now - old_of(x, j, now);
         s->tokens += 1;
-        s->weight += (double)x->weights[j] * importance(x, j, now, &whole);
+        if (whole) s->gap += old_of(x, j, now) - (double)x->generator[j];
+        s->weight += (double)x->weights[j] * (whole ? 1 : importance(x, j, now, NULL, &raw));
     }
 }
 
@@ -94,13 +121,13 @@ void REF(sequence_sums)(train_device *d, const train_loss_rows *x, train_sequenc
 
 void REF(add)(train_device *d, void *to, const void *from, int64_t n) {
     (void)d;
-    TRAIN_ASSERT(n == 0 || (to && from));
+    RAVEL_ASSERT(n == 0 || (to && from));
     for (int64_t i = 0; i < n; i++) ((train_real *)to)[i] += ((const train_real *)from)[i];
 }
 
 void REF(sum_squares)(train_device *d, const void *grads, int64_t n, int64_t span, double *sums) {
     (void)d;
-    TRAIN_ASSERT(n >= 0 && span > 0 && (n == 0 || sums));
+    RAVEL_ASSERT(n >= 0 && span > 0 && (n == 0 || sums));
     const train_real *x = grads;
     for (int64_t i = 0; i < n; i++) {
         if (i % span == 0) sums[i / span] = 0;
@@ -110,7 +137,7 @@ void REF(sum_squares)(train_device *d, const void *grads, int64_t n, int64_t spa
 
 void REF(clip)(train_device *d, const double *sums, int64_t count, double most, train_clip *clip) {
     (void)d;
-    TRAIN_ASSERT(count >= 0 && most >= 0 && clip);
+    RAVEL_ASSERT(count >= 0 && most >= 0 && clip);
     double total = 0;
     for (int64_t i = 0; i < count; i++) total += sums[i];
     double norm = sqrt(total);
@@ -135,7 +162,7 @@ static void set_moment(void *moments, int32_t type, int64_t i, double x) {
 
 void REF(adamw)(train_device *d, const train_adamw *x) {
     (void)d;
-    TRAIN_ASSERT(train__adamw_ok(x));
+    RAVEL_ASSERT(train__adamw_ok(x));
     train_real *w = x->master, *copy = x->weight;
     const train_real *grad = x->grad;
     double fix1 = 1 - pow(x->beta1, (double)x->step), fix2 = 1 - pow(x->beta2, (double)x->step);

@@ -4,7 +4,9 @@
  *   ref.c         the device, products, rows, the table
  *   layers.c      rms-norm, rotation, swiglu
  *   attention.c   attention over a ragged batch and over a cache
+ *   experts.c     routing
  *   head.c        softmax, sampling
+ *   top.c         a teacher's likeliest tokens
  *   loss.c        losses, gradient norm, AdamW */
 #include "train/kernels/ref/ref.h"
 
@@ -20,8 +22,8 @@ static ravel_status device_open(const train_device_options *options, train_devic
     const ravel_allocator *allocator = options ? options->allocator : NULL;
     if (options && options->products == TRAIN_PRODUCTS_OPENBLAS)
         return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "the reference kernels multiply matrices themselves");
-    train_device *d = train__calloc(allocator, 1, sizeof *d);
-    if (!d) return train__no_memory(err, sizeof *d, "the reference device");
+    train_device *d = ravel__calloc(allocator, 1, sizeof *d);
+    if (!d) return ravel__no_memory(err, sizeof *d, "the reference device");
     train__host_device_init(&d->host, allocator);
     *device = d;
     return RAVEL_OK;
@@ -30,8 +32,8 @@ static ravel_status device_open(const train_device_options *options, train_devic
 static void device_close(train_device *d) {
     if (!d) return;
     const ravel_allocator *allocator = d->host.allocator;
-    train__release(allocator, d->ranked, (size_t)d->vocab * sizeof *d->ranked);
-    train__release(allocator, d, sizeof *d);
+    ravel__release(allocator, d->ranked, (size_t)d->vocab * sizeof *d->ranked);
+    ravel__release(allocator, d, sizeof *d);
 }
 
 static size_t scratch_bytes(const train_limits *limits, int32_t threads) {
@@ -42,12 +44,12 @@ static size_t scratch_bytes(const train_limits *limits, int32_t threads) {
 static ravel_status reserve(train_device *d, const train_limits *limits, ravel_error *err) {
     if (limits->vocab <= d->vocab) return RAVEL_OK;
     size_t bytes = scratch_bytes(limits, 1);
-    train__ranked *ranked = train__alloc(d->host.allocator, bytes);
-    if (!ranked) return train__no_memory(err, bytes, "scratch for sampling");
-    train__release(d->host.allocator, d->ranked, (size_t)d->vocab * sizeof *d->ranked);
+    train__ranked *ranked = ravel__alloc(d->host.allocator, bytes);
+    if (!ranked) return ravel__no_memory(err, bytes, "scratch for sampling");
+    ravel__release(d->host.allocator, d->ranked, (size_t)d->vocab * sizeof *d->ranked);
     d->ranked = ranked;
     d->vocab = limits->vocab;
-    TRAIN_ASSERT(d->ranked && d->vocab > 0);
+    RAVEL_ASSERT(d->ranked && d->vocab > 0);
     return RAVEL_OK;
 }
 
@@ -62,14 +64,14 @@ void REF(matmul)(train_device *d, const train_matmul *product) {
     const train_real *a = x.a, *b = x.b;
     train_real *c = x.c;
     (void)d;
-    TRAIN_ASSERT(train__matmul_ok(product));
+    RAVEL_ASSERT(train__matmul_ok(product));
     for (int64_t i = 0; i < x.m; i++)
         for (int64_t j = 0; j < x.n; j++) {
             double sum = x.add ? c[i * x.ldc + j] : 0;
             for (int64_t k = 0; k < x.k; k++)
                 sum += (double)(x.trans_a ? a[k * x.lda + i] : a[i * x.lda + k]) *
                        (double)(x.trans_b ? b[j * x.ldb + k] : b[k * x.ldb + j]);
-            c[i * x.ldc + j] = (train_real)sum;
+            c[i * x.ldc + j] = (train_real)(x.scale != 0 ? x.scale * sum : sum);
         }
 }
 
@@ -85,7 +87,7 @@ static void sum_rows(const train_rows *x, int64_t r, int64_t ld_to, int64_t ld_f
 
 void REF(copy_rows)(train_device *d, const train_rows *x) {
     (void)d;
-    TRAIN_ASSERT(train__rows_ok(x));
+    RAVEL_ASSERT(train__rows_ok(x));
     int64_t ld_to = x->ld_to ? x->ld_to : x->width, ld_from = x->ld_from ? x->ld_from : x->width;
     for (int64_t r = 0; r < x->rows && x->first; r++) sum_rows(x, r, ld_to, ld_from);
     for (int64_t r = 0; r < x->rows && !x->first; r++) {
@@ -97,7 +99,7 @@ void REF(copy_rows)(train_device *d, const train_rows *x) {
 
 void REF(embed)(train_device *d, const train_embedding *x) {
     (void)d;
-    TRAIN_ASSERT(train__embedding_ok(x));
+    RAVEL_ASSERT(train__embedding_ok(x));
     const train_real *table = x->table;
     train_real *y = x->y;
     for (int64_t r = 0; r < x->rows; r++) {
@@ -109,7 +111,7 @@ void REF(embed)(train_device *d, const train_embedding *x) {
 
 void REF(embed_backward)(train_device *d, const train_embedding *x) {
     (void)d;
-    TRAIN_ASSERT(train__embedding_backward_ok(x));
+    RAVEL_ASSERT(train__embedding_backward_ok(x));
     const train_real *d_y = x->d_y;
     train_real *d_table = x->d_table;
     for (int64_t n = 0; n < x->ordered; n++) {
@@ -121,19 +123,24 @@ void REF(embed_backward)(train_device *d, const train_embedding *x) {
 
 void REF(bias)(train_device *d, void *x, const void *bias, int64_t rows, int64_t width, int64_t ld) {
     (void)d;
-    TRAIN_ASSERT(train__bias_ok(x, bias, rows, width, ld));
+    RAVEL_ASSERT(train__bias_ok(x, bias, rows, width, ld));
     for (int64_t r = 0; r < rows; r++)
         for (int64_t i = 0; i < width; i++) ((train_real *)x)[r * ld + i] += ((const train_real *)bias)[i];
 }
 
 void REF(bias_backward)(train_device *d, void *d_bias, const void *d_x, int64_t rows, int64_t width, int64_t ld) {
     (void)d;
-    TRAIN_ASSERT(train__bias_ok(d_x, d_bias, rows, width, ld));
+    RAVEL_ASSERT(train__bias_ok(d_x, d_bias, rows, width, ld));
     for (int64_t i = 0; i < width; i++) {
         double sum = 0;
         for (int64_t r = 0; r < rows; r++) sum += ((const train_real *)d_x)[r * ld + i];
         ((train_real *)d_bias)[i] += (train_real)sum;
     }
+}
+
+void REF(scale)(train_device *d, void *y, const void *x, double by, int64_t n) {
+    (void)d;
+    for (int64_t i = 0; i < n; i++) ((train_real *)y)[i] = (train_real)(by * ((const train_real *)x)[i]);
 }
 
 /* ---- the table ------------------------------------------------------------------------------------------ */
@@ -158,6 +165,7 @@ const train_kernels REF(table) = {
     .embed_backward = REF(embed_backward),
     .bias = REF(bias),
     .bias_backward = REF(bias_backward),
+    .scale = REF(scale),
     .rmsnorm = REF(rmsnorm),
     .rmsnorm_backward = REF(rmsnorm_backward),
     .rope = REF(rope),
@@ -169,6 +177,12 @@ const train_kernels REF(table) = {
     .attention_cached = REF(attention_cached),
     .swiglu = REF(swiglu),
     .swiglu_backward = REF(swiglu_backward),
+    .geglu = REF(geglu),
+    .geglu_backward = REF(geglu_backward),
+    .route = REF(route),
+    .route_backward = REF(route_backward),
+    .weigh = REF(weigh),
+    .weigh_backward = REF(weigh_backward),
     .softmax_parts = REF(softmax_parts),
     .softmax_combine = REF(softmax_combine),
     .softmax_backward = REF(softmax_backward),
@@ -176,6 +190,11 @@ const train_kernels REF(table) = {
     .loss = REF(loss),
     .sequence_sums = REF(sequence_sums),
     .sample = REF(sample),
+    .top_parts = REF(top_parts),
+    .top_combine = REF(top_combine),
+    .top_gather = REF(top_gather),
+    .top_loss = REF(top_loss),
+    .top_backward = REF(top_backward),
     .add = REF(add),
     .sum_squares = REF(sum_squares),
     .clip = REF(clip),

@@ -24,9 +24,21 @@ void REF(rmsnorm)(train_device *d, const train_norm *x);
 void REF(rmsnorm_backward)(train_device *d, const train_norm *x);
 void REF(rope)(train_device *d, const train_rope *x);
 void REF(rope_backward)(train_device *d, const train_rope *x);
+void REF(geglu)(train_device *d, void *h, const void *gate_up, int64_t rows, int64_t ffn);
+void REF(geglu_backward)(train_device *d, void *d_gate_up, void *h, const void *d_h, const void *gate_up, int64_t rows,
+                         int64_t ffn);
+void REF(scale)(train_device *d, void *y, const void *x, double by, int64_t n);
 void REF(swiglu)(train_device *d, void *h, const void *gate_up, int64_t rows, int64_t ffn);
 void REF(swiglu_backward)(train_device *d, void *d_gate_up, void *h, const void *d_h, const void *gate_up, int64_t rows,
                           int64_t ffn);
+
+void REF(route)(train_device *d, const train_route *x);
+void REF(route_backward)(train_device *d, const train_route *x);
+void REF(weigh)(train_device *d, const train_weigh *x);
+void REF(weigh_backward)(train_device *d, const train_weigh *x);
+/* Rows first .. last - 1 of them. */
+void REF(route_rows)(const train_route *x, int64_t first, int64_t last);
+void REF(route_rows_backward)(const train_route *x, int64_t first, int64_t last);
 
 void REF(attention)(train_device *d, const train_attention *x);
 void REF(attention_backward)(train_device *d, const train_attention *x);
@@ -39,6 +51,11 @@ void REF(softmax_combine)(train_device *d, const train_softmax *x);
 void REF(softmax_backward)(train_device *d, const train_softmax *x);
 void REF(softmax_fused)(train_device *d, const train_softmax *x);
 void REF(sample)(train_device *d, const train_sample *x);
+void REF(top_parts)(train_device *d, const train_top_rows *x);
+void REF(top_combine)(train_device *d, const train_top_rows *x);
+void REF(top_gather)(train_device *d, const train_top_rows *x);
+void REF(top_loss)(train_device *d, const train_top_rows *x);
+void REF(top_backward)(train_device *d, const train_top_rows *x);
 
 /* These use nothing of the device, so every set on the host may take them. */
 void REF(loss)(train_device *d, const train_loss_rows *x);
