@@ -2,9 +2,13 @@
  * and by the release alike. */
 #include "train/model/model_internal.h"
 
-#include "train/kernels/assert.h"
+#include "base/assert.h"
+#include "base/shape.h"
 #include "train/kernels/arena.h"
-#include "train/model/shares.h"
+#include "train/model/hf/lora.h"
+#include "train/model/ranks/shares.h"
+
+#include <ravel/flops.h>
 
 #include <stddef.h>
 #include <string.h>
@@ -19,23 +23,24 @@ static size_t lines(size_t bytes) {
     return (bytes + TRAIN_ALIGN - 1) / TRAIN_ALIGN * TRAIN_ALIGN;
 }
 
-static size_t cut_kept(train_model *m, char *base) {
+static size_t cut_kept(const train_model *m, train__micro *mb, char *base) {
     const train__sizes *s = &m->sizes;
     const train__net *n = &m->net;
-    train__kept *k = &m->now.kept;
+    train__kept *k = &mb->kept;
     train__cut cut = {base, 0};
     int64_t layers = m->params->part.last_layer - m->params->part.first_layer, share = train__net_share(n, s->tokens);
-    int64_t head = n->sequence ? 0 : s->tokens;
-    TRAIN_ASSERT(layers > 0 && share > 0 && s->tokens > 0);
+    int64_t head = n->sequence ? 0 : s->scored;
+    RAVEL_ASSERT(layers > 0 && share > 0 && s->tokens > 0);
     k->x = train__cut_take(&cut, s->x ? layers + 1 : 1, lines(train__net_bytes(n, share * n->hidden)));
-    k->rest = train__cut_take(&cut, s->rest ? layers : 1, s->x_mid + lines(train__net_bytes(n, share * n->hidden)));
-    k->gate_up = train__cut_take(&cut, s->gate_up ? layers : 1, lines(train__net_bytes(n, s->tokens * 2 * n->ffn)));
+    k->rest = train__cut_take(&cut, s->rest ? layers : 1, s->end);
+    k->gate_up =
+        train__cut_take(&cut, s->gate_up ? layers : 1, lines(train__net_bytes(n, s->tokens * 2 * n->feed_width)));
     k->light = train__cut_take(&cut, s->light ? layers : 0, s->light);
     k->head_x = train__cut_take(&cut, 1, train__net_bytes(n, head * n->hidden));
     k->head_xn = train__cut_take(&cut, 1, train__net_bytes(n, head * n->hidden));
     train_real **numbers[] = {&k->logprob, &k->lse, &k->entropy, &k->coef, &k->entropy_coef};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        *numbers[i] = train__cut_take(&cut, s->tokens, sizeof(train_real));
+        *numbers[i] = train__cut_take(&cut, s->scored, sizeof(train_real));
     k->sequences = train__cut_take(&cut, s->flat, sizeof *k->sequences);
     return cut.used;
 }
@@ -45,7 +50,7 @@ static size_t cut_ring(train_model *m, char *base, size_t used) {
     const train__net *n = &m->net;
     train__ring *r = &m->ring;
     train__cut cut = {base, used};
-    TRAIN_ASSERT(m->cp_most > 1);
+    RAVEL_ASSERT(m->cp_most > 1);
     size_t bytes = train__net_bytes(n, m->sizes.tokens * 2 * n->kv_width);
     for (int i = 0; i < 2; i++) r->kv[i] = train__cut_take(&cut, 1, bytes);
     for (int i = 0; i < 2 && !m->options.inference; i++) r->d_kv[i] = train__cut_take(&cut, 1, bytes);
@@ -58,11 +63,12 @@ static size_t cut_ring(train_model *m, char *base, size_t used) {
     return cut.used;
 }
 
-/* The output of a level, behind the other working arrays. */
+/* What attention over trees needs, after the other working arrays. */
 static size_t cut_tree(train_model *m, char *base, size_t used) {
     train__cut cut = {base, used};
     m->tree.o = train__cut_take(&cut, 1, train__net_bytes(&m->net, m->sizes.tokens * m->net.q_width));
     m->tree.lse = train__cut_take(&cut, m->sizes.tokens * m->net.shape.heads, sizeof *m->tree.lse);
+    train__tree_cut_keys(m, &cut);
     return cut.used;
 }
 
@@ -73,42 +79,86 @@ static size_t cut_working(train_model *m, char *base) {
     train__cut cut = {base, 0};
     int64_t t = m->sizes.tokens, share = train__net_share(n, t);
     w->xn = train__cut_take(&cut, 1, train__net_bytes(n, share * n->hidden));
-    w->y = train__cut_take(&cut, 1, train__net_bytes(n, share * n->hidden));
+    int64_t rows = n->sequence ? share : train__max(t, m->sizes.scored); /* the head's rows pass through y */
+    w->y = train__cut_take(&cut, 1, train__net_bytes(n, rows * n->hidden));
+    if (m->adapter) {
+        train__adapter *a = &m->net.adapter;
+        int64_t wide = TRAIN__JOINED * m->adapter->lora.rank;
+        a->u = train__cut_take(&cut, 1, train__net_bytes(n, t * wide));
+        if (!m->options.inference) a->d_u = train__cut_take(&cut, 1, train__net_bytes(n, t * wide));
+    }
     w->whole = n->sequence ? train__cut_take(&cut, 1, train__net_bytes(n, share * m->tp.ranks * n->hidden)) : w->y;
     if (!m->options.inference) w->d_x = train__cut_take(&cut, 1, train__net_bytes(n, share * n->hidden));
+    if (!m->options.inference && (train__net_norms_after(n) || n->residual_scale < 1 || n->residual_scale > 1))
+        w->d_given = train__cut_take(&cut, 1, train__net_bytes(n, share * n->hidden));
     train__cut forward = cut, head = cut;
     w->q = train__cut_take(&cut, 1, train__net_bytes(n, t * n->q_width));
     w->k = train__cut_take(&cut, 1, train__net_bytes(n, t * n->kv_width));
-    w->h = train__cut_take(&forward, 1, train__net_bytes(n, t * n->ffn));
-    w->d_rows = train__cut_take(&head, 1, train__net_bytes(n, t * n->hidden));
-    if (n->sequence) w->head_xn = train__cut_take(&head, 1, train__net_bytes(n, t * n->hidden));
+    if (n->shape.qk_norm == RAVEL_QK_NORM_WHOLE)
+        w->normed = train__cut_take(&cut, 1, train__net_bytes(n, t * n->qkv_width));
+    w->h = train__cut_take(&forward, 1, train__net_bytes(n, t * n->feed_width));
+    if (n->shape.experts)
+        w->pairs = train__cut_take(&forward, 1, train__net_bytes(n, train__net_pairs(n, t) * n->hidden));
+    if (n->exchange) {
+        train__exchange *x = &m->exchange;
+        x->capacity = train__net_pairs(n, t);
+        x->rows = train__cut_take(&forward, 1, train__net_bytes(n, x->capacity * n->hidden));
+        x->wire = train__cut_take(&forward, 1, train__net_bytes(n, x->capacity * n->hidden));
+        x->order_there = train__cut_take(&forward, x->capacity, sizeof *x->order_there);
+        x->weights = train__cut_take(&forward, x->capacity, sizeof *x->weights);
+    }
+    if (n->exchange && !m->options.inference) {
+        train__exchange *x = &m->exchange;
+        x->given = train__cut_take(&forward, 1, train__net_bytes(n, x->capacity * n->hidden));
+        x->sorted = train__cut_take(&forward, 1, train__net_bytes(n, x->capacity * n->hidden));
+        x->d_weights = train__cut_take(&forward, x->capacity, sizeof *x->d_weights);
+    }
+    if (n->shape.experts && !m->options.inference) {
+        w->d_weights = train__cut_take(&forward, train__net_pairs(n, t), sizeof *w->d_weights);
+        w->d_logits = train__cut_take(&forward, 1, train__net_bytes(n, t * n->shape.experts));
+    }
+    w->d_rows = train__cut_take(&head, 1, train__net_bytes(n, m->sizes.scored * n->hidden));
+    if (n->sequence) w->head_xn = train__cut_take(&head, 1, train__net_bytes(n, m->sizes.scored * n->hidden));
     if (!m->options.inference) {
         w->d_q = train__cut_take(&cut, 1, train__net_bytes(n, t * n->q_width));
         w->d_k = train__cut_take(&cut, 1, train__net_bytes(n, t * n->kv_width));
         w->d_o = train__cut_take(&cut, 1, train__net_bytes(n, t * n->q_width));
         w->d_qkv = train__cut_take(&cut, 1, train__net_bytes(n, t * n->qkv_width));
-        w->d_h = train__cut_take(&forward, 1, train__net_bytes(n, t * n->ffn));
+        w->d_h = train__cut_take(&forward, 1, train__net_bytes(n, t * n->feed_width));
     }
     size_t most = cut.used > forward.used ? cut.used : forward.used;
     if (head.used > most) most = head.used;
-    TRAIN_ASSERT(most >= cut.used && most >= forward.used && most >= head.used);
+    RAVEL_ASSERT(most >= cut.used && most >= forward.used && most >= head.used);
     if (m->options.flat_tokens) most = cut_tree(m, base, most);
     return m->cp_most > 1 ? cut_ring(m, base, most) : most;
 }
 
+/* Of load, [layers, experts]. */
+static int64_t load_numbers(const train_model *m) {
+    return (m->params->part.last_layer - m->params->part.first_layer) * m->net.shape.experts;
+}
+
 static size_t cut_tables(train_model *m, char *base) {
     train__cut cut = {base, 0};
-    int64_t half = m->net.shape.head_dim / 2;
-    m->cosine = train__cut_take(&cut, m->sizes.positions * half, sizeof *m->cosine);
-    m->sine = train__cut_take(&cut, m->sizes.positions * half, sizeof *m->sine);
+    int64_t angles =
+        train__net_rope_kinds(&m->net, m->sizes.positions) * m->sizes.positions * (m->net.shape.head_dim / 2);
+    m->cosine = train__cut_take(&cut, angles, sizeof *m->cosine);
+    m->sine = train__cut_take(&cut, angles, sizeof *m->sine);
     m->parts = train__cut_take(&cut, (m->tp.ranks + 1) * 4 * m->sizes.logits_rows, sizeof *m->parts);
+    int64_t tops = m->options.top * m->sizes.logits_rows;
+    m->top_parts = train__cut_take(&cut, (m->tp.ranks + 1) * 2 * tops, sizeof *m->top_parts);
+    m->top_rest = train__cut_take(&cut, m->options.top ? m->sizes.logits_rows : 0, sizeof *m->top_rest);
     m->update = train__cut_take(&cut, 1, sizeof *m->update);
+    if (m->net.shape.experts && !m->options.inference) {
+        m->balance = train__cut_take(&cut, load_numbers(m), sizeof *m->balance);
+        m->row_loss = train__cut_take(&cut, m->sizes.tokens, sizeof *m->row_loss);
+    }
     return cut.used;
 }
 
 static train_limits limits_of(const train_model *m) {
     /* with shared prefixes, all that stands below a node are its queries, and a call's samples are nodes */
-    int64_t longest = m->options.flat_tokens ? m->sizes.tokens : m->sizes.positions;
+    int64_t longest = m->options.flat_tokens ? train__max(m->sizes.tokens, m->sizes.positions) : m->sizes.positions;
     train_limits limits = train__net_limits(&m->net, m->sizes.tokens, longest, m->sizes.tokens);
     limits.inference = m->options.inference;
     return limits;
@@ -125,26 +175,36 @@ static void sizes_of(train_model *m) {
     const train_model_options *o = &m->options;
     const train__net *n = &m->net;
     train__sizes *s = &m->sizes;
-    int64_t t = o->budget, share = train__net_share(n, t);
+    int64_t t = o->budget;
+    if (o->flat_tokens && m->cp_most > 1) t = train__round_up(t, RAVEL_TREE_CHUNKS); /* trees are dealt by chunks */
+    int64_t share = train__net_share(n, t);
     *s = (train__sizes){.tokens = t, .positions = o->longest > 0 ? train__min(o->longest, t) : t};
     s->flat = train__max(o->flat_tokens, t);
+    s->scored = o->flat_tokens && m->cp_most > 1 ? 2 * t : t;
     if (m->cp_most > 1) s->positions = o->longest > 0 ? o->longest : t * m->cp_most;
     s->o = lines(train__net_bytes(n, t * n->qkv_width));
     s->lse = s->o + lines(train__net_bytes(n, t * n->q_width));
     s->x_mid = s->lse + lines((size_t)(t * n->shape.heads) * sizeof(train_real));
-    if (!o->inference) s->x = lines(train__net_bytes(n, share * n->hidden));
-    if (!o->inference && o->recompute != TRAIN_RECOMPUTE_FULL)
-        s->rest = s->x_mid + lines(train__net_bytes(n, share * n->hidden));
-    if (!o->inference && o->recompute != TRAIN_RECOMPUTE_FULL) s->gate_up = lines(train__net_bytes(n, t * 2 * n->ffn));
+    size_t row_share = lines(train__net_bytes(n, share * n->hidden));
+    s->attended = s->x_mid + row_share;
+    s->fed = !o->inference && train__net_norms_after(n) ? s->attended + row_share : 0;
+    s->routes = s->end = s->fed ? s->fed + row_share : s->attended;
+    if (n->shape.experts) s->end += lines(train__routes_cut(n, t, NULL, &(train__routes){0}));
+    if (!o->inference) s->x = row_share;
+    if (!o->inference && o->recompute != TRAIN_RECOMPUTE_FULL) s->rest = s->end;
+    int again = n->exchange && !n->shape.dense_layers; /* gate and up of experts are made again in backward */
+    if (!o->inference && o->recompute != TRAIN_RECOMPUTE_FULL && !again)
+        s->gate_up = lines(train__net_bytes(n, t * 2 * n->feed_width));
     s->xn_mid = lines(train__net_bytes(n, share * n->hidden));
     s->q = 2 * s->xn_mid;
     s->k = s->q + lines(train__net_bytes(n, t * n->q_width));
     s->h = s->k + lines(train__net_bytes(n, t * n->kv_width));
-    if (!o->inference && o->recompute == TRAIN_RECOMPUTE_NONE) s->light = s->h + lines(train__net_bytes(n, t * n->ffn));
+    if (!o->inference && o->recompute == TRAIN_RECOMPUTE_NONE)
+        s->light = s->h + lines(train__net_bytes(n, t * n->feed_width));
     train_limits limits = limits_of(m);
     limits.vocab = (m->vocab + m->tp.ranks - 1) / m->tp.ranks; /* every rank has the same chunks */
     s->logits_rows = train__min(o->logits_rows > 0 ? o->logits_rows : n->kernels->head_rows(&limits), t);
-    s->kept = cut_kept(m, NULL);
+    s->kept = cut_kept(m, &(train__micro){0}, NULL);
     s->working = cut_working(m, NULL);
     s->logits = train__net_bytes(n, s->logits_rows * n->shape.vocab);
     s->tables = cut_tables(m, NULL);
@@ -152,8 +212,10 @@ static void sizes_of(train_model *m) {
     if (train__model_by_chunk(m)) arrays += OWN_ARRAYS + (int64_t)VIEW_ARRAYS * m->cp_most;
     if (o->flat_tokens) arrays += TREE_ARRAYS;
     s->stage = (size_t)arrays * (lines((size_t)s->flat * 4) + 2 * TRAIN_ALIGN);
-    TRAIN_ASSERT(s->positions > 0 && s->logits_rows > 0 && s->logits_rows <= s->tokens);
-    TRAIN_ASSERT(s->o <= s->lse && s->lse <= s->x_mid && s->q <= s->k && s->k <= s->h);
+    if (o->flat_tokens) s->stage += train__tree_staged(m);
+    s->stage += train__load_staged(m);
+    RAVEL_ASSERT(s->positions > 0 && s->logits_rows > 0 && s->logits_rows <= s->tokens);
+    RAVEL_ASSERT(s->o <= s->lse && s->lse <= s->x_mid && s->q <= s->k && s->k <= s->h);
 }
 
 /* ---- blocks --------------------------------------------------------------------------------------------- */
@@ -167,11 +229,24 @@ typedef struct block {
     size_t field; /* of train_memory */
 } block;
 
-enum { BLOCKS = 7 + TRAIN_FLIGHTS + 2 * TRAIN__MOST_STAGES + 2 * TRAIN__UNIT_BUFFERS };
+enum { BLOCKS = 9 + TRAIN_FLIGHTS + 2 * TRAIN__MOST_STAGES + 2 * TRAIN__UNIT_BUFFERS };
 
-/* Elements that this rank holds of weights and gradients; of the largest share where they are sharded. */
-static int64_t held(const train_model *m) {
+/* Elements that this rank holds of the model's weights; of the largest share where they are sharded. */
+static int64_t base_held(const train_model *m) {
     return train__model_sharded(m) ? m->units.shares->most : m->params->elements;
+}
+
+/* The same of what is trained. */
+static int64_t held(const train_model *m) {
+    return m->adapter ? m->adapter->elements : base_held(m);
+}
+
+static int64_t widest_norm(const train_model *m) {
+    return train__max(m->net.hidden, m->net.q_width); /* of q: over all heads, or over one */
+}
+
+static void put_block(block *list, int *count, void **place, size_t bytes, memory_kind kind, size_t field) {
+    list[(*count)++] = (block){place, bytes, kind, field};
 }
 
 static int blocks_of(train_model *m, block *list) {
@@ -179,11 +254,13 @@ static int blocks_of(train_model *m, block *list) {
     size_t elements = (size_t)held(m);
     const train_types *types = &m->net.types;
     int count = 0;
-/* clang-format off */
 #define BLOCK(place, bytes, kind, field) \
-    list[count++] = (block){(void **)&(place), bytes, kind, offsetof(train_memory, field)}
-    /* clang-format on */
-    BLOCK(m->weights, elements * (size_t)ravel_dtype_bytes(types->weight), DEVICE, weights);
+    put_block(list, &count, (void **)&(place), bytes, kind, offsetof(train_memory, field))
+    if (m->adapter || !m->options.mapped)
+        BLOCK(m->weights, elements * (size_t)ravel_dtype_bytes(types->weight), DEVICE, weights);
+    size_t frozen = (size_t)(base_held(m) * ravel_dtype_bytes(types->weight));
+    if (m->adapter && !m->options.mapped) BLOCK(m->frozen, frozen, DEVICE, weights);
+    if (m->adapter) BLOCK(m->unused, (size_t)(widest_norm(m) * ravel_dtype_bytes(types->grad)), DEVICE, working);
     if (!m->options.inference) BLOCK(m->grads, elements * (size_t)ravel_dtype_bytes(types->grad), DEVICE, grads);
     for (int i = 0; i < TRAIN__UNIT_BUFFERS; i++) {
         if (m->units.weights[i].bytes) BLOCK(m->units.weights[i].data, m->units.weights[i].bytes, DEVICE, weights);
@@ -198,20 +275,56 @@ static int blocks_of(train_model *m, block *list) {
         BLOCK(m->staging.block[i], s->stage, DEVICE, tables);
         BLOCK(m->staging.host[i], s->stage, STAGED, tables);
     }
-    size_t exchanged = train__exchange_bytes(&m->exchange);
-    if (exchanged) BLOCK(m->exchange.host, exchanged, STAGED, tables);
+    size_t exchanged = train__port_bytes(&m->port);
+    if (exchanged) BLOCK(m->port.host, exchanged, STAGED, tables);
 #undef BLOCK
-    TRAIN_ASSERT(count > 0 && count <= BLOCKS);
+    RAVEL_ASSERT(count > 0 && count <= BLOCKS);
     return count;
+}
+
+/* Host memory for experts: numbers that the router sorts, and the offsets of one micro-batch. */
+static int64_t router_numbers(const train_model *m) {
+    int64_t t = m->sizes.tokens;
+    return m->net.shape.experts ? train__net_pairs(&m->net, t) + train__index_elements(&m->net, t) : 0;
+}
+
+static int64_t offset_numbers(const train_model *m) {
+    int64_t layers = m->sizes.rest ? m->params->part.last_layer - m->params->part.first_layer : 1;
+    return m->net.shape.experts ? layers * (m->net.shape.experts + 1) : 0;
+}
+
+/* X(array, count): of the exchange between ranks that share out experts. */
+#define EXCHANGE_LIST(X)                              \
+    X(counts, (x->link.ranks + 1) * x->experts)       \
+    X(totals, (int64_t)x->link.ranks * x->link.ranks) \
+    X(sizes, 4 * (int64_t)x->link.ranks)              \
+    X(by_place, x->capacity)                          \
+    X(out, x->capacity)                               \
+    X(out_back, x->capacity)                          \
+    X(in, x->capacity)                                \
+    X(numbers, x->capacity)                           \
+    X(order, x->capacity)                             \
+    X(first, x->experts / x->link.ranks + 1)
+
+static int64_t exchange_bytes(const train_model *m) {
+    const train__exchange *x = &m->exchange;
+    int64_t bytes = 0;
+    if (!m->net.exchange) return 0;
+#define X(array, count) bytes += (count) * (int64_t)sizeof *x->array;
+    EXCHANGE_LIST(X)
+#undef X
+    return bytes;
 }
 
 static int64_t host_bytes(const train_model *m) {
     int64_t graphs = m->graphs.kernels ? TRAIN__GRAPH_PLACES * (int64_t)sizeof *m->graphs.places : 0;
     int64_t views =
         train__model_by_chunk(m) ? (int64_t)m->options.in_flight * 2 * m->cp_most * (int64_t)sizeof(train__view) : 0;
-    return graphs + views + train__tree_bytes(m) + m->sizes.tokens * 4 +
-           m->sizes.flat * 4 * (2 + m->options.in_flight) +
-           train__max(m->net.hidden, m->net.shape.head_dim) * (int64_t)sizeof(train_real);
+    int64_t routing = 4 * (router_numbers(m) + m->options.in_flight * offset_numbers(m)) + 8 * load_numbers(m);
+    if (m->net.shape.experts) routing += m->sizes.tokens * (int64_t)sizeof *m->row_sums;
+    return graphs + views + routing + exchange_bytes(m) + (int64_t)sizeof(train__micro) * m->options.in_flight +
+           train__tree_bytes(m) + m->sizes.scored * 4 + m->sizes.flat * 4 * (2 + m->options.in_flight) +
+           widest_norm(m) * (int64_t)sizeof(train_real);
 }
 
 static ravel_status check_options(const train_model_options *o, ravel_error *err) {
@@ -243,37 +356,70 @@ static ravel_status prepare_units(train_model *m, const train_kernels *kernels, 
     const train_model_options *o = &m->options;
     int32_t ranks = o->shard ? ravel_comm_size(o->shard) : device ? 1 : o->shard_ranks;
     if (ranks <= 1) return RAVEL_OK;
-    ravel_status status = train__units_init(&m->units, kernels, device, m->params, ranks,
-                                            o->shard ? ravel_comm_rank(o->shard) : 0, o->inference, o->allocator, err);
-    m->units.comm = o->shard;
-    m->units.exchange = &m->exchange;
+    ravel_status status =
+        train__units_init(&m->units, kernels, device, m->params, ranks, o->shard ? ravel_comm_rank(o->shard) : 0,
+                          o->inference || m->adapter, o->allocator, err);
+    m->units.link = train__link_over(o->shard, &m->port);
+    m->units.experts = train__link_over(o->expert_shard, &m->port);
     return status;
 }
 
 /* The ring of context parallelism has its places first, then come those of the pipeline. */
-static void prepare_exchange(train_model *m, const train_kernels *kernels, train_device *device) {
+static void prepare_port(train_model *m, const train_kernels *kernels, train_device *device) {
     const train_model_options *o = &m->options;
     const train_slice *part = &m->params->part;
     int32_t shard = o->shard ? ravel_comm_size(o->shard) : o->shard_ranks;
     int staged = part->first_layer > 0 || part->last_layer < m->net.shape.layers;
     int64_t ring = m->cp_most > 1 ? 2 * m->net.kv_width : 0, rows = staged ? m->net.hidden : 0;
-    m->exchange = (train__exchange){.kernels = kernels, .device = device, .wires = o->wires, .ranks = o->peers};
-    const int32_t ranks[] = {m->tp.ranks, m->cp_most, shard};
-    for (int i = 0; i < 3; i++) m->exchange.ranks = (int32_t)train__max(m->exchange.ranks, ranks[i]);
-    m->exchange.places = (ring ? TRAIN__SHIFT_PLACES : 0) + (staged ? 1 + 2 * o->in_flight : 0);
-    m->exchange.message_bytes = lines(train__net_bytes(&m->net, m->sizes.tokens * train__max(ring, rows)));
-    TRAIN_ASSERT(m->exchange.ranks >= m->tp.ranks && m->exchange.ranks >= m->cp_most);
+    m->port = (train__port){.kernels = kernels, .device = device, .wires = o->wires, .ranks = o->peers};
+    const int32_t ranks[] = {m->tp.ranks, m->cp_most, shard, part->ep};
+    for (int i = 0; i < 4; i++) m->port.ranks = (int32_t)train__max(m->port.ranks, ranks[i]);
+    m->port.places = (ring ? TRAIN__SHIFT_PLACES : 0) + (staged ? 1 + 2 * o->in_flight : 0);
+    m->port.message_bytes = lines(train__net_bytes(&m->net, m->sizes.tokens * train__max(ring, rows)));
+    RAVEL_ASSERT(m->port.ranks >= m->tp.ranks && m->port.ranks >= m->cp_most);
 }
 
 /* Graphs are for training: a reference model has none, and needs none. */
 static ravel_status prepare_graphs(train_model *m, const train_kernels *kernels, train_device *device,
                                    ravel_error *err) {
     int apart = m->tp.ranks == 1 && m->cp_most <= 1 && !train__model_sharded(m) && !m->options.progress &&
-                !m->options.flat_tokens;
+                !m->options.flat_tokens && !m->net.shape.experts;
     if (m->options.inference) return RAVEL_OK;
     m->graphs.device = device;
     if (kernels->capture_begin && apart && m->options.graphs != TRAIN_GRAPHS_OFF) m->graphs.kernels = kernels;
     return train__graphs_check(m->options.graphs, kernels, apart, err);
+}
+
+/* The GPU's products read rows of whole 16 bytes. */
+static ravel_status check_experts(const train__net *n, ravel_error *err) {
+    if (n->kernels->host_memory || (n->shape.experts % 8 == 0 && n->shape.expert_ffn % 8 == 0)) return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
+                           "%lld experts of width %lld on each rank: both must be multiples of 8 with the %s kernels",
+                           (long long)n->shape.experts, (long long)n->shape.expert_ffn, n->kernels->name);
+}
+
+static ravel_status check_top(const train_model *m, const ravel_shape *shape, ravel_error *err) {
+    const train_model_options *o = &m->options;
+    if (!o->top) return RAVEL_OK;
+    if (!m->net.kernels->top_parts)
+        return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
+                               "a teacher's likeliest tokens: the %s kernels cannot; the cpu and ref kernels can",
+                               m->net.kernels->name);
+    if (o->flat_tokens || o->top < 0 || o->top > shape->vocab)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "top is %d, the vocabulary %lld; samples may share no prefixes (flat_tokens)", o->top,
+                               (long long)shape->vocab);
+    return RAVEL_OK;
+}
+
+/* Where the length of a sequence chooses its rotary frequencies, tokens that sequences share would need both. */
+static ravel_status check_lengths(const train_model *m, ravel_error *err) {
+    const ravel_shape *s = &m->net.shape;
+    if (!m->options.flat_tokens || !ravel__shape_is_long(s, m->sizes.positions) || s->rope_always) return RAVEL_OK;
+    return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
+                           "sequences of more than %lld tokens have other rotary factors in this model (longrope), so "
+                           "they cannot share prefixes with shorter ones: --share-prefix off",
+                           (long long)s->rope_positions);
 }
 
 /* Everything but the blocks. */
@@ -284,37 +430,52 @@ static ravel_status prepare(train_model *m, const train_kernels *kernels, train_
     if (!m->options.in_flight) m->options.in_flight = 1;
     m->staging.count = m->options.in_flight + 1;
     m->arena.allocator = options->allocator;
-    m->tp = train__link_over(options->tp, &m->exchange);
-    m->cp_link = train__link_over(options->cp, &m->exchange);
-    m->cp_most = options->cp_ranks > m->cp_link.ranks ? options->cp_ranks : m->cp_link.ranks;
-    TRAIN_ASSERT(m->cp_most >= 1 && m->cp_link.ranks <= m->cp_most);
+    m->tp = train__link_over(options->tp, &m->port);
+    m->cp_most = (int32_t)train__max(options->cp ? ravel_comm_size(options->cp) : 1, options->cp_ranks);
     if (!device && !options->tp && options->tp_ranks > 0)
         m->tp.ranks = options->tp_ranks, m->tp.rank = options->tp_rank;
-    train_slice part = {options->first_layer, options->last_layer, m->tp.ranks, m->tp.rank};
+    int32_t ep = options->ep ? ravel_comm_size(options->ep) : device ? 1 : options->ep_ranks;
+    train_slice part = {options->first_layer,
+                        options->last_layer,
+                        m->tp.ranks,
+                        m->tp.rank,
+                        ep,
+                        options->ep ? ravel_comm_rank(options->ep) : 0};
     if (!status) status = train_params_create(shape, &part, options->allocator, &m->params, err);
+    if (!status && options->lora.rank)
+        status = train_trained_params(shape, &part, &options->lora, options->allocator, &m->adapter, err);
+    if (!status && m->adapter) status = train_lora_check_kernels(&options->lora, kernels, err);
     if (status) return status;
     train__net_init(&m->net, kernels, device, shape, m->params);
-    status = prepare_units(m, kernels, device, err);
+    m->net.adapter.params = m->adapter;
+    m->net.adapter.rank = m->adapter ? m->adapter->lora.rank : 0;
+    status = check_experts(&m->net, err);
+    if (!status) status = check_top(m, shape, err);
+    if (!status) status = prepare_units(m, kernels, device, err);
     if (status) return status;
     m->net.tp = &m->tp;
     m->net.sequence = options->sequence && m->tp.ranks > 1;
+    m->exchange.link = train__link_over(options->ep, &m->port);
+    m->exchange.experts = shape->experts;
+    if (m->params->part.ep > 1) m->net.exchange = &m->exchange;
+    if (!device) m->exchange.link.ranks = m->params->part.ep;
     m->vocab = shape->vocab;
-    if (options->flat_tokens && m->net.window)
+    if (options->flat_tokens && shape->window && options->tree_attention == TRAIN_TREE_LEVELS)
         return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
-                               "shared prefixes are not possible with a sliding window of %d tokens yet",
-                               m->net.window);
-    if (options->flat_tokens && m->cp_most > 1)
-        return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
-                               "shared prefixes are not possible with %d context-parallel ranks yet", m->cp_most);
+                               "a sliding window of %d tokens ends inside levels of a tree: set tree-attention to keys",
+                               (int32_t)shape->window);
     sizes_of(m);
-    prepare_exchange(m, kernels, device);
-    TRAIN_ASSERT(m->staging.count <= TRAIN__MOST_STAGES && m->net.hidden > 0);
+    status = check_lengths(m, err);
+    if (status) return status;
+    prepare_port(m, kernels, device);
+    RAVEL_ASSERT(m->staging.count <= TRAIN__MOST_STAGES && m->net.hidden > 0);
     return prepare_graphs(m, kernels, device, err);
 }
 
 static void close_parts(train_model *m) {
     train__units_close(&m->units);
     train_params_free(m->params);
+    train_params_free(m->adapter);
 }
 
 ravel_status train_model_memory(const train_kernels *kernels, int32_t threads, const ravel_shape *shape,
@@ -333,7 +494,7 @@ ravel_status train_model_memory(const train_kernels *kernels, int32_t threads, c
         *(int64_t *)(void *)((char *)memory + list[i].field) += (int64_t)list[i].bytes;
         memory->total += (int64_t)list[i].bytes;
     }
-    TRAIN_ASSERT(memory->total >= memory->weights + memory->grads + memory->activations);
+    RAVEL_ASSERT(memory->total >= memory->weights + memory->grads + memory->activations);
     close_parts(&m);
     return RAVEL_OK;
 }
@@ -344,68 +505,71 @@ static ravel_status take_memory(train_model *m, ravel_error *err) {
     const train_kernels *k = m->net.kernels;
     train_limits limits = limits_of(m);
     block list[BLOCKS];
+    TRAIN__TAKE(&m->arena, m->flights, m->options.in_flight);
+    ravel_status status = train__arena_status(&m->arena, "micro-batches in flight", err);
+    if (status) return status;
     for (int i = 0; i < m->options.in_flight; i++) TRAIN__TAKE(&m->arena, m->flights[i].places, m->sizes.flat);
     for (int i = 0; i < m->options.in_flight && train__model_by_chunk(m); i++)
         TRAIN__TAKE(&m->arena, m->flights[i].views, 2 * m->cp_most);
     if (m->graphs.kernels) TRAIN__TAKE(&m->arena, m->graphs.places, TRAIN__GRAPH_PLACES);
-    TRAIN__TAKE(&m->arena, m->numbers, m->sizes.tokens);
+    if (m->net.shape.experts) {
+        TRAIN__TAKE(&m->arena, m->router.ids, router_numbers(m));
+        m->router.index = m->router.ids ? m->router.ids + train__net_pairs(&m->net, m->sizes.tokens) : NULL;
+        m->router.rows = m->sizes.tokens;
+        m->net.router = &m->router;
+        TRAIN__TAKE(&m->arena, m->load, load_numbers(m));
+        TRAIN__TAKE(&m->arena, m->row_sums, m->sizes.tokens);
+    }
+    if (m->net.exchange) {
+        train__exchange *x = &m->exchange;
+#define X(array, count) TRAIN__TAKE(&m->arena, x->array, count);
+        EXCHANGE_LIST(X)
+#undef X
+    }
+    for (int i = 0; i < m->options.in_flight && m->net.shape.experts; i++)
+        TRAIN__TAKE(&m->arena, m->flights[i].offsets, offset_numbers(m));
+    TRAIN__TAKE(&m->arena, m->numbers, m->sizes.scored);
     TRAIN__TAKE(&m->arena, m->by_place, 2 * m->sizes.flat);
-    TRAIN__TAKE(&m->arena, m->row, train__max(m->net.hidden, m->net.shape.head_dim));
-    ravel_status status = train__tree_open(m, err);
+    TRAIN__TAKE(&m->arena, m->row, widest_norm(m));
+    status = train__tree_open(m, err);
     if (!status) status = train__arena_status(&m->arena, "staging of batches", err);
     if (!status) status = k->reserve(m->net.device, &limits, err);
     for (int i = 0, count = blocks_of(m, list); i < count && !status; i++)
         status = (list[i].kind == STAGED ? k->alloc_host : k->alloc)(m->net.device, list[i].bytes, list[i].place, err);
     if (status) return status;
     for (int i = 0; i < m->options.in_flight; i++) {
-        (void)cut_kept(m, m->kept_block[i]);
-        m->flights[i].kept = m->now.kept;
+        (void)cut_kept(m, &m->flights[i], m->kept_block[i]);
+        m->flights[i].cp = train__link_over(m->options.cp, &m->port);
+        RAVEL_ASSERT(m->flights[i].kept.x && m->flights[i].places);
     }
-    m->now = m->flights[0];
-    TRAIN_ASSERT(m->flight == 0 && m->now.kept.x && m->now.places);
     (void)cut_working(m, m->working_block);
     (void)cut_tables(m, m->table_block);
     m->staging.kernels = k;
     m->staging.device = m->net.device;
     m->staging.first_slot = TRAIN__STAGE_MODEL;
     m->staging.bytes = m->sizes.stage;
-    TRAIN_ASSERT(m->working.xn && m->parts && m->update && m->staging.block[m->staging.count - 1]);
+    RAVEL_ASSERT(m->working.xn && m->parts && m->update && m->staging.block[m->staging.count - 1]);
     return RAVEL_OK;
 }
 
-/* The ranks that have the same key heads, where there are fewer heads than ranks. */
+/* The ranks that have the same key heads, if there are fewer heads than ranks. */
 static ravel_status join_copies(train_model *m, const ravel_shape *shape, ravel_error *err) {
     ravel_status status = RAVEL_OK;
     if (m->tp.ranks <= shape->kv_heads) return RAVEL_OK;
     int32_t copies = (int32_t)(m->tp.ranks / shape->kv_heads);
-    TRAIN_ASSERT(copies > 1 && m->tp.ranks % copies == 0);
+    RAVEL_ASSERT(copies > 1 && m->tp.ranks % copies == 0);
     status = ravel_comm_split(ravel_comm_host(m->tp.comm), m->tp.rank / copies, m->tp.rank, &m->kv_comm, err);
     ravel_comm *comm = m->kv_comm;
     if (!status && m->options.wires)
         status = train__wires_join(m->options.wires, comm, TRAIN__WIRE_KERNELS, TRAIN__WIRE_TP, &comm, err);
-    m->kv = train__link_over(comm, &m->exchange);
+    m->kv = train__link_over(comm, &m->port);
     return status;
-}
-
-void train__model_use_ring(train_model *m) {
-    train__link_set(&m->cp_link, m->now.batch.cp ? m->now.batch.cp : m->options.cp);
-    TRAIN_ASSERT(m->cp_link.ranks <= m->cp_most);
-    m->cp = m->cp_link.ranks > 1 ? &m->cp_link : NULL;
-}
-
-void train__model_use(train_model *m, int32_t flight) {
-    TRAIN_ASSERT(flight >= 0 && flight < m->options.in_flight);
-    if (flight == m->flight) return;
-    m->flights[m->flight] = m->now;
-    m->now = m->flights[flight];
-    m->flight = flight;
-    train__model_use_ring(m);
 }
 
 ravel_status train_model_create(const train_kernels *kernels, train_device *device, const ravel_shape *shape,
                                 const train_model_options *options, train_model **model, ravel_error *err) {
-    train_model *m = train__calloc(options->allocator, 1, sizeof *m);
-    if (!m) return train__no_memory(err, sizeof *m, "a model");
+    train_model *m = ravel__calloc(options->allocator, 1, sizeof *m);
+    if (!m) return ravel__no_memory(err, sizeof *m, "a model");
     ravel_status status = prepare(m, kernels, device, shape, options, err);
     if (!status) status = take_memory(m, err);
     if (!status) status = join_copies(m, shape, err);
@@ -413,16 +577,18 @@ ravel_status train_model_create(const train_kernels *kernels, train_device *devi
         train_model_free(m);
         return status;
     }
-    m->net.weights = m->weights;
+    void *base = m->adapter ? m->frozen : m->weights;
+    m->net.weights = base;
+    m->net.adapter.grads = m->grads;
+    train_model_set_adapter(m, 1);
     if (train__model_sharded(m)) m->net.units = &m->units;
     m->net.progress = m->options.progress;
     m->net.progress_user = m->options.progress_user;
-    m->units.weight_share = m->weights;
-    m->units.grad_share = m->grads;
-    m->net.cosine = m->cosine;
-    m->net.sine = m->sine;
+    m->units.weight_share = base;
+    m->units.grad_share = m->adapter ? NULL : m->grads;
     train__net_rope_tables(&m->net, m->cosine, m->sine, m->sizes.positions, m->row);
-    kernels->zero(device, m->weights, (size_t)(held(m) * ravel_dtype_bytes(m->net.types.weight)));
+    if (m->weights) kernels->zero(device, m->weights, (size_t)(held(m) * ravel_dtype_bytes(m->net.types.weight)));
+    if (m->frozen) kernels->zero(device, m->frozen, (size_t)(base_held(m) * ravel_dtype_bytes(m->net.types.weight)));
     train_model_clear_grads(m);
     *model = m;
     return RAVEL_OK;
@@ -435,18 +601,43 @@ void train_model_free(train_model *m) {
     block list[BLOCKS];
     train__units_wait(&m->units);
     train__graphs_drop(&m->graphs);
-    for (int i = 0, count = m->params ? blocks_of(m, list) : 0; i < count; i++)
+    for (int i = 0, count = m->port.kernels ? blocks_of(m, list) : 0; i < count; i++)
         (list[i].kind == STAGED ? k->release_host : k->release)(m->net.device, *list[i].place, list[i].bytes);
     if (m->kv_comm) ravel_comm_free(m->kv_comm);
     close_parts(m);
     train__arena_free(&m->arena);
-    train__release(allocator, m, sizeof *m);
+    ravel__release(allocator, m, sizeof *m);
 }
 
 /* ---- getters and weights -------------------------------------------------------------------------------- */
 
 const train_params *train_model_params(const train_model *m) {
+    return m->adapter ? m->adapter : m->params;
+}
+
+const train_params *train_model_base_params(const train_model *m) {
     return m->params;
+}
+
+train_array train_model_base_array(train_model *m) {
+    if (!m->adapter) return train_model_array(m);
+    if (train__model_sharded(m)) train__units_forget(&m->units);
+    return (train_array){m->net.kernels, m->net.device, m->frozen, m->net.types.weight, m->units.shares};
+}
+
+void train_model_set_frozen(train_model *m, train_frozen weights) {
+    RAVEL_ASSERT((m->adapter || m->options.inference) && m->options.mapped && (weights.flat || weights.places));
+    m->net.weights = weights.flat;
+    m->net.places = weights.places;
+}
+
+train_frozen train_model_frozen(const train_model *m) {
+    RAVEL_ASSERT(m->adapter && !train__model_sharded(m));
+    return (train_frozen){m->net.weights, m->net.places};
+}
+
+void train_model_set_adapter(train_model *m, int on) {
+    if (m->adapter) m->net.adapter.weights = on ? m->weights : NULL;
 }
 
 const train_kernels *train_model_kernels(const train_model *m) {
@@ -469,24 +660,24 @@ void train_model_wait(train_model *m) {
     train__units_wait(&m->units);
 }
 
-const train__exchange *train_model_exchange(const train_model *m) {
-    return &m->exchange;
+const train__port *train_model_port(const train_model *m) {
+    return &m->port;
 }
 
 train__parcel train_model_stage_parcel(const train_model *m, int64_t tokens, int32_t place) {
-    TRAIN_ASSERT(place >= 0 && place <= 2 * m->options.in_flight && tokens <= m->sizes.tokens);
+    RAVEL_ASSERT(place >= 0 && place <= 2 * m->options.in_flight && tokens <= m->sizes.tokens);
     int32_t first = m->cp_most > 1 ? TRAIN__SHIFT_PLACES : 0;
     return (train__parcel){
         .count = train_model_stage_elements(m, tokens), .dtype = m->net.types.activation, .place = first + place};
 }
 
 train_array train_model_array(train_model *m) {
-    if (train__model_sharded(m)) train__units_forget(&m->units);
-    return (train_array){m->net.kernels, m->net.device, m->weights, m->net.types.weight, m->units.shares};
+    if (train__model_sharded(m) && !m->adapter) train__units_forget(&m->units);
+    return (train_array){m->net.kernels, m->net.device, m->weights, m->net.types.weight, train_model_shares(m)};
 }
 
 train_array train_model_grad_array(train_model *m) {
-    return (train_array){m->net.kernels, m->net.device, m->grads, m->net.types.grad, m->units.shares};
+    return (train_array){m->net.kernels, m->net.device, m->grads, m->net.types.grad, train_model_shares(m)};
 }
 
 train_update *train_model_update(train_model *m) {
@@ -496,15 +687,17 @@ train_update *train_model_update(train_model *m) {
 void train_model_clear_grads(train_model *m) {
     const train_kernels *k = m->net.kernels;
     size_t bytes = (size_t)(held(m) * ravel_dtype_bytes(m->net.types.grad));
-    TRAIN_ASSERT(m->update && !m->grads == !!m->options.inference);
+    RAVEL_ASSERT(m->update && !m->grads == !!m->options.inference);
     train__units_finish(&m->units);
     if (m->grads) k->zero(m->net.device, m->grads, bytes);
     k->zero(m->net.device, m->update, sizeof *m->update);
+    train__load_clear(m);
 }
 
 void *train__model_grad(const train_model *m, int64_t offset) {
     if (offset < 0) return NULL;
-    TRAIN_ASSERT(offset < m->params->elements && !m->options.inference);
+    RAVEL_ASSERT(offset < m->params->elements && !m->options.inference);
+    if (m->adapter) return m->unused;
     return train__model_sharded(m) ? train__units_grad(&m->units, offset)
                                    : train__at(m->grads, m->net.types.grad, offset);
 }
@@ -515,27 +708,29 @@ train_graph_figures train_model_graphs(const train_model *m) {
 }
 
 double train_model_waited(const train_model *m) {
-    return m->units.waited;
+    return m->units.link.seconds + m->units.experts.seconds;
 }
 
 const train_shares *train_model_shares(const train_model *m) {
-    return m->units.shares;
+    return m->adapter ? NULL : m->units.shares;
 }
 
 ravel_status train_model_finish_grads(train_model *m, ravel_error *err) {
     train__units_finish(&m->units);
-    return train__units_status(&m->units, err);
+    ravel_status status = train__link_status(&m->units.link, err);
+    return status ? status : train__link_status(&m->units.experts, err);
 }
 
 ravel_status train_model_sum_grads(train_model *m, const train_shares *shares, ravel_error *err) {
     train_array grads = train_model_grad_array(m);
-    for (int64_t i = 0; i < m->params->count; i++) {
-        const train_tensor *t = m->params->tensors + i;
+    const train_params *params = train_model_params(m);
+    for (int64_t i = 0; i < params->count; i++) {
+        const train_tensor *t = params->tensors + i;
         train__link *link = t->copies == m->tp.ranks ? &m->tp : &m->kv;
         int64_t begin = t->offset, end = begin + t->count;
         int partial = t->partial || (m->net.sequence && t->copies == m->tp.ranks); /* norms of a share of the rows */
         if (!partial || (shares && !train_shares_cut(shares, shares->rank, &begin, &end))) continue;
-        TRAIN_ASSERT(!shares || shares->params->elements == m->params->elements);
+        RAVEL_ASSERT(!shares || shares->params->elements == params->elements);
         train__link_sum(link, train_array_at(&grads, begin), end - begin, grads.dtype);
     }
     ravel_status status = train__link_status(&m->tp, err);
@@ -548,17 +743,16 @@ ravel_status train_model_read(train_model *m, train_update *update, ravel_error 
 }
 
 train_waits train_model_waits(const train_model *m) {
-    return (train_waits){m->tp.seconds + m->kv.seconds, m->cp_link.seconds};
+    train_waits waits = {.tp = m->tp.seconds + m->kv.seconds, .ep = m->exchange.link.seconds};
+    for (int i = 0; i < m->options.in_flight; i++) waits.cp += m->flights[i].cp.seconds;
+    return waits;
 }
 
-double train_model_flops(const ravel_shape *shape, int64_t samples, const int64_t *lengths, int64_t scored) {
-    double tokens = 0, pairs = 0, head = (double)shape->vocab * (double)shape->hidden;
-    for (int64_t i = 0; i < samples; i++) {
-        double n = (double)lengths[i];
-        tokens += n;
-        pairs += n * (n + 1) / 2;
-    }
-    double body = (double)ravel_shape_matmul_weights(shape) - head;
-    TRAIN_ASSERT(body > 0 && scored >= 0);
-    return 6 * (body * tokens + head * (double)scored + (double)ravel_shape_attention_width(shape) * pairs);
+double train_model_flops(const ravel_shape *shape, int64_t adapter, int64_t samples, const int64_t *lengths,
+                         int64_t scored) {
+    ravel_lengths_sum sum = {.samples = 0};
+    ravel_flops flops = {.model = {0, 0}};
+    ravel_lengths_add(&sum, lengths, samples);
+    (void)ravel_flops_adapted(shape, &sum, scored, adapter, RAVEL_RECOMPUTE_NONE, &flops, NULL);
+    return ravel_flops_real(flops.model);
 }

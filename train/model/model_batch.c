@@ -8,12 +8,12 @@
  * Two blocks are used in turn, so that the host fills one while the device still works on the other. */
 #include "train/model/ring.h"
 
-#include "train/kernels/assert.h"
+#include "base/assert.h"
 
 #include <string.h>
 
 static int32_t padded_start(const train_batch *b, int64_t i) {
-    TRAIN_ASSERT(i >= 0 && i <= b->samples);
+    RAVEL_ASSERT(i >= 0 && i <= b->samples);
     return (b->cu_seqlens_padded ? b->cu_seqlens_padded : b->cu_seqlens)[i];
 }
 
@@ -52,7 +52,7 @@ static ravel_status check_sample(const train_model *m, const train_batch *b, int
         return ravel_error_set(err, RAVEL_E_OVERSIZE,
                                "sample %lld has %lld tokens; the model was made for %lld at most (option longest)",
                                (long long)i, (long long)length, (long long)m->sizes.positions);
-    if (ranks > 1 && length % 2)
+    if (ranks > 1 && !b->shared && length % 2)
         return ravel_error_set(err, RAVEL_E_DATA, "sample %lld has %lld tokens; a context-parallel shard is two chunks",
                                (long long)i, (long long)length);
     return check_tokens(m, b, i, err);
@@ -78,11 +78,9 @@ static ravel_status check_batch(train_model *m, const train_batch *b, ravel_erro
         return ravel_error_set(err, RAVEL_E_OVERSIZE,
                                "the batch has %d tokens in %d samples; the budget is %lld tokens",
                                padded_start(b, b->samples), b->samples, (long long)m->sizes.tokens);
-    if ((ranks > 1 && !b->positions) || (last && ranks > 1 && !b->targets) || (b->targets && !b->weights))
+    int cut = ranks > 1 && !b->shared;
+    if ((cut && !b->positions) || (last && cut && !b->targets) || (b->targets && !b->weights))
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "a context-parallel batch needs positions, targets and weights");
-    if (b->splits && (ranks == 1 || !m->options.pairs))
-        return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               "splits are of context-parallel samples, of a model made with option pairs");
     for (int64_t i = 0; i < b->samples; i++) {
         ravel_status status = check_sample(m, b, i, ranks, err);
         if (status) return status;
@@ -94,24 +92,24 @@ static ravel_status check_batch(train_model *m, const train_batch *b, ravel_erro
 
 /* The next array of 4-byte elements: returns where the host writes it, and sets where the device will read it. */
 static void *next_array(train_model *m, int64_t count, const void *there) {
-    TRAIN_ASSERT(count >= 0 && count <= 2 * m->sizes.flat);
+    RAVEL_ASSERT(count >= 0 && count <= 2 * m->sizes.flat);
     return train__staging_take(&m->staging, count, 4, there);
 }
 
 /* Scored tokens of sample i, appended. */
-static void score_sample(train_model *m, const train_batch *b, int32_t i, int32_t *rows, int32_t *targets) {
+static void score_sample(train__micro *mb, const train_batch *b, int32_t i, int32_t *rows, int32_t *targets) {
     int32_t start = padded_start(b, i), end = start + b->cu_seqlens[i + 1] - b->cu_seqlens[i];
     for (int32_t t = start; b->targets && t < end; t++) {
         if (b->weights[t] == 0) continue;
-        rows[m->now.losses] = t;
-        targets[m->now.losses] = b->targets[t];
-        m->now.places[m->now.losses++] = t;
+        rows[mb->losses] = t;
+        targets[mb->losses] = b->targets[t];
+        mb->places[mb->losses++] = t;
     }
     for (int32_t t = start + 1; !b->targets && t < end; t++) {
         if (b->weights && b->weights[t] == 0) continue;
-        rows[m->now.losses] = t - 1;
-        targets[m->now.losses] = b->tokens[t];
-        m->now.places[m->now.losses++] = t;
+        rows[mb->losses] = t - 1;
+        targets[mb->losses] = b->tokens[t];
+        mb->places[mb->losses++] = t;
     }
 }
 
@@ -122,101 +120,104 @@ static void sort_by_token(int32_t *order, int32_t *spare, int64_t count, const i
         for (int64_t i = 0; i < count; i++) at[((uint32_t)tokens[order[i]] >> shift & 255) + 1]++;
         for (int d = 0; d < 256; d++) at[d + 1] += at[d];
         for (int64_t i = 0; i < count; i++) spare[at[(uint32_t)tokens[order[i]] >> shift & 255]++] = order[i];
-        TRAIN_ASSERT(at[255] == count);
+        RAVEL_ASSERT(at[255] == count);
         memcpy(order, spare, (size_t)count * sizeof *order);
     }
 }
 
-static void lay_out_tokens(train_model *m, const train_batch *b) {
-    train__staged *s = &m->now.staged;
-    int32_t tokens = m->now.ragged.tokens, longest = 0;
+static void lay_out_tokens(train_model *m, train__micro *mb, const train_batch *b) {
+    train__staged *s = &mb->staged;
+    int32_t tokens = mb->ragged.tokens, longest = 0;
     int32_t *ids = next_array(m, tokens, &s->tokens), *positions = next_array(m, tokens, &s->positions);
     int32_t *starts = next_array(m, b->samples, &s->starts), *lengths = next_array(m, b->samples, &s->lengths);
     memset(ids, 0, (size_t)tokens * sizeof *ids);
     memset(positions, 0, (size_t)tokens * sizeof *positions);
-    if (b->shared) train__tree_lay_out(m, b, ids, positions);
+    if (b->shared) train__tree_lay_out(m, mb, b, ids, positions);
     for (int32_t i = 0; i < b->samples; i++) {
         starts[i] = padded_start(b, i);
         lengths[i] = b->cu_seqlens[i + 1] - b->cu_seqlens[i];
         if (b->shared) continue;
         if (b->tokens) memcpy(ids + starts[i], b->tokens + starts[i], (size_t)lengths[i] * sizeof *ids);
+        int32_t first = train__net_first_position(&m->net, b->wholes ? b->wholes[i] : lengths[i]);
         for (int32_t t = 0; t < lengths[i]; t++)
-            positions[starts[i] + t] = b->positions ? b->positions[starts[i] + t] : t;
+            positions[starts[i] + t] = first + (b->positions ? b->positions[starts[i] + t] : t);
         if (lengths[i] > longest) longest = lengths[i];
     }
     if (b->shared) {
-        train__tree_stage_levels(m);
+        train__tree_stage_attention(m, mb);
         longest = (int32_t)m->tree.batch.longest;
     }
-    m->now.ragged.longest = longest;
-    m->now.ragged.starts = s->starts;
-    m->now.ragged.lengths = s->lengths;
-    m->now.ragged.host_lengths = lengths;
-    TRAIN_ASSERT(longest >= 1 && longest <= m->sizes.positions && m->now.ragged.tokens <= m->sizes.tokens);
+    mb->ragged.longest = longest;
+    mb->ragged.starts = s->starts;
+    mb->ragged.lengths = s->lengths;
+    mb->ragged.host_lengths = lengths;
+    RAVEL_ASSERT(longest >= 1 && longest <= m->sizes.positions && mb->ragged.tokens <= m->sizes.tokens);
     if (m->options.inference || m->params->part.first_layer > 0) return;
-    int32_t *order = next_array(m, m->now.ordered, &s->order);
-    for (int32_t t = 0; b->shared && t < tokens; t++) order[t] = t;
+    int32_t *order = next_array(m, mb->ordered, &s->order);
+    if (b->shared) mb->ordered = train__tree_list_rows(m, mb, order);
     for (int32_t i = 0, n = 0; i < b->samples && !b->shared; i++)
         for (int32_t t = 0; t < lengths[i]; t++) order[n++] = starts[i] + t;
-    TRAIN_ASSERT(m->now.ordered <= m->sizes.tokens);
-    sort_by_token(order, (int32_t *)(void *)m->numbers, m->now.ordered, ids, m->vocab);
+    RAVEL_ASSERT(mb->ordered <= m->sizes.tokens);
+    sort_by_token(order, (int32_t *)(void *)m->numbers, mb->ordered, ids, m->vocab);
 }
 
 /* By place in the batch, to the order of losses. */
-static void gather(train_model *m, const float *by_place, const float **device) {
+static void gather(train_model *m, const train__micro *mb, const float *by_place, const float **device) {
     if (!by_place) return;
-    float *to = next_array(m, m->now.losses, device);
-    for (int64_t i = 0; i < m->now.losses; i++) to[i] = by_place[m->now.places[i]];
+    float *to = next_array(m, mb->losses, device);
+    for (int64_t i = 0; i < mb->losses; i++) to[i] = by_place[mb->places[i]];
 }
 
 /* The same, added up over the losses of each scored row. */
-static void gather_rows(train_model *m, const float *by_place, float scale, const float **device) {
-    float *to = next_array(m, m->now.scored, device);
-    for (int64_t i = 0; i < m->now.scored; i++) to[i] = 0;
-    for (int64_t i = 0; i < m->now.losses; i++)
-        to[train__model_row_of(m, i)] += scale * (by_place ? by_place[m->now.places[i]] : 1);
+static void gather_rows(train_model *m, const train__micro *mb, const float *by_place, float scale,
+                        const float **device) {
+    float *to = next_array(m, mb->scored, device);
+    for (int64_t i = 0; i < mb->scored; i++) to[i] = 0;
+    for (int64_t i = 0; i < mb->losses; i++)
+        to[train__micro_row_of(mb, i)] += scale * (by_place ? by_place[mb->places[i]] : 1);
 }
 
 /* Context parallel: see ring.h. */
-static void lay_out_halves(train_model *m, const train_batch *b) {
-    train__halves *h = &m->now.staged.halves;
+static void lay_out_halves(train_model *m, train__micro *mb, const train_batch *b) {
+    train__halves *h = &mb->staged.halves;
     int32_t *lengths = next_array(m, b->samples, &h->lengths), *seconds = next_array(m, b->samples, &h->seconds);
     for (int32_t i = 0; i < b->samples; i++) {
         lengths[i] = (b->cu_seqlens[i + 1] - b->cu_seqlens[i]) / 2;
-        TRAIN_ASSERT(lengths[i] > 0);
+        RAVEL_ASSERT(lengths[i] > 0);
         seconds[i] = padded_start(b, i) + lengths[i];
         h->shortest = i ? (int32_t)train__min(h->shortest, lengths[i]) : lengths[i];
         h->longest = i ? (int32_t)train__max(h->longest, lengths[i]) : lengths[i];
     }
     h->host_lengths = lengths;
-    if (train__model_by_chunk(m)) train__ring_lay_out(m);
+    if (train__model_by_chunk(m)) train__ring_lay_out(m, mb);
 }
 
-static ravel_status lay_out_scored(train_model *m, const train_batch *b, const train__extra *x, ravel_error *err) {
-    train__staged *s = &m->now.staged;
-    int64_t most = b->shared ? padded_start(b, b->samples) : m->now.ordered;
+static ravel_status lay_out_scored(train_model *m, train__micro *mb, const train_batch *b, const train__extra *x,
+                                   ravel_error *err) {
+    train__staged *s = &mb->staged;
+    int64_t most = b->shared ? padded_start(b, b->samples) : mb->ordered; /* each token of each sample */
     int32_t *rows = next_array(m, most, &s->rows), *targets = next_array(m, most, &s->targets);
-    m->now.losses = 0;
-    for (int32_t i = 0; i < b->samples && (b->targets || b->tokens); i++) score_sample(m, b, i, rows, targets);
-    m->now.scored = m->now.losses;
+    mb->losses = 0;
+    for (int32_t i = 0; i < b->samples && (b->targets || b->tokens); i++) score_sample(mb, b, i, rows, targets);
+    mb->scored = mb->losses;
     if (b->shared) {
-        ravel_status status = train__tree_stage_scored(m, b, rows, targets, err);
+        ravel_status status = train__tree_stage_scored(m, mb, b, rows, targets, err);
         if (status) return status;
     }
-    TRAIN_ASSERT(m->now.scored >= 0 && m->now.scored <= m->now.ordered);
-    float *weights = next_array(m, m->now.losses, &s->weights);
-    for (int64_t i = 0; i < m->now.losses; i++) weights[i] = b->weights ? b->weights[m->now.places[i]] : 1;
-    if (x->negative_weights) gather_rows(m, b->weights, -1, &s->coef);
-    gather(m, x->old, &s->old);
-    gather(m, x->generator, &s->generator);
-    gather(m, x->reference, &s->reference);
+    RAVEL_ASSERT(mb->scored >= 0 && mb->scored <= m->sizes.scored);
+    float *weights = next_array(m, mb->losses, &s->weights);
+    for (int64_t i = 0; i < mb->losses; i++) weights[i] = b->weights ? b->weights[mb->places[i]] : 1;
+    if (x->negative_weights) gather_rows(m, mb, b->weights, -1, &s->coef);
+    gather(m, mb, x->old, &s->old);
+    gather(m, mb, x->generator, &s->generator);
+    gather(m, mb, x->reference, &s->reference);
     if (!x->advantages) return RAVEL_OK;
-    float *advantages = next_array(m, m->now.losses, &s->advantages);
-    int32_t *samples_of = next_array(m, m->now.losses, &s->samples_of), sample = 0;
-    for (int64_t i = 0; i < m->now.losses; i++) {
-        while (sample + 1 < b->samples && m->now.places[i] >= padded_start(b, sample + 1)) sample++;
+    float *advantages = next_array(m, mb->losses, &s->advantages);
+    int32_t *samples_of = next_array(m, mb->losses, &s->samples_of), sample = 0;
+    for (int64_t i = 0; i < mb->losses; i++) {
+        while (sample + 1 < b->samples && mb->places[i] >= padded_start(b, sample + 1)) sample++;
         samples_of[i] = sample;
-        TRAIN_ASSERT(m->now.places[i] >= padded_start(b, sample) && m->now.places[i] < padded_start(b, sample + 1));
+        RAVEL_ASSERT(mb->places[i] >= padded_start(b, sample) && mb->places[i] < padded_start(b, sample + 1));
         advantages[i] = x->advantages[sample];
     }
     return RAVEL_OK;
@@ -224,41 +225,44 @@ static ravel_status lay_out_scored(train_model *m, const train_batch *b, const t
 
 /* ---- calls ---------------------------------------------------------------------------------------------- */
 
-ravel_status train__model_stage(train_model *m, const train_batch *b, const train__extra *extra, ravel_error *err) {
+ravel_status train__model_stage(train_model *m, train__micro *mb, const train_batch *b, const train__extra *extra,
+                                ravel_error *err) {
     ravel_status status = check_batch(m, b, err);
     if (status) return status;
-    if (m->now.learn_begun) /* its backward was never called */
-        train__staging_release(&m->staging, m->now.staged.block);
+    if (mb->learn_begun) /* its backward was never called */
+        train__staging_release(&m->staging, mb->staged.block);
     train__staging_begin(&m->staging);
-    m->now.learn_begun = 0;
-    m->now.staged = (train__staged){.block = m->staging.turn};
-    m->now.batch = *b;
-    train__model_use_ring(m);
-    m->now.ragged = (train_ragged){.tokens = padded_start(b, b->samples)};
-    m->now.ordered = b->cu_seqlens[b->samples];
-    m->now.gaps = m->now.ragged.tokens != m->now.ordered;
+    mb->learn_begun = mb->counts = 0;
+    mb->record = NULL;
+    mb->staged = (train__staged){.block = m->staging.turn};
+    mb->batch = *b;
+    train__link_set(&mb->cp, b->cp ? b->cp : m->options.cp);
+    RAVEL_ASSERT(mb->cp.ranks <= m->cp_most);
+    mb->ragged = (train_ragged){.tokens = padded_start(b, b->samples)};
+    mb->ordered = b->cu_seqlens[b->samples];
+    mb->gaps = mb->ragged.tokens != mb->ordered;
     if (b->shared) { /* checking the batch has measured the tree */
-        m->now.ragged.tokens = (int32_t)m->tree.batch.tokens;
-        m->now.ordered = m->tree.batch.tokens;
-        m->now.gaps = 0;
+        mb->ragged.tokens = (int32_t)train__tree_rows(m, mb);
+        mb->ordered = mb->ragged.tokens;
+        mb->gaps = m->tree.batch.tokens != m->tree.batch.unique;
     }
-    TRAIN_ASSERT(m->now.ordered >= 1 && m->now.ordered <= m->now.ragged.tokens);
-    m->now.logit_scale = (train_real)(b->temperature > 0 ? 1 / b->temperature : 1);
-    lay_out_tokens(m, b);
-    if (m->cp) lay_out_halves(m, b);
-    status = lay_out_scored(m, b, extra, err);
+    mb->logit_scale = (train_real)(m->net.logits_scale / (b->temperature > 0 ? b->temperature : 1));
+    lay_out_tokens(m, mb, b);
+    if (mb->cp.ranks > 1 && !b->shared) lay_out_halves(m, mb, b);
+    status = lay_out_scored(m, mb, b, extra, err);
+    if (!status) status = train__load_stage(m, mb, b, err);
     if (status) {
-        train__staging_release(&m->staging, m->now.staged.block);
+        train__staging_release(&m->staging, mb->staged.block);
         return status;
     }
-    TRAIN_ASSERT(m->now.staged.positions && m->now.staged.starts && m->now.staged.block == m->staging.turn);
+    RAVEL_ASSERT(mb->staged.positions && mb->staged.starts && mb->staged.block == m->staging.turn);
     train__staging_send(&m->staging);
     return RAVEL_OK;
 }
 
-void train__model_stage_coefs(train_model *m, const float *coef) {
-    TRAIN_ASSERT(coef && m->now.scored >= 0);
+void train__model_stage_coefs(train_model *m, train__micro *mb, const float *coef) {
+    RAVEL_ASSERT(coef && mb->scored >= 0);
     train__staging_begin(&m->staging);
-    gather_rows(m, coef, 1, &m->now.staged.coef);
+    gather_rows(m, mb, coef, 1, &mb->staged.coef);
     train__staging_send(&m->staging);
 }

@@ -1,10 +1,13 @@
 /* The table is made in two rounds of the same walk: one that counts tensors and bytes of names, one that fills. */
 #include "train/model/params.h"
 
-#include "train/kernels/assert.h"
+#include "base/assert.h"
+#include "base/family.h"
 #include "train/kernels/arena.h"
+#include "train/model/hf/lora.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { GAP = 16 }; /* elements: a cache line of floats */
@@ -12,7 +15,8 @@ enum { GAP = 16 }; /* elements: a cache line of floats */
 typedef struct table {
     train_params view; /* first: what the caller sees */
     train__arena arena;
-    int64_t *layer_offsets; /* [layers, TRAIN_LAYER_TENSORS] or -1 */
+    int64_t *layer_offsets; /* [layers, TRAIN_LAYER_TENSORS], of an adapter [layers, 2, TRAIN_LAYER_TENSORS]; or -1 */
+    const train_tensor **by_name; /* [count] in the order of their names */
 } table;
 
 static const struct {
@@ -24,11 +28,15 @@ static const struct {
     TRAIN_LAYER_LIST(X)
 #undef X
 };
+_Static_assert(TRAIN_NORM_IN + RAVEL__LAYER_NORMS == TRAIN_LAYER_TENSORS, "norms are last");
 _Static_assert(TRAIN_K == TRAIN_Q + 1 && TRAIN_V == TRAIN_Q + 2 && TRAIN_UP == TRAIN_GATE + 1, "q k v, and gate up");
 
-static void layer_dims(const ravel_shape *shape, int64_t dims[TRAIN_LAYER_TENSORS][2]) {
-    int64_t hidden = shape->hidden, head_dim = shape->head_dim, ffn = shape->ffn;
+/* `sparse`: of a layer with experts, whose gate, up and down are one expert's. */
+static void layer_dims(const ravel_shape *shape, int sparse, int64_t dims[TRAIN_LAYER_TENSORS][2]) {
+    int64_t hidden = shape->hidden, head_dim = shape->head_dim, ffn = sparse ? shape->expert_ffn : shape->ffn;
     int64_t q_width = shape->heads * head_dim, kv_width = shape->kv_heads * head_dim;
+    int whole = shape->qk_norm == RAVEL_QK_NORM_WHOLE;
+    int64_t q_norm = whole ? q_width : head_dim, k_norm = whole ? kv_width : head_dim, experts = shape->experts;
 #define X(NAME, name, rows, columns, decay, split) \
     dims[TRAIN_##NAME][0] = rows;                  \
     dims[TRAIN_##NAME][1] = columns;
@@ -36,10 +44,38 @@ static void layer_dims(const ravel_shape *shape, int64_t dims[TRAIN_LAYER_TENSOR
 #undef X
 }
 
-static int has(const ravel_shape *shape, int which) {
+static int is_feed(int which) {
+    return which >= TRAIN_GATE && which <= TRAIN_DOWN;
+}
+
+static int has(const ravel_shape *shape, int64_t layer, int which) {
+    if (which == TRAIN_ROUTER) return ravel_shape_has_experts(shape, layer);
     if (which >= TRAIN_Q_BIAS && which <= TRAIN_V_BIAS) return shape->attention_bias;
-    if (which == TRAIN_Q_NORM || which == TRAIN_K_NORM) return shape->qk_norm;
+    if (which == TRAIN_Q_NORM || which == TRAIN_K_NORM) return shape->qk_norm != RAVEL_QK_NORM_NONE;
+    if (which >= TRAIN_NORM_IN) return ravel__shape_family(shape)->norms[which - TRAIN_NORM_IN] != NULL;
     return 1;
+}
+
+/* Tensors of a layer. */
+static int64_t tensors_of(const ravel_shape *shape, int64_t layer) {
+    int64_t count = 0;
+    for (int which = 0; which < TRAIN_LAYER_TENSORS; which++) count += has(shape, layer, which);
+    return ravel_shape_has_experts(shape, layer) ? count + 3 * (shape->experts - 1) : count;
+}
+
+/* name[64] of a layer's tensor, within the layer; `expert` below 0: of none. */
+static const char *name_of(const ravel_shape *shape, int which, int64_t expert, char *name) {
+    const ravel__family *f = ravel__shape_family(shape);
+    if (which == TRAIN_ROUTER)
+        (void)snprintf(name, 64, "%s.weight", f->router);
+    else if (expert >= 0)
+        (void)snprintf(name, 64, "%s.%lld.%s.weight", f->experts[0], (long long)expert,
+                       f->experts[1 + which - TRAIN_GATE]);
+    else if (which >= TRAIN_NORM_IN)
+        (void)snprintf(name, 64, "%s.weight", f->norms[which - TRAIN_NORM_IN]);
+    else
+        return layer_rows[which].name;
+    return name;
 }
 
 /* These continue the matrix (or bias) before them, without a gap. */
@@ -52,6 +88,7 @@ static int joined(int which) {
 static train_slice filled_in(const ravel_shape *whole, const train_slice *part) {
     train_slice p = part ? *part : (train_slice){0};
     if (p.tp <= 0) p.tp = 1;
+    if (p.ep <= 0) p.ep = 1;
     if (p.last_layer <= 0) p.last_layer = whole->layers;
     return p;
 }
@@ -70,33 +107,46 @@ ravel_status train_slice_shape(const ravel_shape *whole, const train_slice *part
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
                                "rank %d of tp %d with layers %lld to %lld; the model has %lld layers", p.tp_rank, p.tp,
                                (long long)p.first_layer, (long long)p.last_layer, (long long)whole->layers);
-    if (whole->heads % p.tp || whole->ffn % p.tp || p.tp > whole->vocab ||
+    if (p.ep_rank < 0 || p.ep_rank >= p.ep || (p.ep > 1 && (!whole->experts || whole->experts % p.ep)))
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "ep %d does not divide %lld experts", p.ep,
+                               (long long)whole->experts);
+    int64_t ffn =
+        whole->experts && !whole->dense_layers ? whole->expert_ffn : whole->ffn; /* of the blocks that there are */
+    if (whole->heads % p.tp || ffn % p.tp || (whole->experts && whole->expert_ffn % p.tp) || p.tp > whole->vocab ||
         (whole->kv_heads % p.tp && p.tp % whole->kv_heads))
         return ravel_error_set(
             err, RAVEL_E_ARGUMENT,
             "tp %d does not divide %lld heads and %lld feed-forward columns, or neither divides nor is "
             "a multiple of %lld kv heads",
-            p.tp, (long long)whole->heads, (long long)whole->ffn, (long long)whole->kv_heads);
+            p.tp, (long long)whole->heads, (long long)(whole->experts ? whole->expert_ffn : ffn),
+            (long long)whole->kv_heads);
+    if (p.tp > 1 && whole->qk_norm == RAVEL_QK_NORM_WHOLE)
+        return ravel_error_set(
+            err, RAVEL_E_UNSUPPORTED,
+            "tp %d is not possible for %s: a norm of its queries spans all heads; use --dp, --pp, --cp "
+            "or --shard",
+            p.tp, ravel__shape_family(whole)->model_type);
     next.tp_rank++;
-    TRAIN_ASSERT(p.tp >= 1 && p.tp_rank < p.tp);
+    RAVEL_ASSERT(p.tp >= 1 && p.tp_rank < p.tp);
     local->heads = whole->heads / p.tp;
     local->kv_heads = train__max(whole->kv_heads / p.tp, 1);
-    local->ffn = whole->ffn / p.tp;
+    local->ffn = train__max(whole->ffn / p.tp, 1);
+    local->expert_ffn = whole->expert_ffn / p.tp;
     local->vocab = train_slice_vocab(whole, &next) - train_slice_vocab(whole, &p);
-    TRAIN_ASSERT(local->heads * p.tp == whole->heads && local->ffn * p.tp == whole->ffn);
-    TRAIN_ASSERT(local->heads % local->kv_heads == 0 && local->vocab > 0);
+    RAVEL_ASSERT(local->heads * p.tp == whole->heads && ffn % p.tp == 0);
+    RAVEL_ASSERT(local->heads % local->kv_heads == 0 && local->vocab > 0);
     return RAVEL_OK;
 }
 
 /* Where a rank's part begins along its split axis, and how many ranks have the same. */
 static int64_t part_first(const ravel_shape *whole, const ravel_shape *local, const train_slice *p, train_split split,
-                          int32_t *copies) {
+                          int64_t width, int32_t *copies) {
     *copies = 1;
     switch (split) {
     case TRAIN_SPLIT_HEADS:
     case TRAIN_SPLIT_HEADS_IN: return p->tp_rank * local->heads * whole->head_dim;
     case TRAIN_SPLIT_FFN:
-    case TRAIN_SPLIT_FFN_IN: return p->tp_rank * local->ffn;
+    case TRAIN_SPLIT_FFN_IN: return p->tp_rank * width;
     case TRAIN_SPLIT_VOCAB: return train_slice_vocab(whole, p);
     case TRAIN_SPLIT_KV_HEADS:
         if (whole->kv_heads < p->tp) *copies = (int32_t)(p->tp / whole->kv_heads);
@@ -123,34 +173,54 @@ typedef struct kind {
     const char *name;
     int decay, gap, partial;
     int again; /* another stage has the same tensor */
+    int expert;
     train_split split;
+    const char *file_name; /* NULL: `name` */
+    int64_t file_first, file_rows;
+    const char *stacked; /* NULL: none */
+    int64_t stacked_dims[3], stacked_first;
 } kind;
 
+/* `name` after `prefix`, in the table's memory. */
+static const char *keep_name(walk *w, const char *prefix, const char *name) {
+    size_t bytes = strlen(prefix) + strlen(name) + 1;
+    char *text = w->names ? w->names + w->names_used : NULL;
+    if (text) (void)snprintf(text, bytes, "%s%s", prefix, name);
+    w->names_used += bytes;
+    return text;
+}
+
 static int64_t add(walk *w, const char *prefix, const kind *k, const int64_t dims[2], const int64_t whole[2]) {
-    size_t bytes = strlen(prefix) + strlen(k->name) + 1;
+    const char *name = keep_name(w, prefix, k->name);
+    const char *file_name = k->file_name ? keep_name(w, prefix, k->file_name) : name;
+    const char *stacked = k->stacked ? keep_name(w, prefix, k->stacked) : NULL;
     int64_t count = dims[1] ? dims[0] * dims[1] : dims[0];
     int64_t offset = k->gap ? train__round_up(w->to.elements, GAP) : w->to.elements;
-    TRAIN_ASSERT(dims[0] > 0 && dims[0] <= whole[0] && dims[1] <= whole[1]);
-    TRAIN_ASSERT(offset >= w->to.elements && offset % (k->gap ? GAP : 1) == 0);
+    RAVEL_ASSERT(dims[0] > 0 && dims[0] <= whole[0] && dims[1] <= whole[1]);
+    RAVEL_ASSERT(offset >= w->to.elements && offset % (k->gap ? GAP : 1) == 0);
     if (w->tensors) {
         train_tensor *t = w->tensors + w->to.count;
         int axis = k->split == TRAIN_SPLIT_HEADS_IN || k->split == TRAIN_SPLIT_FFN_IN;
-        char *text = w->names + w->names_used;
-        (void)snprintf(text, bytes, "%s%s", prefix, k->name);
-        *t = (train_tensor){.name = text,
+        *t = (train_tensor){.name = name,
                             .rank = dims[1] ? 2 : 1,
                             .decay = k->decay,
                             .dims = {dims[0], dims[1] ? dims[1] : 1},
                             .offset = offset,
                             .count = count,
                             .number = w->number,
+                            .expert = k->expert,
+                            .file_name = file_name,
+                            .file_first = k->file_first,
+                            .file_rows = k->file_name ? k->file_rows : whole[0],
                             .whole = {whole[0], whole[1] ? whole[1] : 1}};
-        t->first[axis] = part_first(w->whole, &w->local, &w->to.part, k->split, &t->copies);
-        TRAIN_ASSERT(t->copies >= 1 && w->to.part.tp % t->copies == 0);
+        t->first[axis] = part_first(w->whole, &w->local, &w->to.part, k->split, t->dims[axis], &t->copies);
+        t->stacked = stacked;
+        memcpy(t->stacked_dims, k->stacked_dims, sizeof t->stacked_dims);
+        t->stacked_first = k->stacked_first;
+        RAVEL_ASSERT(t->copies >= 1 && w->to.part.tp % t->copies == 0);
         t->counted = !k->again && w->to.part.tp_rank % t->copies == 0;
         t->partial = t->copies > 1 && (k->partial || k->split == TRAIN_SPLIT_KV_HEADS);
     }
-    w->names_used += bytes;
     w->to.elements = offset + count;
     w->to.parameters += count;
     w->to.count++;
@@ -158,33 +228,172 @@ static int64_t add(walk *w, const char *prefix, const kind *k, const int64_t dim
     return offset;
 }
 
-static void add_layer(walk *w, table *t, int64_t layer) {
-    int64_t dims[TRAIN_LAYER_TENSORS][2], whole[TRAIN_LAYER_TENSORS][2];
-    char prefix[64];
-    (void)snprintf(prefix, sizeof prefix, "model.layers.%lld.", (long long)layer);
-    layer_dims(&w->local, dims);
-    layer_dims(w->whole, whole);
-    for (int which = 0; which < TRAIN_LAYER_TENSORS; which++) {
-        kind k = {layer_rows[which].name, layer_rows[which].decay, !joined(which), 0, 0, layer_rows[which].split};
-        k.partial = which == TRAIN_Q_NORM || which == TRAIN_K_NORM; /* each rank sees its own heads */
-        if (!has(w->whole, which)) continue;
-        int64_t offset = add(w, prefix, &k, dims[which], whole[which]);
-        if (t) t->layer_offsets[layer * TRAIN_LAYER_TENSORS + which] = offset;
+/* Where a family's files have q, k and v as one tensor, and gate and up. */
+static void fuse(kind *k, int which, int64_t whole[TRAIN_LAYER_TENSORS][2]) {
+    static const struct {
+        int first, last;
+        const char *name;
+    } groups[] = {{TRAIN_Q, TRAIN_V, "self_attn.qkv_proj.weight"}, {TRAIN_GATE, TRAIN_UP, "mlp.gate_up_proj.weight"}};
+    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {
+        if (which < groups[i].first || which > groups[i].last) continue;
+        k->file_name = groups[i].name;
+        for (int t = groups[i].first; t <= groups[i].last; t++) {
+            if (t < which) k->file_first += whole[t][0];
+            k->file_rows += whole[t][0];
+        }
     }
+}
+
+/* Where transformers keeps the experts of a layer in two tensors, gate and up one after the other. */
+static void stack(kind *k, const ravel_shape *shape, int which, int64_t expert) {
+    int64_t rows = which == TRAIN_DOWN ? shape->hidden : 2 * shape->expert_ffn;
+    int64_t columns = which == TRAIN_DOWN ? shape->expert_ffn : shape->hidden;
+    k->stacked = which == TRAIN_DOWN ? "mlp.experts.down_proj" : "mlp.experts.gate_up_proj";
+    k->stacked_dims[0] = shape->experts;
+    k->stacked_dims[1] = rows;
+    k->stacked_dims[2] = columns;
+    k->stacked_first = (expert * rows + (which == TRAIN_UP ? shape->expert_ffn : 0)) * columns;
+}
+
+typedef struct layer_walk {
+    walk *w;
+    const char *prefix;
+    int64_t layer;
+    int64_t dims[TRAIN_LAYER_TENSORS][2], whole[TRAIN_LAYER_TENSORS][2];
+} layer_walk;
+
+static int64_t add_tensor(layer_walk *l, int which, int64_t expert) {
+    const ravel_shape *shape = l->w->whole;
+    char name[64];
+    kind k = {.name = name_of(shape, which, expert, name),
+              .decay = layer_rows[which].decay,
+              .gap = !joined(which),
+              .split = layer_rows[which].split};
+    if (ravel__shape_family(shape)->fused) fuse(&k, which, l->whole);
+    k.expert = expert >= 0;
+    if (expert >= 0) stack(&k, shape, which, expert);
+    if (which == TRAIN_ROUTER) {
+        k.stacked = "mlp.gate.weight";
+        memcpy(k.stacked_dims, l->whole[which], sizeof l->whole[which]);
+    }
+    /* each rank sees its own heads, and what its part of every expert does to the weights of experts */
+    k.partial = which == TRAIN_Q_NORM || which == TRAIN_K_NORM || which == TRAIN_ROUTER;
+    return add(l->w, l->prefix, &k, l->dims[which], l->whole[which]);
+}
+
+/* gate, up and down of every expert. */
+static void add_experts(layer_walk *l, int64_t *offsets) {
+    train_params *to = &l->w->to;
+    int64_t first = -1, begin = to->expert_first, end = begin + to->expert_count;
+    l->w->number += 3 * begin;
+    for (int64_t e = begin; e < end; e++)
+        for (int which = TRAIN_GATE; which <= TRAIN_DOWN; which++) {
+            int64_t at = add_tensor(l, which, e);
+            if (e == begin && offsets) offsets[which] = at;
+            if (e == begin && which == TRAIN_GATE) first = at;
+            if (e == begin + 1 && which == TRAIN_GATE) to->expert_stride = at - first;
+        }
+    l->w->number += 3 * (l->w->whole->experts - end);
+}
+
+static void add_layer(walk *w, table *t, int64_t layer) {
+    char prefix[64];
+    int sparse = ravel_shape_has_experts(w->whole, layer);
+    layer_walk l = {.w = w, .prefix = prefix, .layer = layer};
+    int64_t *offsets = t ? t->layer_offsets + layer * TRAIN_LAYER_TENSORS : NULL, experts = -1;
+    (void)snprintf(prefix, sizeof prefix, "model.layers.%lld.", (long long)layer);
+    layer_dims(&w->local, sparse, l.dims);
+    layer_dims(w->whole, sparse, l.whole);
+    for (int which = 0; which < TRAIN_LAYER_TENSORS; which++) {
+        if (!has(w->whole, layer, which) || (sparse && is_feed(which) && which != TRAIN_GATE)) continue;
+        if (sparse && which == TRAIN_GATE) {
+            experts = w->number;
+            if (w->to.part.ep == 1)
+                add_experts(&l, offsets);
+            else
+                w->number += 3 * w->whole->experts;
+            continue;
+        }
+        int64_t offset = add_tensor(&l, which, -1);
+        if (offsets) offsets[which] = offset;
+    }
+    if (experts < 0 || w->to.part.ep == 1) return;
+    int64_t end = w->number;
+    w->number = experts;
+    add_experts(&l, offsets);
+    w->number = end;
+}
+
+/* ---- adapters: A of all targets that are one matrix to the model follow one another, then each one's B --------- */
+
+static int is_target(const train_lora *l, int which) {
+    return (int)(l->targets >> which & 1);
+}
+
+static train_split in_split(train_split split) {
+    return split == TRAIN_SPLIT_HEADS_IN || split == TRAIN_SPLIT_FFN_IN ? split : TRAIN_SPLIT_NONE;
+}
+
+static int64_t add_half(walk *w, const char *prefix, int64_t local[TRAIN_LAYER_TENSORS][2],
+                        int64_t whole[TRAIN_LAYER_TENSORS][2], int which, int half, int joins) {
+    const train_lora *l = &w->to.lora;
+    char name[64];
+    train_split split = in_split(layer_rows[which].split);
+    if (half == TRAIN_LORA_B) split = split ? TRAIN_SPLIT_NONE : layer_rows[which].split;
+    int64_t dims[2] = {l->rank, local[which][1]}, all[2] = {l->rank, whole[which][1]};
+    if (half == TRAIN_LORA_B) {
+        dims[0] = local[which][0], all[0] = whole[which][0];
+        dims[1] = all[1] = l->rank;
+    }
+    (void)snprintf(name, sizeof name, "%.*slora_%c.weight", (int)(strlen(layer_rows[which].name) - strlen("weight")),
+                   layer_rows[which].name, half == TRAIN_LORA_B ? 'B' : 'A');
+    kind k = {.name = name, .decay = 1, .gap = !joins, .partial = split == TRAIN_SPLIT_NONE, .split = split};
+    return add(w, prefix, &k, dims, all);
+}
+
+static void add_adapter_layer(walk *w, table *t, int64_t layer) {
+    int64_t dims[TRAIN_LAYER_TENSORS][2], whole[TRAIN_LAYER_TENSORS][2];
+    char prefix[80];
+    (void)snprintf(prefix, sizeof prefix, "base_model.model.model.layers.%lld.", (long long)layer);
+    layer_dims(&w->local, 0, dims);
+    layer_dims(w->whole, 0, whole);
+    for (int first = 0, end; first < TRAIN_LAYER_TENSORS; first = end) {
+        for (end = first + 1; end < TRAIN_LAYER_TENSORS && joined(end);) end++;
+        for (int half = TRAIN_LORA_A; half <= TRAIN_LORA_B; half++)
+            for (int which = first, joins = 0; which < end; which++) {
+                if (!is_target(&w->to.lora, which)) continue;
+                int64_t at = add_half(w, prefix, dims, whole, which, half, joins && half == TRAIN_LORA_A);
+                if (t) t->layer_offsets[(2 * layer + half) * TRAIN_LAYER_TENSORS + which] = at;
+                joins = 1;
+            }
+    }
+}
+
+static void add_adapter(walk *w, table *t) {
+    int64_t each = 0;
+    for (int which = 0; which < TRAIN_LAYER_TENSORS; which++) each += 2 * is_target(&w->to.lora, which);
+    w->to.embedding = w->to.norm = w->to.head = -1;
+    w->number = w->to.part.first_layer * each;
+    for (int64_t layer = w->to.part.first_layer; layer < w->to.part.last_layer; layer++) add_adapter_layer(w, t, layer);
+    w->to.elements = train__round_up(w->to.elements, GAP);
 }
 
 static void add_all(walk *w, table *t) {
     const ravel_shape *s = w->whole;
+    if (w->to.lora.rank) {
+        add_adapter(w, t);
+        return;
+    }
     const int64_t matrix[2] = {w->local.vocab, s->hidden}, whole[2] = {s->vocab, s->hidden}, vector[2] = {s->hidden, 0};
     int first = w->to.part.first_layer == 0, last = w->to.part.last_layer == s->layers;
-    const kind embed = {"model.embed_tokens.weight", 1, 1, 0, !first, TRAIN_SPLIT_VOCAB},
-               norm = {"model.norm.weight", 0, 1, 0, 0, 0};
-    const kind head = {"lm_head.weight", 1, 1, 0, 0, TRAIN_SPLIT_VOCAB};
-    int64_t each = 0;
+    const kind embed = {
+        .name = "model.embed_tokens.weight", .decay = 1, .gap = 1, .again = !first, .split = TRAIN_SPLIT_VOCAB};
+    const kind norm = {.name = "model.norm.weight", .gap = 1};
+    const kind head = {.name = "lm_head.weight", .decay = 1, .gap = 1, .split = TRAIN_SPLIT_VOCAB};
     w->to.embedding = w->to.norm = w->to.head = -1;
     if (first || (last && s->tied)) w->to.embedding = add(w, "", &embed, matrix, whole);
-    for (int which = 0; which < TRAIN_LAYER_TENSORS; which++) each += has(s, which);
-    w->number = 1 + w->to.part.first_layer * each;
+    w->number = 1;
+    for (int64_t layer = 0; layer < w->to.part.first_layer; layer++) w->number += tensors_of(s, layer);
     for (int64_t layer = w->to.part.first_layer; layer < w->to.part.last_layer; layer++) add_layer(w, t, layer);
     if (last) w->to.norm = add(w, "", &norm, vector, vector);
     if (last) w->to.head = s->tied ? w->to.embedding : add(w, "", &head, matrix, whole);
@@ -196,13 +405,16 @@ static void add_all(walk *w, table *t) {
 static ravel_status check(const ravel_shape *shape, ravel_error *err) {
     ravel_status status = ravel_shape_check(shape, err);
     if (status) return status;
-    const char *what = shape->experts ? "experts" : shape->kv_rank ? "latent attention" : NULL;
+    const char *what = shape->kv_rank      ? "latent attention"
+                       : shape->shared_ffn ? "experts that every token goes to"
+                                           : NULL;
+    if (shape->experts && !ravel__shape_family(shape)->router) what = "the experts of this model_type";
     if (!shape->gated) what = "a feed-forward block without a gate";
     if (shape->rope == RAVEL_ROPE_OTHER) what = "this kind of rope scaling";
     if (what)
         return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
-                               "the trainer has no kernels for %s; it takes dense models with gated feed-forward "
-                               "blocks (Llama, Mistral, Qwen2, Qwen3)",
+                               "the trainer has no kernels for %s; it takes models with gated feed-forward blocks "
+                               "or experts",
                                what);
     if (ravel_shape_parameters(shape) > INT64_MAX / 64)
         return ravel_error_set(err, RAVEL_E_OVERFLOW, "the model has more parameters than can be addressed");
@@ -229,56 +441,118 @@ static void begin_unit(const table *t, train_unit *units, int64_t *count, int64_
     int64_t tensor = *count ? units[*count - 1].tensor : 0;
     if (offset < 0) return;
     while (t->view.tensors[tensor].offset != offset) tensor++;
-    TRAIN_ASSERT(tensor < t->view.count);
+    RAVEL_ASSERT(tensor < t->view.count);
     units[(*count)++] = (train_unit){.first = offset, .tensor = tensor};
+}
+
+/* The first of a layer's tensors. */
+static int64_t layer_begin(const table *t, int64_t layer) {
+    int halves = t->view.lora.rank ? 2 : 1;
+    const int64_t *offsets = t->layer_offsets + halves * layer * TRAIN_LAYER_TENSORS;
+    int64_t least = INT64_MAX;
+    for (int i = 0; i < halves * TRAIN_LAYER_TENSORS; i++)
+        if (offsets[i] >= 0) least = train__min(least, offsets[i]);
+    RAVEL_ASSERT(least < INT64_MAX);
+    return least;
 }
 
 static void fill_units(table *t, train_unit *units) {
     train_params *p = &t->view;
     int64_t count = 0;
     begin_unit(t, units, &count, p->embedding);
-    for (int64_t layer = p->part.first_layer; layer < p->part.last_layer; layer++)
-        begin_unit(t, units, &count, t->layer_offsets[layer * TRAIN_LAYER_TENSORS + TRAIN_Q]);
+    for (int64_t layer = p->part.first_layer; layer < p->part.last_layer; layer++) {
+        const int64_t *offsets = t->layer_offsets + layer * TRAIN_LAYER_TENSORS;
+        begin_unit(t, units, &count, layer_begin(t, layer));
+        if (p->lora.rank || p->part.ep == 1 || offsets[TRAIN_ROUTER] < 0) continue;
+        begin_unit(t, units, &count, offsets[TRAIN_GATE]);
+        units[count - 1].experts = 1;
+    }
     begin_unit(t, units, &count, p->norm);
     for (int64_t i = 0; i < count; i++) {
         train_unit *u = &units[i];
         u->count = (i + 1 < count ? units[i + 1].first : p->elements) - u->first;
         u->tensors = (i + 1 < count ? units[i + 1].tensor : p->count) - u->tensor;
     }
-    for (int64_t i = 0; i < count; i++) TRAIN_ASSERT(units[i].count > 0 && units[i].tensors > 0);
+    for (int64_t i = 0; i < count; i++) RAVEL_ASSERT(units[i].count > 0 && units[i].tensors > 0);
     p->units = units;
     p->unit_count = count;
 }
 
+static int compare_names(const void *a, const void *b) {
+    return strcmp((*(const train_tensor *const *)a)->name, (*(const train_tensor *const *)b)->name);
+}
+
 ravel_status train_params_create(const ravel_shape *shape, const train_slice *part, const ravel_allocator *allocator,
                                  train_params **params, ravel_error *err) {
-    walk sizes = {.whole = shape, .to.part = filled_in(shape, part)};
+    return train_trained_params(shape, part, NULL, allocator, params, err);
+}
+
+/* What is walked over: the checks, and the shape of the part. */
+static ravel_status begin_walk(walk *w, const ravel_shape *shape, const train_slice *part, const train_lora *lora,
+                               ravel_error *err) {
+    *w = (walk){.whole = shape, .to.part = filled_in(shape, part)};
+    if (lora) w->to.lora = *lora;
+    train_lora *l = &w->to.lora;
     ravel_status status = check(shape, err);
-    if (!status) status = train_slice_shape(shape, part, &sizes.local, err);
+    if (!status && l->rank) status = train_lora_check(lora, err);
+    if (!status && l->rank && ravel__shape_family(shape)->fused)
+        status = ravel_error_set(err, RAVEL_E_UNSUPPORTED,
+                                 "no adapters for %s: q, k and v of its files are one tensor, and PEFT "
+                                 "adapts that",
+                                 ravel__shape_family(shape)->model_type);
+    if (l->rank && shape->experts && l->targets == train_lora_all())
+        l->targets &= (UINT32_C(1) << TRAIN_GATE) - 1; /* all linear layers of transformers' model */
+    if (!status && l->rank && shape->experts && l->targets >> TRAIN_GATE)
+        status = ravel_error_set(err, RAVEL_E_UNSUPPORTED,
+                                 "no adapters for the experts of %s: set lora-targets to q_proj,k_proj,v_proj,o_proj",
+                                 ravel__shape_family(shape)->model_type);
+    if (!status) status = train_slice_shape(shape, part, &w->local, err);
+    w->to.expert_count = shape->experts / w->to.part.ep;
+    w->to.expert_first = w->to.expert_count * w->to.part.ep_rank;
+    return status;
+}
+
+int64_t train_trained_parameters(const ravel_shape *shape, const train_lora *lora) {
+    walk w;
+    if (begin_walk(&w, shape, NULL, lora, NULL)) return 0;
+    add_all(&w, NULL);
+    return w.to.parameters;
+}
+
+ravel_status train_trained_params(const ravel_shape *shape, const train_slice *part, const train_lora *lora,
+                                  const ravel_allocator *allocator, train_params **params, ravel_error *err) {
+    walk sizes;
+    ravel_status status = begin_walk(&sizes, shape, part, lora, err);
     if (status) return status;
+    int64_t places = shape->layers * TRAIN_LAYER_TENSORS * (sizes.to.lora.rank ? 2 : 1);
     walk fill = sizes;
     add_all(&sizes, NULL);
     train__arena arena = {.allocator = allocator};
     table *t = train__arena_take(&arena, sizeof *t);
-    int64_t *offsets = train__arena_take_array(&arena, shape->layers * TRAIN_LAYER_TENSORS, sizeof *offsets);
+    int64_t *offsets = train__arena_take_array(&arena, places, sizeof *offsets);
     TRAIN__TAKE(&arena, fill.tensors, sizes.to.count);
     TRAIN__TAKE(&arena, fill.names, (int64_t)sizes.names_used);
-    train_unit *units = train__arena_take_array(&arena, shape->layers + 2, sizeof *units);
+    train_unit *units = train__arena_take_array(&arena, 2 * shape->layers + 2, sizeof *units);
+    const train_tensor **by_name = train__arena_take_array(&arena, sizes.to.count, sizeof(train_tensor *));
     status = train__arena_status(&arena, "the table of parameters", err);
     if (status) {
         train__arena_free(&arena);
         return status;
     }
-    for (int64_t i = 0; i < shape->layers * TRAIN_LAYER_TENSORS; i++) offsets[i] = -1;
+    for (int64_t i = 0; i < places; i++) offsets[i] = -1;
     t->layer_offsets = offsets;
     add_all(&fill, t);
-    TRAIN_ASSERT(fill.to.count == sizes.to.count && fill.to.elements == sizes.to.elements &&
+    RAVEL_ASSERT(fill.to.count == sizes.to.count && fill.to.elements == sizes.to.elements &&
                  fill.names_used == sizes.names_used);
     t->view = fill.to;
+    t->view.unit_norms = ravel__shape_family(shape)->unit_norms;
     t->view.tensors = fill.tensors;
     fill_units(t, units);
+    t->by_name = by_name;
+    for (int64_t i = 0; i < fill.to.count; i++) by_name[i] = fill.tensors + i;
+    qsort(by_name, (size_t)fill.to.count, sizeof(train_tensor *), compare_names);
     t->arena = arena;
-    TRAIN_ASSERT(params_ok(&t->view));
+    RAVEL_ASSERT(params_ok(&t->view));
     *params = &t->view;
     return RAVEL_OK;
 }
@@ -290,19 +564,30 @@ void train_params_free(train_params *params) {
 }
 
 const train_tensor *train_params_find(const train_params *params, const char *name) {
-    for (int64_t i = 0; i < params->count; i++)
-        if (strcmp(params->tensors[i].name, name) == 0) return params->tensors + i;
+    const train_tensor *const *sorted = ((const table *)params)->by_name;
+    int64_t low = 0, high = params->count;
+    while (low < high) {
+        int64_t middle = (low + high) / 2;
+        int order = strcmp(sorted[middle]->name, name);
+        if (order == 0) return sorted[middle];
+        *(order < 0 ? &low : &high) = order < 0 ? middle + 1 : middle;
+    }
     return NULL;
 }
 
 int64_t train_params_layer(const train_params *params, int64_t layer, train_layer_tensor which) {
-    TRAIN_ASSERT(layer >= 0 && which >= 0 && which < TRAIN_LAYER_TENSORS);
+    RAVEL_ASSERT(layer >= 0 && which >= 0 && which < TRAIN_LAYER_TENSORS && !params->lora.rank);
     return ((const table *)params)->layer_offsets[layer * TRAIN_LAYER_TENSORS + (int)which];
+}
+
+int64_t train_params_lora(const train_params *params, int64_t layer, train_layer_tensor which, int half) {
+    RAVEL_ASSERT(layer >= 0 && which >= 0 && which < TRAIN_LAYER_TENSORS && params->lora.rank);
+    return ((const table *)params)->layer_offsets[(2 * layer + half) * TRAIN_LAYER_TENSORS + (int)which];
 }
 
 int64_t train_params_unit(const train_params *params, int64_t offset) {
     int64_t low = 0, high = params->unit_count;
-    TRAIN_ASSERT(offset >= 0 && offset < params->elements);
+    RAVEL_ASSERT(offset >= 0 && offset < params->elements);
     while (high - low > 1) {
         int64_t middle = (low + high) / 2;
         if (params->units[middle].first <= offset)
@@ -313,7 +598,20 @@ int64_t train_params_unit(const train_params *params, int64_t offset) {
     return low;
 }
 
+int64_t train_params_tensor_at(const train_params *params, int64_t offset) {
+    const train_unit *u = &params->units[train_params_unit(params, offset)];
+    int64_t i = u->tensor;
+    while (i + 1 < u->tensor + u->tensors && params->tensors[i + 1].offset <= offset) i++;
+    return i;
+}
+
 int64_t train_params_layer_unit(const train_params *params, int64_t layer) {
-    TRAIN_ASSERT(layer >= params->part.first_layer && layer < params->part.last_layer);
-    return (params->embedding >= 0) + layer - params->part.first_layer;
+    RAVEL_ASSERT(layer >= params->part.first_layer && layer < params->part.last_layer);
+    if (params->part.ep == 1) return (params->embedding >= 0) + layer - params->part.first_layer;
+    return train_params_unit(params, layer_begin((const table *)params, layer));
+}
+
+int64_t train_params_expert_unit(const train_params *params, int64_t layer) {
+    int64_t unit = train_params_layer_unit(params, layer) + 1;
+    return unit < params->unit_count && params->units[unit].experts ? unit : -1;
 }
