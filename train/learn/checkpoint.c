@@ -1,10 +1,12 @@
 /* The arrays are written in the order of the whole model's table, for any distribution over ranks (gather.h). */
 #include "train/learn/checkpoint.h"
 
-#include "train/kernels/assert.h"
+#include "base/assert.h"
+#include "io/safetensors_writer.h"
 #include "train/kernels/host.h"
 #include "train/learn/gather.h"
-#include "train/model/files.h"
+#include "train/model/hf/files.h"
+#include "train/model/hf/lora.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +26,8 @@ typedef struct saver {
 
 static ravel_status save_model(train__gather *g, const char *folder, ravel_error *err) {
     const train_learner *l = g->l;
+    if (g->whole->lora.rank)
+        return train_adapter_save(folder, g->whole, l->options.model->model, &g->rows, l->options.save_dtype, err);
     train_folder_options model = {.dtype = l->options.save_dtype,
                                   .eos = l->eos,
                                   .shard_bytes = l->options.save_shard,
@@ -44,26 +48,26 @@ static ravel_status open_states(saver *s, const char *folder, ravel_error *err) 
     ravel_safetensors_options_default(&options);
     options.durability = RAVEL_IN_PLACE; /* the folder gets its name when all of it is on the disk */
     ravel_status status = train_path_join(path, folder, "optimizer.safetensors", err);
-    if (!status) status = ravel_safetensors_writer_create(path, &options, &s->out.writer, err);
+    if (!status) status = ravel__safetensors_writer_create(path, &options, &s->out.writer, err);
     (void)snprintf(steps, sizeof steps, "%lld", (long long)*train_optimizer_steps(l->part[0].optimizer));
-    if (!status) status = ravel_safetensors_writer_metadata(s->out.writer, "steps", steps, err);
+    if (!status) status = ravel__safetensors_writer_metadata(s->out.writer, "steps", steps, err);
     for (int i = 0; i < ARRAYS && !status; i++)
         if (saves_array(l, i))
-            status = ravel_safetensors_writer_declare(s->out.writer, names[i], RAVEL_F32, 1, &s->g->whole->elements,
-                                                      &s->indices[i], err);
+            status = ravel__safetensors_writer_declare(s->out.writer, names[i], RAVEL_F32, 1, &s->g->whole->elements,
+                                                       &s->indices[i], err);
     s->out.converted = train__arena_take(&s->g->arena, (size_t)s->g->piece_bytes);
     return status ? status : train__arena_status(&s->g->arena, "a checkpoint", err);
 }
 
 /* Zeros between tensors. */
 static ravel_status write_gap(saver *s, int which, int64_t count, ravel_error *err) {
-    TRAIN_ASSERT(count >= 0 && which >= 0 && which < ARRAYS);
+    RAVEL_ASSERT(count >= 0 && which >= 0 && which < ARRAYS);
     static const float zeros[64];
     ravel_status status = RAVEL_OK;
     for (int64_t n; count > 0 && !status; count -= n) {
         n = train__min(count, 64);
         status =
-            ravel_safetensors_writer_write(s->out.writer, s->indices[which], zeros, n * (int64_t)sizeof *zeros, err);
+            ravel__safetensors_writer_write(s->out.writer, s->indices[which], zeros, n * (int64_t)sizeof *zeros, err);
     }
     return status;
 }
@@ -94,7 +98,7 @@ static ravel_status save_all(saver *s, const char *folder, ravel_error *err) {
         drained = train__gather_drain(s->g, &lost);
     }
     if (!status && drained) status = ravel_error_set(err, drained, "%s", lost.message);
-    return status ? status : ravel_safetensors_writer_finish(s->out.writer, err);
+    return status ? status : ravel__safetensors_writer_finish(s->out.writer, err);
 }
 
 static ravel_status send_all(train__gather *g, ravel_error *err) {
@@ -110,9 +114,9 @@ static ravel_status send_all(train__gather *g, ravel_error *err) {
 
 /* Whether rank 0 has all that is saved. */
 static ravel_status check_alone(const train_learner *l, ravel_error *err) {
-    if (l->sharers)
+    if (l->sharers || l->options.learn->ep > 1)
         return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
-                               "the ranks that are lost have parts of the model (--tp, --pp)");
+                               "the ranks that are lost have parts of the model (--tp, --pp, --ep)");
     if (l->part[0].shares->ranks > 1)
         return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
                                "the optimiser states are sharded over ranks (--shard) that are lost");
@@ -129,7 +133,7 @@ ravel_status train_learner_save(train_learner *l, const char *folder, int alone,
         status = ravel_comm_rank(l->world) == 0 ? save_all(&s, folder, err) : send_all(&g, err);
         if (!alone) status = ravel_agree(l->world, status, err);
     }
-    ravel_safetensors_writer_free(s.out.writer);
+    ravel__safetensors_writer_free(s.out.writer);
     train__gather_close(&g);
     return status;
 }
@@ -145,7 +149,7 @@ static ravel_status load_array(train_learner *l, const ravel_safetensors *file, 
     ravel_status status = ravel_safetensors_get(file, names[which], 1, &whole->elements, &from.tensor, err);
     for (int64_t i = 0; i < params->count && !status; i++) {
         const train_tensor *t = params->tensors + i, *in_file = train_params_find(whole, t->name);
-        TRAIN_ASSERT(in_file && in_file->dims[0] == t->whole[0] && in_file->dims[1] == t->whole[1]);
+        RAVEL_ASSERT(in_file && in_file->dims[0] == t->whole[0] && in_file->dims[1] == t->whole[1]);
         from.first = in_file->offset;
         status = train_tensor_load(t, &from, &to, err);
     }
@@ -176,10 +180,11 @@ static ravel_status load_states(train_learner *l, const char *folder, const trai
 
 ravel_status train_learner_load(train_learner *l, const char *folder, ravel_error *err) {
     train_params *whole = NULL;
-    ravel_status status = train_params_create(&l->shape, NULL, l->options.allocator, &whole, err);
+    ravel_status status = train__learner_params(l, NULL, &whole, err);
     for (int32_t chunk = 0; chunk < l->count && !status; chunk++) {
         train_array weights = train_model_array(l->part[chunk].model);
-        status = train_tensors_load(train_model_params(l->part[chunk].model), &weights, folder, err);
+        const train_params *params = train_model_params(l->part[chunk].model);
+        status = (params->lora.rank ? train_adapter_load : train_tensors_load)(params, &weights, folder, err);
     }
     for (int32_t chunk = 0; chunk < l->count && !status; chunk++) /* load_states may replace them */
         train_optimizer_take_weights(l->part[chunk].optimizer);

@@ -1,7 +1,8 @@
 #include "train/learn/choice.h"
 
-#include "train/kernels/assert.h"
-#include "train/model/hf.h"
+#include "base/assert.h"
+#include "base/shape.h"
+#include "train/model/hf/lora.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -29,18 +30,56 @@ ravel_status train_shape(const train_model_choice *choice, ravel_shape *shape, r
                            .gated = 1,
                            .rope_theta = 1e6,
                            .norm_eps = 1e-6};
+    if (choice->experts) {
+        shape->experts = choice->experts;
+        shape->experts_active = choice->experts_active;
+        shape->expert_ffn = choice->expert_ffn ? choice->expert_ffn : choice->ffn / choice->experts_active;
+        shape->router_norm = 1;
+    }
     return ravel_shape_check(shape, err);
+}
+
+ravel_status train_choice_kernels(const train_model_choice *c, const train_kernels **kernels, ravel_error *err) {
+    const char *set = c->set ? c->set : c->kernels;
+    RAVEL_ASSERT(set);
+    return train_kernels_find(strcmp(set, "auto") == 0 ? "cpu" : set, kernels, err);
+}
+
+static const char *choose_set(const train_model_choice *c, int frozen) {
+    static const char *const of_bf16[] = {"cpu-avx512bf16", "cpu-bf16"};
+    const train_kernels *kernels;
+    if (!c->kernels || strcmp(c->kernels, "auto") != 0) return c->kernels;
+    if (!frozen || !c->model || train_weights_dtype(c->model) != RAVEL_BF16) return "cpu";
+    return of_bf16[train_kernels_find(of_bf16[0], &kernels, NULL) != RAVEL_OK];
+}
+
+static ravel_status settle_lora(train_model_choice *c, ravel_error *err) {
+    c->lora = (train_lora){0};
+    if (c->adapter) return train_adapter_read(c->adapter, &c->lora, err);
+    if (!c->lora_rank) return RAVEL_OK;
+    c->lora.rank = c->lora_rank;
+    c->lora.alpha = c->lora_alpha > 0 ? c->lora_alpha : 2.0 * c->lora_rank;
+    c->lora.rslora = c->lora_rslora;
+    const char *targets = c->lora_targets ? c->lora_targets : "all-linear";
+    ravel_status status = train_lora_targets(targets, &c->lora.targets, err);
+    return status ? status : train_lora_check(&c->lora, err);
+}
+
+ravel_status train_choice_settle(train_model_choice *c, int frozen, ravel_error *err) {
+    ravel_status status = settle_lora(c, err);
+    c->set = choose_set(c, frozen || c->lora.rank > 0);
+    return status;
 }
 
 void train_stop_tokens(const train_model_choice *choice, int32_t *stops, int32_t *count) {
     *count = choice->model ? train_stops_read(choice->model, stops, TRAIN_STOPS) : 0;
-    TRAIN_ASSERT(*count >= 0 && *count <= TRAIN_STOPS);
+    RAVEL_ASSERT(*count >= 0 && *count <= TRAIN_STOPS);
     if (*count) return;
     stops[0] = TRAIN_TOKEN_EOS;
     *count = 1;
 }
 
-/* "3,17" as list[most] of numbers below `limit`; returns how many, 0 where it is anything else. */
+/* "3,17" as list[most] of numbers below `limit`; returns how many, 0 if it is anything else. */
 static int32_t parse_list(const char *text, int64_t limit, int32_t *list, int32_t most) {
     int32_t count = 0;
     for (const char *at = text; count < most; at++) {
@@ -75,9 +114,9 @@ ravel_status train_gpus_parse(const char *name, const char *text, int32_t *list,
 int32_t train_threads(const train_model_choice *choice, const ravel_shape *shape, int64_t budget, int32_t processors,
                       int32_t ranks) {
     if (choice->threads) return choice->threads;
-    double work = 6.0 * (double)ravel_shape_matmul_weights(shape) * (double)budget;
+    double work = 6.0 * (double)ravel__shape_matmul_weights(shape) * (double)budget;
     double most = fmin(work / 1e9, (double)processors / (double)(ranks > 0 ? ranks : 1));
-    TRAIN_ASSERT(work >= 0 && most >= 0);
+    RAVEL_ASSERT(work >= 0 && most >= 0);
     return most < 2 ? 1 : (int32_t)fmin(most, 1024);
 }
 
@@ -86,7 +125,7 @@ ravel_status train_device_open(const train_model_choice *choice, const ravel_all
     train_device_options options = {.threads = choice->threads, .allocator = allocator};
     options.gpu = choice->gpu;
     options.any_order = !choice->deterministic;
-    TRAIN_ASSERT(choice->kernels && choice->threads >= 0);
-    ravel_status status = train_kernels_find(choice->kernels, kernels, err);
+    RAVEL_ASSERT(choice->threads >= 0);
+    ravel_status status = train_choice_kernels(choice, kernels, err);
     return status ? status : (*kernels)->open(&options, device, err);
 }

@@ -9,29 +9,53 @@
 #include <ravel/shape.h>
 
 #include "train/kernels/kernels.h"
+#include "train/model/params.h"
 
 /* auto: NCCL where every trainer has a GPU of its own and NCCL can be loaded, else page-locked host memory. */
 typedef enum train_wire { TRAIN_WIRE_AUTO, TRAIN_WIRE_NCCL, TRAIN_WIRE_HOST } train_wire;
 #define TRAIN_WIRE_CHOICES "auto|nccl|host"
 
 typedef struct train_model_choice {
-    const char *model;     /* a Hugging Face folder: config.json and weights */
-    const char *shape;     /* a config.json or a published name: new weights */
-    const char *kernels;   /* kernel set */
-    int32_t threads;       /* of each rank; 0: train_threads chooses */
-    int32_t recompute;     /* train_recompute */
-    const char *devices;   /* of a GPU's kernel set: "auto", or GPUs for the ranks of a machine, "0,1,2,3" */
-    int32_t gpu;           /* this rank's, from `devices` (train/run/devices.h) */
-    int32_t wire;          /* train_wire: over what arrays of GPUs travel between trainers; never TRAIN_WIRE_AUTO after
+    const char *model;      /* a Hugging Face folder: config.json and weights */
+    const char *shape;      /* a config.json or a published name: new weights */
+    const char *kernels;    /* kernel set, or "auto" */
+    const char *set;        /* by train_choice_settle: the set that is taken */
+    int32_t threads;        /* of each rank; 0: train_threads chooses */
+    int32_t recompute;      /* train_recompute */
+    int32_t tree_attention; /* train_tree_attention */
+    const char *devices;    /* of a GPU's kernel set: "auto", or GPUs for the ranks of a machine, "0,1,2,3" */
+    int32_t gpu;            /* this rank's, from `devices` (train/run/config/devices.h) */
+    int32_t wire;           /* train_wire: over what arrays of GPUs travel between trainers; never TRAIN_WIRE_AUTO after
                               train_devices_assign */
-    int32_t deterministic; /* the same bits on every run; 0: sums in any order where that is faster */
-    int32_t sequence;      /* sequence parallel, where tp > 1 */
-    int32_t graphs;        /* train_graphs, of models and of generators */
+    int32_t deterministic;  /* the same bits on every run; 0: sums in any order where that is faster */
+    int32_t sequence;       /* sequence parallel, where tp > 1 */
+    int32_t graphs;         /* train_graphs, of models and of generators */
     uint64_t init_seed;
     double init_std;
     /* a shape by numbers, where neither is given: a byte model */
     int64_t hidden, layers, heads, kv_heads, head_dim, ffn, vocab;
+    int64_t experts, experts_active, expert_ffn; /* experts 0: dense; expert_ffn 0: ffn / experts_active */
+    const char *adapter;      /* a PEFT folder that training begins with, or an answer is made with; NULL: none */
+    const char *lora_targets; /* NULL: all-linear */
+    double lora_alpha;        /* 0: twice the rank */
+    double lora_dropout;      /* 0 */
+    int32_t lora_rank;        /* of a new adapter; 0: the model is trained, unless there is `adapter` */
+    int32_t lora_rslora;
+    train_lora lora; /* by train_choice_settle from those above; rank 0: none */
 } train_model_choice;
+
+#define TRAIN_KERNELS_NAMES "auto|ref|cpu|cpu-bf16|cpu-avx512bf16|cuda" /* as the help explains them; there are more: kernels.c */
+#define TRAIN_KERNELS_HELP                                                                                                  \
+    "kernel set: cpu (f32), cpu-bf16 (weights in bf16), cpu-avx512bf16 (and large products in bf16), cuda, ref; one for a " \
+    "kind of processor: cpu-avx512, cpu-avx2, cpu-base, cpu-avx512-bf16, cpu-avx2-bf16, cpu-base-bf16; auto: cpu-bf16 or "  \
+    "cpu-avx512bf16 for frozen weights in bf16, cpu for others"
+
+/* Sets `lora`, from the folder of the adapter or a new one's, and `set`. `frozen`: the model's weights are only read, as
+ * they are beside an adapter. Of kernels "auto" takes for frozen weights in bf16 those that read them as they are in the file
+ * (cpu-avx512bf16 on processors with AVX512-BF16, else cpu-bf16), and "cpu" for all others. */
+ravel_status train_choice_settle(train_model_choice *choice, int frozen, ravel_error *err);
+/* Its set of kernels; E_ARGUMENT and E_UNSUPPORTED as train_kernels_find. */
+ravel_status train_choice_kernels(const train_model_choice *choice, const train_kernels **kernels, ravel_error *err);
 
 /* A byte model: a byte is a token (0 .. 255), and two more. */
 enum {

@@ -14,7 +14,7 @@
 
 #include "train/kernels/arena.h"
 #include "train/learn/learner_internal.h"
-#include "train/model/hf.h"
+#include "train/model/hf/hf.h"
 
 /* Which array: one of train_states, or the weights. */
 enum { TRAIN__WEIGHTS = TRAIN_MASTER + 1 };
@@ -43,6 +43,9 @@ ravel_status train__gather_send(train__gather *g, ravel_error *err);
 ravel_status train__gather_drain(train__gather *g, ravel_error *err);
 void train__gather_close(train__gather *g);
 
+/* The table of what is trained: of a part, or (NULL) of the whole model. */
+ravel_status train__learner_params(const train_learner *learner, const train_slice *part, train_params **params,
+                                   ravel_error *err);
 /* A part's array on this rank. */
 train_array train__array_of(const train_learner *l, int32_t chunk, int32_t which);
 

@@ -1,6 +1,6 @@
 #include "train/learn/layout.h"
 
-#include "train/kernels/assert.h"
+#include "base/assert.h"
 #include "train/learn/pipeline.h"
 #include "train/model/model.h"
 
@@ -10,15 +10,15 @@
 /* ---- parts ---------------------------------------------------------------------------------------------- */
 
 int32_t train_layout_parts(const ravel_mesh_layout *layout) {
-    TRAIN_ASSERT(layout->vpp >= 1 && train_layout_pp(layout) >= 1);
+    RAVEL_ASSERT(layout->vpp >= 1 && train_layout_pp(layout) >= 1);
     return train_layout_pp(layout) * layout->vpp;
 }
 
 train_slice train_layout_slice(const ravel_mesh_layout *layout, const ravel_shape *shape, int32_t part,
                                int32_t tp_rank) {
     int64_t parts = train_layout_parts(layout);
-    TRAIN_ASSERT(part >= 0 && part < parts && tp_rank >= 0 && tp_rank < train_layout_tp(layout));
-    TRAIN_ASSERT(shape->layers >= parts);
+    RAVEL_ASSERT(part >= 0 && part < parts && tp_rank >= 0 && tp_rank < train_layout_tp(layout));
+    RAVEL_ASSERT(shape->layers >= parts);
     return (train_slice){.first_layer = shape->layers * part / parts,
                          .last_layer = shape->layers * (part + 1) / parts,
                          .tp = train_layout_tp(layout),
@@ -27,7 +27,7 @@ train_slice train_layout_slice(const ravel_mesh_layout *layout, const ravel_shap
 
 void train_layout_text(const ravel_mesh_layout *layout, char *text, size_t bytes) {
     const int32_t *s = layout->sizes;
-    TRAIN_ASSERT(bytes > 0 && s[0] > 0 && s[1] > 0 && s[2] > 0 && s[3] > 0);
+    RAVEL_ASSERT(bytes > 0 && s[0] > 0 && s[1] > 0 && s[2] > 0 && s[3] > 0);
     int used = snprintf(text, bytes, "tp %d x cp %d x dp %d x pp %d", s[0], s[1], s[2], s[3]);
     if (layout->vpp > 1 && used > 0 && (size_t)used < bytes)
         (void)snprintf(text + used, bytes - (size_t)used, " with vpp %d", layout->vpp);
@@ -68,7 +68,7 @@ static double distance(const ravel_mesh_options *wanted, const ravel_mesh_option
 static int find_nearest(const ravel_mesh_options *wanted, int32_t ranks, const ravel_shape *shape,
                         ravel_mesh_options *nearest) {
     int32_t most = ranks ? ranks : 64;
-    TRAIN_ASSERT(ranks >= 0);
+    RAVEL_ASSERT(ranks >= 0);
     double least = HUGE_VAL;
     ravel_mesh_options m = *wanted;
     ravel_mesh_layout layout;
@@ -98,4 +98,16 @@ ravel_status train_layout_plan(const ravel_mesh_options *mesh, int32_t ranks, co
     return ravel_error_set(err, status,
                            "%s; the nearest mesh that is possible: --tp %d --cp %d --dp %d --pp %d --vpp %d",
                            why.message, near.tp, near.cp, near.dp, near.pp, near.vpp);
+}
+
+ravel_status train_layout_check_ep(const ravel_mesh_layout *layout, const ravel_shape *shape, int32_t ep,
+                                   ravel_error *err) {
+    int32_t ranks = ravel_mesh_group_size(layout, RAVEL_AXIS_DP | RAVEL_AXIS_CP), near = ep;
+    if (ep <= 1) return RAVEL_OK;
+    if (!shape->experts) return ravel_error_set(err, RAVEL_E_ARGUMENT, "--ep %d: the model has no experts", ep);
+    if (ranks % ep == 0 && shape->experts % ep == 0) return RAVEL_OK;
+    while (ranks % near || shape->experts % near) near--;
+    return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                           "--ep %d does not divide %d ranks of dp x cp and %lld experts; --ep %d does", ep, ranks,
+                           (long long)shape->experts, near);
 }

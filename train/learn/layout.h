@@ -13,8 +13,8 @@
 
 enum { TRAIN_CHUNKS = 16 }; /* the most chunks of a stage */
 
-/* The mesh of `ranks` ranks (0: as many as the mesh has; dp 0 is then 1). E_ARGUMENT says why the model or the ranks do not
- * allow it, and names the nearest mesh that they do. */
+/* The mesh of `ranks` ranks (0: as many as the mesh has; dp 0 is then 1). E_ARGUMENT says why the model or the ranks do
+ * not allow it, and names the nearest mesh that they do. */
 ravel_status train_layout_plan(const ravel_mesh_options *mesh, int32_t ranks, const ravel_shape *shape,
                                ravel_mesh_layout *layout, ravel_error *err);
 
@@ -22,6 +22,9 @@ ravel_status train_layout_plan(const ravel_mesh_options *mesh, int32_t ranks, co
 int32_t train_layout_parts(const ravel_mesh_layout *layout);
 train_slice train_layout_slice(const ravel_mesh_layout *layout, const ravel_shape *shape, int32_t part,
                                int32_t tp_rank);
+/* Whether `ep` ranks can share out the experts: it divides dp * cp and the experts. E_ARGUMENT says what would. */
+ravel_status train_layout_check_ep(const ravel_mesh_layout *layout, const ravel_shape *shape, int32_t ep,
+                                   ravel_error *err);
 /* Sizes by axis. */
 static inline int32_t train_layout_tp(const ravel_mesh_layout *layout) {
     return layout->sizes[0];

@@ -1,8 +1,9 @@
 /* Creating a learner. update.c runs the update. */
 #include "train/learn/learner_internal.h"
 
-#include "train/kernels/assert.h"
+#include "base/assert.h"
 #include "train/kernels/host.h"
+#include "train/model/hf/lora.h"
 
 /* ---- size ----------------------------------------------------------------------------------------------- */
 
@@ -11,9 +12,13 @@ train_parts_options train_learner_parts_options(const train_learner_options *fro
                                  .budget = from->budget,
                                  .plan = from->plan,
                                  .inference = inference,
-                                 .pairs = from->pairs,
                                  .flat_tokens = from->flat_tokens,
+                                 .top = from->top,
                                  .shard = from->learn->shard == TRAIN_SHARD_PARAMS,
+                                 .ep = from->learn->ep,
+                                 .replay = !inference && from->replay,
+                                 .router_scope = from->learn->router_scope,
+                                 .router_aux = inference ? 0 : from->learn->router_aux,
                                  .allocator = from->allocator};
 }
 
@@ -32,18 +37,19 @@ static ravel_status optimizer_bytes(const train_learner_options *options, const 
                                     const ravel_mesh_layout *layout, int32_t stage, const train_kernels *kernels,
                                     int64_t *bytes, ravel_error *err) {
     int32_t ranks = state_ranks(options, ravel_mesh_group_size(layout, RAVEL_AXIS_DP | RAVEL_AXIS_CP));
-    TRAIN_ASSERT(ranks >= 1 && stage >= 0 && stage < train_layout_pp(layout));
+    RAVEL_ASSERT(ranks >= 1 && stage >= 0 && stage < train_layout_pp(layout));
     ravel_status status = RAVEL_OK;
     *bytes = 0;
     for (int32_t chunk = 0; chunk < layout->vpp && !status; chunk++) {
         train_params *params = NULL;
         train_shares *shares = NULL;
         train_slice part = train_layout_slice(layout, shape, chunk * train_layout_pp(layout) + stage, 0);
-        status = train_params_create(shape, &part, options->allocator, &params, err);
+        part.ep = options->learn->ep;
+        status = train_trained_params(shape, &part, &options->model->lora, options->allocator, &params, err);
         if (!status) status = train_shares_create(params, ranks, 0, options->allocator, &shares, err);
         if (!status) *bytes += train_optimizer_bytes(kernels, shares, (train_moments)options->learn->moments);
-        if (!status && ranks > 1 && options->learn->shard == TRAIN_SHARD_STATES)
-            *bytes += (int64_t)run_bytes(shares, kernels);
+        int whole = options->learn->shard == TRAIN_SHARD_STATES || options->model->lora.rank; /* gradients are */
+        if (!status && ranks > 1 && whole) *bytes += (int64_t)run_bytes(shares, kernels);
         train_shares_free(shares);
         train_params_free(params);
     }
@@ -54,7 +60,7 @@ ravel_status train_learner_estimate(const train_learner_options *options, const 
                                     const ravel_mesh_layout *layout, train_estimate *estimate, ravel_error *err) {
     const train_kernels *kernels;
     train_parts_options parts = train_learner_parts_options(options, 0);
-    ravel_status status = train_kernels_find(options->model->kernels, &kernels, err);
+    ravel_status status = train_choice_kernels(options->model, &kernels, err);
     *estimate = (train_estimate){0};
     for (int32_t stage = 0; stage < train_layout_pp(layout) && !status; stage++) {
         train_estimate e = {.stage = stage};
@@ -69,7 +75,7 @@ ravel_status train_learner_estimate(const train_learner_options *options, const 
 /* ---- create and free ------------------------------------------------------------------------------------- */
 
 static ravel_status make_optimizer(train_learner *l, train__part *p, ravel_error *err) {
-    TRAIN_ASSERT(p->model && !p->optimizer && !p->run);
+    RAVEL_ASSERT(p->model && !p->optimizer && !p->run);
     const train_learn_options *learn = l->options.learn;
     train_optimizer_options options;
     train_optimizer_options_default(&options);
@@ -83,7 +89,7 @@ static ravel_status make_optimizer(train_learner *l, train__part *p, ravel_error
     ravel_status status = train_optimizer_create(p->model, &options, l->options.allocator, &p->optimizer, err);
     if (status) return status;
     p->shares = train_optimizer_shares(p->optimizer);
-    TRAIN_ASSERT(p->shares->ranks == options.ranks && p->shares->rank == options.rank);
+    RAVEL_ASSERT(p->shares->ranks == options.ranks && p->shares->rank == options.rank);
     if (options.ranks == 1 || train_model_shares(p->model)) return RAVEL_OK;
     return l->kernels->alloc(l->device, run_bytes(p->shares, l->kernels), &p->run, err);
 }
@@ -92,7 +98,7 @@ static ravel_status make_optimizer(train_learner *l, train__part *p, ravel_error
 static ravel_status join_groups(train_learner *l, ravel_error *err) {
     const ravel_mesh_layout *layout = ravel_mesh_get_layout(l->mesh);
     int32_t pp = train_layout_pp(layout), stage = ravel_mesh_coords(l->mesh).pp;
-    TRAIN_ASSERT(stage >= 0 && stage < pp);
+    RAVEL_ASSERT(stage >= 0 && stage < pp);
     ravel_status status = RAVEL_OK;
     if (train_layout_tp(layout) * pp > 1) {
         status = ravel_mesh_add(l->mesh, RAVEL_AXIS_TP | RAVEL_AXIS_PP, err);
@@ -106,7 +112,7 @@ static ravel_status join_groups(train_learner *l, ravel_error *err) {
 }
 
 static size_t squares_count(const train_learner *l) {
-    TRAIN_ASSERT(l->count >= 0 && l->count <= TRAIN_CHUNKS);
+    RAVEL_ASSERT(l->count >= 0 && l->count <= TRAIN_CHUNKS);
     return l->sharers ? (size_t)ravel_comm_size(l->sharers) * (size_t)l->count : 0;
 }
 
@@ -117,8 +123,8 @@ static ravel_status make_states(train_learner *l, ravel_error *err) {
         status = make_optimizer(l, &l->part[i], err);
     }
     if (status || !squares_count(l)) return status;
-    l->squares = train__calloc(l->options.allocator, squares_count(l), sizeof *l->squares);
-    if (!l->squares) return train__no_memory(err, squares_count(l) * sizeof *l->squares, "sums of squares");
+    l->squares = ravel__calloc(l->options.allocator, squares_count(l), sizeof *l->squares);
+    if (!l->squares) return ravel__no_memory(err, squares_count(l) * sizeof *l->squares, "sums of squares");
     return l->kernels->alloc(l->device, squares_count(l) * sizeof *l->squares, &l->square_block, err);
 }
 
@@ -131,8 +137,8 @@ static int learner_ok(const train_learner *l) {
 
 ravel_status train_learner_create(const train_learner_options *options, const ravel_shape *shape, ravel_mesh *mesh,
                                   train_learner **learner, ravel_error *err) {
-    train_learner *l = train__calloc(options->allocator, 1, sizeof *l);
-    if (!l) return train__no_memory(err, sizeof *l, "a trainer");
+    train_learner *l = ravel__calloc(options->allocator, 1, sizeof *l);
+    if (!l) return ravel__no_memory(err, sizeof *l, "a trainer");
     train_parts_options parts = train_learner_parts_options(options, 0);
     int32_t stops[TRAIN_STOPS], stop_count;
     train_stop_tokens(options->model, stops, &stop_count);
@@ -143,7 +149,12 @@ ravel_status train_learner_create(const train_learner_options *options, const ra
     l->replicas = ravel_mesh_comm(mesh, RAVEL_AXIS_DP | RAVEL_AXIS_CP);
     l->ranks = ravel_comm_size(l->replicas);
     l->rank = ravel_comm_rank(l->replicas);
-    TRAIN_ASSERT(l->ranks >= 1 && l->rank >= 0 && l->rank < l->ranks);
+    RAVEL_ASSERT(l->ranks >= 1 && l->rank >= 0 && l->rank < l->ranks);
+    l->run_counts = ravel__calloc(options->allocator, (size_t)l->ranks, sizeof *l->run_counts);
+    if (!l->run_counts) {
+        train_learner_free(l);
+        return ravel__no_memory(err, sizeof *l, "a trainer");
+    }
     l->eos = stops[0] < shape->vocab ? stops[0] : -1;
     ravel_status status = train_parts_create(&parts, shape, mesh, &l->parts, err);
     if (!status) {
@@ -159,7 +170,7 @@ ravel_status train_learner_create(const train_learner_options *options, const ra
         return status;
     }
     *learner = l;
-    TRAIN_ASSERT(learner_ok(l));
+    RAVEL_ASSERT(learner_ok(l));
     return RAVEL_OK;
 }
 
@@ -176,10 +187,11 @@ void train_learner_free(train_learner *l) {
         train_optimizer_free(p->optimizer);
     }
     if (l->square_block) l->kernels->release(l->device, l->square_block, squares_count(l) * sizeof *l->squares);
-    train__release(l->options.allocator, l->squares, squares_count(l) * sizeof *l->squares);
+    ravel__release(l->options.allocator, l->squares, squares_count(l) * sizeof *l->squares);
+    ravel__release(l->options.allocator, l->run_counts, (size_t)l->ranks * sizeof *l->run_counts);
     ravel_comm_free(l->ends_host);
     train_parts_free(l->parts);
-    train__release(l->options.allocator, l, sizeof *l);
+    ravel__release(l->options.allocator, l, sizeof *l);
 }
 
 train_parts *train_learner_parts(train_learner *l) {

@@ -15,11 +15,12 @@
  *     --shard none      gradients: all-reduce                every rank steps everything that it has
  *     --shard states    gradients: reduce-scatter            every rank steps its share, then weights: all-gather (ZeRO-1)
  *     --shard params    gradients: reduce-scatter per layer  every rank steps its share; weights stay sharded, and a layer's
- *                       and micro-batch                      are gathered where it runs (FSDP, ZeRO-3; train/model/units.h)
+ *                       and micro-batch                      are gathered where it runs (FSDP, ZeRO-3; train/model/ranks/units.h)
  *
- * The norm counts each parameter of the model once: sums of squares of fixed spans, added in a fixed order, so it does not
- * depend on sharding either. The three give the same bits where a rank has one micro-batch per update. With several,
- * `params` adds over ranks before it adds over micro-batches, the other two after: that differs by rounding. */
+ * The norm counts each parameter of the model once: sums of squares of fixed spans, added in a fixed order, so it does
+ * not depend on sharding either. The three give the same bits where a rank has one micro-batch per update. With
+ * several, `params` adds over ranks before it adds over micro-batches, the other two after: that differs by
+ * rounding. */
 #ifndef TRAIN_LEARNER_H
 #define TRAIN_LEARNER_H
 
@@ -43,7 +44,9 @@ typedef struct train_learn_options {
     int64_t norm;         /* divisor of seq-mean-token-sum-norm; 0: a length that the run has */
     int64_t share_limit;  /* the most tokens of a micro-batch's samples where prefixes are shared, in budgets */
     int32_t share_prefix; /* ravel_share_prefix: what samples share is computed once */
-    int32_t reserved;     /* 0 */
+    int32_t ep;           /* train_parts_options.ep */
+    int32_t router_scope; /* train_router_scope */
+    double router_aux;    /* train_parts_options.router_aux */
 } train_learn_options;
 
 /* Arguments of a learner; the pointers must outlive it. */
@@ -52,9 +55,10 @@ typedef struct train_learner_options {
     const train_learn_options *learn;
     int64_t budget;                   /* tokens per micro-batch */
     const ravel_plan_options *plan;   /* as in train_parts_options */
-    int32_t pairs;                    /* as in train_parts_options */
     int64_t flat_tokens;              /* as in train_parts_options */
     int32_t save_dtype;               /* of the model in a checkpoint: RAVEL_F32 or RAVEL_BF16 */
+    int32_t replay;                   /* as in train_parts_options */
+    int32_t top;                      /* as in train_parts_options */
     int64_t save_shard;               /* the most bytes of one of its files; 0: 5 GiB */
     const ravel_allocator *allocator; /* NULL: malloc */
 } train_learner_options;
@@ -62,8 +66,8 @@ typedef struct train_learner_options {
 /* Collective over the mesh of trainer ranks, which must outlive it. Weights are loaded or initialised. */
 ravel_status train_learner_create(const train_learner_options *options, const ravel_shape *shape, ravel_mesh *mesh,
                                   train_learner **learner, ravel_error *err);
-/* Ends NCCL's communicators, where there are any: before the first of several models on a GPU is freed, since freeing waits
- * for all of the GPU's operations. NULL does nothing. */
+/* Ends NCCL's communicators, if there are any: before the first of several models on a GPU is freed, since freeing
+ * waits for all of the GPU's operations. NULL does nothing. */
 void train_learner_disconnect(train_learner *learner);
 void train_learner_free(train_learner *learner);
 
@@ -82,8 +86,8 @@ ravel_status train_learner_estimate(const train_learner_options *options, const 
 
 train_parts *train_learner_parts(train_learner *learner);
 void train_learner_begin(train_learner *learner);
-/* Gradients that are complete on this rank, summed over ranks. The weights are as before. `metrics` (may be NULL) gets the
- * phase, as below. */
+/* Gradients that are complete on this rank, summed over ranks. The weights are as before. `metrics` (may be NULL) gets
+ * the phase, as below. */
 ravel_status train_learner_reduce(train_learner *learner, ravel_metrics *metrics, ravel_error *err);
 /* *norm is the global gradient norm before clipping. A norm that is not finite leaves the weights as they are on every
  * rank and sets *skipped. */

@@ -10,7 +10,7 @@ typedef struct train__part {
     train_model *model;
     train_optimizer *optimizer;
     const train_shares *shares; /* the optimiser's: of one rank where nothing is sharded */
-    void *run;                  /* [shares->most_of_unit] where reduce-scatter puts a run; NULL where it is not used */
+    void *run;                  /* [shares->most_of_unit] where reduce-scatter puts a run; NULL if it is not used */
 } train__part;
 
 struct train_learner {
@@ -18,9 +18,10 @@ struct train_learner {
     ravel_shape shape;
     ravel_mesh *mesh;
     ravel_comm *world; /* all trainer ranks */
-    ravel_comm
-        *replicas;       /* data-parallel and context-parallel ranks: they have the same parameters; of device arrays */
+    /* data-parallel and context-parallel ranks: they have the same parameters; of device arrays */
+    ravel_comm *replicas;
     int32_t ranks, rank; /* in `replicas` */
+    int64_t *run_counts; /* [ranks] scratch */
     ravel_comm *sharers; /* tp and pp: they have the parts of one model; NULL: this rank has it all */
     ravel_comm *ends;    /* first and last stage, where the embedding is tied; else NULL; of device arrays */
     ravel_comm *ends_host;

@@ -1,6 +1,6 @@
 #include "train/learn/optimizer.h"
 
-#include "train/kernels/assert.h"
+#include "base/assert.h"
 #include "train/kernels/host.h"
 
 #include <math.h>
@@ -16,7 +16,7 @@ struct train_optimizer {
     train_shares *shares;
     int64_t count; /* elements of the share */
     void *m, *v;   /* [count] moments */
-    void *master;  /* [count], or NULL where the weights are the master weights */
+    void *master;  /* [count], or NULL if the weights are the master weights */
     double *sums;  /* [pieces] */
     int64_t pieces;
     int64_t steps;
@@ -29,7 +29,7 @@ void train_optimizer_options_default(train_optimizer_options *options) {
 /* Spans of a tensor that this rank counts. */
 static int64_t pieces_of(const train_tensor *t) {
     int64_t span = train_tensor_span(t);
-    TRAIN_ASSERT(span > 0 && span % t->dims[1] == 0);
+    RAVEL_ASSERT(span > 0 && span % t->dims[1] == 0);
     return t->counted ? (t->count + span - 1) / span : 0;
 }
 
@@ -63,7 +63,7 @@ int64_t train_optimizer_bytes(const train_kernels *k, const train_shares *shares
 static ravel_status take_memory(train_optimizer *o, ravel_error *err) {
     const train_kernels *k = o->kernels;
     size_t moment = moment_bytes(k, o->options.moments, o->count);
-    TRAIN_ASSERT(o->count >= 0 && o->count <= o->shares->most && o->pieces >= 0);
+    RAVEL_ASSERT(o->count >= 0 && o->count <= o->shares->most && o->pieces >= 0);
     void *sums = NULL;
     ravel_status status = k->alloc(o->device, moment, &o->m, err);
     if (!status) status = k->alloc(o->device, moment, &o->v, err);
@@ -78,16 +78,16 @@ static ravel_status take_memory(train_optimizer *o, ravel_error *err) {
 
 ravel_status train_optimizer_create(train_model *model, const train_optimizer_options *options,
                                     const ravel_allocator *allocator, train_optimizer **optimizer, ravel_error *err) {
-    train_optimizer *o = train__calloc(allocator, 1, sizeof *o);
-    if (!o) return train__no_memory(err, sizeof *o, "an optimiser");
-    TRAIN_ASSERT(options->moments == TRAIN_MOMENTS_F32 || options->moments == TRAIN_MOMENTS_BF16);
+    train_optimizer *o = ravel__calloc(allocator, 1, sizeof *o);
+    if (!o) return ravel__no_memory(err, sizeof *o, "an optimiser");
+    RAVEL_ASSERT(options->moments == TRAIN_MOMENTS_F32 || options->moments == TRAIN_MOMENTS_BF16);
     const train_params *params = train_model_params(model);
     o->model = model;
     o->kernels = train_model_kernels(model);
     o->device = train_model_device(model);
     o->allocator = allocator;
     o->options = *options;
-    TRAIN_ASSERT(options->ranks >= 0 && options->rank >= 0 && options->size == sizeof *options);
+    RAVEL_ASSERT(options->ranks >= 0 && options->rank >= 0 && options->size == sizeof *options);
     o->pieces = all_pieces(params);
     ravel_status status = train_shares_create(params, options->ranks, options->rank, allocator, &o->shares, err);
     if (!status) {
@@ -111,14 +111,14 @@ void train_optimizer_free(train_optimizer *o) {
     k->release(o->device, o->master, master_bytes(k, o->count));
     k->release(o->device, o->sums, (size_t)train__max(o->pieces, 1) * sizeof *o->sums);
     train_shares_free(o->shares);
-    train__release(o->allocator, o, sizeof *o);
+    ravel__release(o->allocator, o, sizeof *o);
 }
 
 const train_shares *train_optimizer_shares(const train_optimizer *o) {
     return o->shares;
 }
 
-/* Cuts a run of one unit's elements to the share; 0 where none is left. */
+/* Cuts a run of one unit's elements to the share; 0 if none is left. */
 static int cut(const train_optimizer *o, int64_t *begin, int64_t *end) {
     return train_shares_cut(o->shares, o->shares->rank, begin, end);
 }
@@ -129,17 +129,19 @@ double *train_optimizer_squares(train_optimizer *o, int64_t *count) {
     const train_params *p = train_model_params(o->model);
     train_array grads = train_model_grad_array(o->model);
     double *sums = o->sums;
-    if (o->shares->ranks > 1) o->kernels->zero(o->device, sums, (size_t)o->pieces * sizeof *sums);
+    int elsewhere =
+        o->shares->ranks == 1 && p->part.ep_rank > 0; /* the rest of the model is counted once, and then added */
+    if (o->shares->ranks > 1 || elsewhere) o->kernels->zero(o->device, sums, (size_t)o->pieces * sizeof *sums);
     for (int64_t i = 0; i < p->count; i++) {
         const train_tensor *t = &p->tensors[i];
         int64_t begin = t->offset, end = begin + t->count, span = train_tensor_span(t);
         if (!t->counted) continue;
-        if (cut(o, &begin, &end))
+        if (cut(o, &begin, &end) && (t->expert || !elsewhere))
             o->kernels->sum_squares(o->device, train_array_at(&grads, begin), end - begin, span,
                                     sums + (begin - t->offset) / span);
         sums += pieces_of(t);
     }
-    TRAIN_ASSERT(sums == o->sums + o->pieces);
+    RAVEL_ASSERT(sums == o->sums + o->pieces);
     *count = o->pieces;
     return o->sums;
 }
@@ -155,7 +157,7 @@ double train_optimizer_total(const train_optimizer *o) {
 }
 
 void train_optimizer_clip(train_optimizer *o, const double *sums, int64_t count, double most) {
-    TRAIN_ASSERT(count >= 0 && most >= 0);
+    RAVEL_ASSERT(count >= 0 && most >= 0);
     o->kernels->clip(o->device, sums ? sums : o->sums, sums ? count : o->pieces, most,
                      &train_model_update(o->model)->clip);
 }
@@ -169,7 +171,7 @@ static void step_run(train_optimizer *o, int64_t begin, int64_t end, int decays,
     train_array weights = train_model_array(o->model), grads = train_model_grad_array(o->model);
     if (!cut(o, &begin, &end)) return;
     int64_t at = train_shares_local(o->shares, begin);
-    TRAIN_ASSERT(at >= 0 && at + end - begin <= o->count && o->steps >= 1);
+    RAVEL_ASSERT(at >= 0 && at + end - begin <= o->count && o->steps >= 1);
     void *weight = train_array_at(&weights, begin);
     train_adamw step = {.n = end - begin,
                         .master = o->master ? train__at(o->master, types->master, at) : weight,
@@ -194,14 +196,14 @@ static void step_unit(train_optimizer *o, const train_unit *u, double lr) {
     for (int64_t i = u->tensor, next; i < last; i = next) { /* neighbours that decay alike go in one call */
         for (next = i + 1; next < last && tensors[next].decay == tensors[i].decay;) next++;
         int64_t end = next < last ? tensors[next].offset : u->first + u->count;
-        TRAIN_ASSERT(tensors[i].offset < end); /* tensors are in the order of their offsets */
+        RAVEL_ASSERT(tensors[i].offset < end); /* tensors are in the order of their offsets */
         step_run(o, tensors[i].offset, end, tensors[i].decay, lr);
     }
 }
 
 void train_optimizer_step(train_optimizer *o, double lr) {
     const train_params *p = train_model_params(o->model);
-    TRAIN_ASSERT(lr >= 0 && o->steps >= 0);
+    RAVEL_ASSERT(lr >= 0 && o->steps >= 0);
     o->steps++;
     for (int64_t i = 0; i < p->unit_count; i++) step_unit(o, &p->units[i], lr);
 }
@@ -222,7 +224,7 @@ void train_optimizer_take_weights(train_optimizer *o) {
     train_array weights = train_model_array(o->model);
     for (int64_t u = 0; u < s->params->unit_count && o->master; u++) {
         int64_t begin = train_shares_begin(s, u, s->rank), count = s->places[u + 1] - s->places[u];
-        TRAIN_ASSERT(count >= 0 && s->places[u] + count <= o->count);
+        RAVEL_ASSERT(count >= 0 && s->places[u] + count <= o->count);
         if (count > 0)
             o->kernels->convert(o->device, train__at(o->master, t->master, s->places[u]), t->master,
                                 train_array_at(&weights, begin), t->weight, count);
@@ -235,11 +237,11 @@ int64_t *train_optimizer_steps(train_optimizer *o) {
 
 double train_learning_rate(train_schedule schedule, double lr, double min_lr, int64_t warmup, int64_t step,
                            int64_t steps) {
-    TRAIN_ASSERT(step >= 1 && warmup >= 0 && lr >= 0);
+    RAVEL_ASSERT(step >= 1 && warmup >= 0 && lr >= 0);
     if (step <= warmup) return lr * (double)step / (double)(warmup + 1);
     if (schedule == TRAIN_CONSTANT || steps <= warmup) return lr;
     double share = train__min(step, steps + 1) - warmup - 1, whole = steps - warmup, left = 1 - share / whole;
-    TRAIN_ASSERT(whole > 0 && left >= 0 && left <= 1);
+    RAVEL_ASSERT(whole > 0 && left >= 0 && left <= 1);
     if (schedule == TRAIN_COSINE) left = 0.5 * (1 + cos(3.14159265358979323846 * (1 - left)));
     return min_lr + (lr - min_lr) * left;
 }

@@ -1,7 +1,8 @@
-/* train/learn/optimizer.h: AdamW over a model's flat arrays, or over one rank's share of them, and learning-rate schedules.
+/* train/learn/optimizer.h: AdamW over a model's flat arrays, or over one rank's share of them, and learning-rate
+ * schedules.
  *
- * An optimiser steps one rank's share of the model's weights (train/model/shares.h): all of them without sharding. Where
- * the states are sharded, each rank steps its share:
+ * An optimiser steps one rank's share of the model's weights (train/model/ranks/shares.h): all of them without
+ * sharding. Where the states are sharded, each rank steps its share:
  *
  *     sum gradients over ranks (all-reduce, or reduce-scatter to the shares)
  *     train_optimizer_squares       sums of squares of the share, a number per span of about TRAIN_SPAN elements
@@ -10,15 +11,15 @@
  *     train_optimizer_step          does nothing there where the norm is not finite
  *     (gather the weights, unless they are sharded too)
  *
- * Nothing is read back until train_model_read, once per update. Where the kernels' master type differs from the weights'
- * type, the optimiser holds the share's master weights and writes both.
+ * Nothing is read back until train_model_read, once per update. Where the kernels' master type differs from the
+ * weights' type, the optimiser holds the share's master weights and writes both.
  *
  * Weight decay applies to matrices, as the parameter table says. */
 #ifndef TRAIN_OPTIMIZER_H
 #define TRAIN_OPTIMIZER_H
 
 #include "train/model/model.h"
-#include "train/model/shares.h"
+#include "train/model/ranks/shares.h"
 
 typedef struct train_optimizer train_optimizer;
 
@@ -48,17 +49,18 @@ const train_shares *train_optimizer_shares(const train_optimizer *optimizer);
 
 /* Begins to sum the squares of the share's gradients. Returns the sums of the whole model, [*count] doubles on the
  * device: one per span (train_tensor_span) of each tensor that this rank counts (train_tensor.counted), in the order of
- * the table; 0 for the spans of other ranks. */
+ * the table; 0 for the spans of other ranks. Of experts that other ranks have, with nothing sharded, they have to be
+ * added up over those, and the first of them has the other tensors. */
 double *train_optimizer_squares(train_optimizer *optimizer, int64_t *count);
 /* The sums as they are now, added in their order. Waits. */
 double train_optimizer_total(const train_optimizer *optimizer);
-/* From sums of squares, [count] on the device, to the model's train_update.clip; NULL: from the optimiser's own. Others are
- * those of a model that several ranks have parts of. most 0: no limit. */
+/* From sums of squares, [count] on the device, to the model's train_update.clip; NULL: from the optimiser's own. Others
+ * are those of a model that several ranks have parts of. most 0: no limit. */
 void train_optimizer_clip(train_optimizer *optimizer, const double *sums, int64_t count, double most);
 /* w -= lr * ... with clipped gradients; counts the step. */
 void train_optimizer_step(train_optimizer *optimizer, double lr);
 
-/* For checkpoints: the share's arrays on the device. The master weights are the model's, where those are the master
+/* For checkpoints: the share's arrays on the device. The master weights are the model's, if those are the master
  * weights. */
 typedef enum train_states { TRAIN_MOMENT1, TRAIN_MOMENT2, TRAIN_MASTER } train_states;
 train_array train_optimizer_array(train_optimizer *optimizer, train_states which);

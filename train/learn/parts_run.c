@@ -7,9 +7,13 @@
  * stage has the metadata of every micro-batch. */
 #include "train/learn/parts_internal.h"
 
-#include "train/kernels/assert.h"
+#include "base/assert.h"
 #include "train/kernels/host.h"
+#include "train/learn/balance.h"
 #include "train/learn/pipeline.h"
+#include "train/model/hf/lora.h"
+
+#include <ravel/tree_batch.h>
 
 #include <math.h>
 #include <string.h>
@@ -22,6 +26,7 @@ typedef struct run {
     const train_work *work;
     ravel_metrics *metrics;
     train_parts_time time;
+    int32_t balance_due; /* the load loss is set before the first backward */
 } run;
 
 /* ---- batches -------------------------------------------------------------------------------------------- */
@@ -33,112 +38,130 @@ static ravel_comm *ring_of(const train_parts *p, const ravel_micro_batch *micro)
     return NULL;
 }
 
+/* Alignment of context-parallel samples is part of their shards, which are chunks cp_rank and 2 cp - 1 - cp_rank of 2
+ * cp (ring.h); it is no load of experts. */
+static const int32_t *counted_of(train_parts *p, const ravel_micro_batch *micro) {
+    const int32_t *padded = micro->thd->cu_seqlens_padded, cp = micro->cp;
+    if (!p->counted || cp == 1 || micro->shared || micro->filler) return NULL;
+    for (int64_t i = 0; i < micro->thd->samples_count; i++) {
+        int32_t first = padded[i] / cp, chunk = (padded[i + 1] - padded[i]) / cp / 2;
+        for (int32_t t = 0; t < 2 * chunk; t++) {
+            int32_t here = t < chunk ? micro->cp_rank : 2 * cp - 1 - micro->cp_rank;
+            p->counted[first + t] = here * chunk + t % chunk < micro->lengths[i];
+        }
+    }
+    return p->counted;
+}
+
 /* The feed's arrays as the model takes them. A filler is one sample of one token. */
 static train_batch batch_of(train_parts *p, const ravel_micro_batch *micro, double temperature) {
     const ravel_thd *thd = micro->thd;
     int32_t cp = micro->cp, samples = (int32_t)train__max(thd->samples_count, 1);
-    TRAIN_ASSERT(cp >= 1 && (micro->shared || samples <= p->options.budget));
+    RAVEL_ASSERT(cp >= 1 && (micro->shared || samples <= p->options.budget));
     train_batch b = {.samples = samples,
+                     .filler = micro->filler,
+                     .counted = counted_of(p, micro),
                      .tokens = micro->tokens,
                      .cu_seqlens = thd->cu_seqlens,
                      .cu_seqlens_padded = thd->cu_seqlens_padded,
                      .weights = micro->labels ? micro->weights : NULL,
+                     .positions = thd->positions,
                      .targets = micro->labels,
                      .temperature = temperature,
                      .shared = micro->shared,
                      .cp = ring_of(p, micro)};
-    if (cp == 1) return b;
+    if (cp == 1 || micro->shared) return b; /* the model deals the places of a tree itself */
+    if (!micro->filler) b.wholes = micro->lengths;
     for (int32_t i = 0; i <= samples; i++) p->cu[i] = thd->cu_seqlens_padded[i] / cp;
     b.cu_seqlens = p->cu;
     b.cu_seqlens_padded = NULL;
-    b.positions = thd->positions;
     return b;
 }
 
-/* Rows of a micro-batch: its tokens, those that samples share counted once. */
-static int64_t rows_of(const ravel_micro_batch *micro) {
-    int64_t rows = micro->thd->local_tokens;
-    if (!micro->shared) return rows;
-    rows = 0;
-    for (int64_t i = 0; i < micro->thd->samples_count; i++) rows += micro->lengths[i] - micro->shared[i];
-    return rows;
+/* Rows of a micro-batch on this rank: its tokens, those that samples share counted once. */
+static int64_t rows_of(const ravel_micro_batch *micro, const train_batch *b) {
+    int64_t rows = 0, chunks = micro->cp > 1 ? (int64_t)RAVEL_TREE_CHUNKS * micro->cp : 1;
+    if (!b->shared) return micro->thd->local_tokens;
+    for (int64_t i = 0; i < b->samples; i++) rows += b->cu_seqlens[i + 1] - b->cu_seqlens[i] - b->shared[i];
+    return train__round_up(rows, chunks) / micro->cp;
 }
 
-static ravel_status get_batch(const run *r, train_op op, ravel_micro_batch *micro, train_batch *batch,
-                              ravel_error *err) {
+/* The batch, and the rows that it has; `loss`: of learning, else NULL. */
+static ravel_status get_batch(const run *r, const ravel_micro_batch *micro, train_batch *batch, train_loss *loss,
+                              int64_t *rows, ravel_error *err) {
     train_parts *p = r->p;
-    ravel_status status = ravel_feed_micro(r->feed, op.chunk, op.micro, micro, err);
-    if (status) return status;
-    if (rows_of(micro) > p->options.budget)
-        return ravel_error_set(err, RAVEL_E_OVERSIZE, "a micro-batch of %lld tokens is over the budget of %lld",
-                               (long long)rows_of(micro), (long long)p->options.budget);
     *batch = batch_of(p, micro, r->work->temperature);
-    return RAVEL_OK;
+    ravel_status status = r->work->begin ? r->work->begin(r->work->user, micro, batch, loss, err) : RAVEL_OK;
+    *rows = rows_of(micro, batch);
+    if (status || *rows <= p->options.budget) return status;
+    return ravel_error_set(err, RAVEL_E_OVERSIZE, "a micro-batch of %lld tokens is over the budget of %lld",
+                           (long long)*rows, (long long)p->options.budget);
 }
 
 /* ---- messages ------------------------------------------------------------------------------------------- */
 
 /* Which of its chunk's places a micro-batch has. */
 static int32_t flight_of(const train_parts *p, train_op op) {
-    TRAIN_ASSERT(op.chunk >= 0 && op.chunk < p->count && op.micro >= 0);
-    TRAIN_ASSERT(p->flights[op.chunk] >= 1 && p->flights[op.chunk] <= TRAIN_FLIGHTS);
+    RAVEL_ASSERT(op.chunk >= 0 && op.chunk < p->count && op.micro >= 0);
+    RAVEL_ASSERT(p->flights[op.chunk] >= 1 && p->flights[op.chunk] <= TRAIN_FLIGHTS);
     return (int32_t)(op.micro % p->flights[op.chunk]);
 }
 
 static int32_t tag_of(int32_t chunk, int backward) {
-    TRAIN_ASSERT(chunk >= 0 && chunk < TRAIN_CHUNKS && (backward == 0 || backward == 1));
+    RAVEL_ASSERT(chunk >= 0 && chunk < TRAIN_CHUNKS && (backward == 0 || backward == 1));
     return TAG_ROWS + 2 * chunk + backward;
 }
 
 /* Rows of a micro-batch on their way between two parts. */
 typedef struct edge {
-    const train__exchange *exchange;
+    const train__port *port;
     ravel_comm *comm;
     void *rows; /* on this rank */
     train__parcel parcel;
 } edge;
 
-/* The edge over which an operation gets its rows (in forward its input, in backward its output) or, `sent`, over which those go
- * that it made, with the tag of the part that needs them. 0: there is none. */
-static int edge_of(const run *r, train_op op, int sent, const ravel_micro_batch *micro, edge *e) {
+/* The edge over which an operation gets its rows (in forward its input, in backward its output) or, `sent`, over which
+ * those go that it made, with the tag of the part that needs them. 0: there is none. */
+static int edge_of(const run *r, train_op op, int sent, edge *e) {
     train_parts *p = r->p;
     train_model *model = p->models[op.chunk];
     int32_t pp = train_layout_pp(&p->layout), part = train__parts_number(p, op.chunk), flight = flight_of(p, op);
+    int64_t rows = p->running[op.chunk][flight].rows;
     int32_t other = sent == op.backward ? part - 1 : part + 1;
     if (other < 0 || other == train_layout_parts(&p->layout)) return 0;
-    *e = (edge){.exchange = train_model_exchange(model), .comm = p->wires ? p->edges[op.backward][sent] : p->pp};
+    *e = (edge){.port = train_model_port(model), .comm = p->wires ? p->edges[op.backward][sent] : p->pp};
     e->rows = sent == op.backward ? train_model_stage_input(model, flight) : train_model_stage_output(model, flight);
-    e->parcel = train_model_stage_parcel(model, rows_of(micro), sent ? 1 + 2 * flight + op.backward : 0);
+    e->parcel = train_model_stage_parcel(model, rows, sent ? 1 + 2 * flight + op.backward : 0);
     e->parcel.peer = p->wires ? sent : other % pp;
     e->parcel.tag = tag_of(sent ? other / pp : op.chunk, op.backward);
     return 1;
 }
 
-static ravel_status receive(const run *r, train_op op, const ravel_micro_batch *micro, ravel_error *err) {
+static ravel_status receive(const run *r, train_op op, ravel_error *err) {
     edge e;
     train__message message;
-    if (!edge_of(r, op, 0, micro, &e)) return RAVEL_OK;
-    ravel_status status = train__exchange_receive(e.exchange, e.comm, e.rows, &e.parcel, &message, err);
-    return status ? status : train__exchange_end(e.exchange, &message, err);
+    if (!edge_of(r, op, 0, &e)) return RAVEL_OK;
+    ravel_status status = train__port_receive(e.port, e.comm, e.rows, &e.parcel, &message, err);
+    return status ? status : train__port_end(e.port, &message, err);
 }
 
-static ravel_status send(const run *r, train_op op, const ravel_micro_batch *micro, ravel_error *err) {
+static ravel_status send(const run *r, train_op op, ravel_error *err) {
     edge e;
-    if (!edge_of(r, op, 1, micro, &e)) return RAVEL_OK;
-    train__place *place = &r->p->places[op.chunk][flight_of(r->p, op)];
+    if (!edge_of(r, op, 1, &e)) return RAVEL_OK;
+    train__flight *place = &r->p->running[op.chunk][flight_of(r->p, op)];
     train__message *message = op.backward ? &place->back : &place->forth;
-    TRAIN_ASSERT(!message->request && !message->event); /* the rows before have been sent */
-    ravel_status status = train__exchange_send(e.exchange, e.comm, e.rows, &e.parcel, message, err);
-    return status ? status : train__exchange_launch(e.exchange, message, err);
+    RAVEL_ASSERT(!message->request && !message->event); /* the rows before have been sent */
+    ravel_status status = train__port_send(e.port, e.comm, e.rows, &e.parcel, message, err);
+    return status ? status : train__port_launch(e.port, message, err);
 }
 
 static ravel_status wait_for(const train_parts *p, int32_t chunk, train__message *message, ravel_error *err) {
-    return train__exchange_end(train_model_exchange(p->models[chunk]), message, err);
+    return train__port_end(train_model_port(p->models[chunk]), message, err);
 }
 
 static void test(train_parts *p, train__message *message) {
     ravel_error error = RAVEL_ERROR_INIT;
-    ravel_status status = train__exchange_progress(message, &error);
+    ravel_status status = train__port_progress(message, &error);
     if (!status || p->sent) return;
     p->sent = status;
     p->sent_error = error;
@@ -148,27 +171,16 @@ void train__parts_progress(void *user) {
     train_parts *p = user;
     for (int32_t chunk = 0; chunk < p->count; chunk++)
         for (int32_t f = 0; f < p->flights[chunk]; f++) {
-            test(p, &p->places[chunk][f].forth);
-            test(p, &p->places[chunk][f].back);
+            test(p, &p->running[chunk][f].forth);
+            test(p, &p->running[chunk][f].back);
         }
 }
 
 /* ---- operations ----------------------------------------------------------------------------------------- */
 
-static ravel_status forward(run *r, train_op op, train__place *place, const ravel_micro_batch *micro,
-                            train_batch *batch, ravel_error *err) {
-    train_parts *p = r->p;
-    place->loss = (train_loss){0};
-    ravel_status status = RAVEL_OK;
-    if (r->work->begin) status = r->work->begin(r->work->user, micro, batch, &place->loss, err);
-    if (status) return status;
-    return train_model_stage_forward(p->models[op.chunk], flight_of(p, op), batch, r->work->begin ? &place->loss : NULL,
-                                     err);
-}
-
 /* Fillers keep stages, and ranks that share out the weights, in step; a whole model needs no filler. */
 static int is_skipped(const run *r, const ravel_micro_batch *micro) {
-    return micro->filler && train_layout_parts(&r->p->layout) == 1 && !r->p->options.shard;
+    return micro->filler && train_layout_parts(&r->p->layout) == 1 && !r->p->options.shard && r->p->options.ep <= 1;
 }
 
 /* When an operation began, and how long its model had waited for others by then. */
@@ -186,12 +198,14 @@ static start start_of(const run *r, train_op op) {
 static void count_time(run *r, train_op op, const start *s) {
     start now = start_of(r, op);
     double elapsed = now.begun - s->begun, tp = now.waits.tp - s->waits.tp, cp = now.waits.cp - s->waits.cp;
-    TRAIN_ASSERT(elapsed >= 0 && tp >= 0 && cp >= 0 && op.micro < r->p->micro_count);
-    r->p->micro_seconds[op.micro] += fmax(elapsed - tp - cp - (now.shard - s->shard), 0);
-    *(op.backward ? &r->time.backward : &r->time.forward) += elapsed - tp - cp;
+    double ep = now.waits.ep - s->waits.ep, waited = tp + cp + ep;
+    RAVEL_ASSERT(elapsed >= 0 && tp >= 0 && cp >= 0 && ep >= 0 && op.micro < r->p->micro_count);
+    r->p->micro_seconds[op.micro] += fmax(elapsed - waited - (now.shard - s->shard), 0);
+    *(op.backward ? &r->time.backward : &r->time.forward) += elapsed - waited;
     r->time.busy += elapsed;
     r->time.tp += tp;
     r->time.cp += cp;
+    r->time.ep += ep;
 }
 
 /* Over NCCL the host only puts operations into streams: the GPU's time is read when all are done. */
@@ -202,46 +216,86 @@ static void end_op(run *r, train_op op, const start *s) {
         count_time(r, op, s);
 }
 
+/* The load loss, where all micro-batches have been forward and none backward. A rank that failed says so instead. */
+static ravel_status set_balance(run *r, ravel_status status, ravel_error *err) {
+    if (!r->balance_due) return status;
+    r->balance_due = 0;
+    status = ravel_agree(ravel_mesh_world(r->p->mesh), status, err);
+    return status ? status : train__balance_set(r->p, err);
+}
+
 static ravel_status learn_op(run *r, train_op op, ravel_error *err) {
     train_parts *p = r->p;
     int32_t flight = flight_of(p, op);
-    train__place *place = &p->places[op.chunk][flight];
+    train__flight *place = &p->running[op.chunk][flight];
     ravel_phase phase = op.backward ? RAVEL_PHASE_BACKWARD : RAVEL_PHASE_FORWARD;
     ravel_micro_batch micro;
     train_batch batch;
-    ravel_status status = get_batch(r, op, &micro, &batch, err);
+    ravel_status status = ravel_feed_micro(r->feed, op.chunk, op.micro, &micro, err);
+    if (!status && op.backward) status = set_balance(r, RAVEL_OK, err);
     if (status || is_skipped(r, &micro)) return status;
     status = wait_for(p, op.chunk, op.backward ? &place->forth : &place->back, err);
-    if (!status) status = receive(r, op, &micro, err);
+    if (!op.backward) place->loss = (train_loss){0};
+    if (!status && !op.backward) status = get_batch(r, &micro, &batch, &place->loss, &place->rows, err);
+    if (!status) status = receive(r, op, err);
     if (status) return status;
     start begun = start_of(r, op);
     if (p->wires) train__wires_op_begin(p->wires, op.backward);
     if (r->metrics) (void)ravel_metrics_phase_begin(r->metrics, phase, NULL);
     status = op.backward ? train_model_stage_backward(p->models[op.chunk], flight, err)
-                         : forward(r, op, place, &micro, &batch, err);
+                         : train_model_stage_forward(p->models[op.chunk], flight, &batch,
+                                                     r->work->begin ? &place->loss : NULL, err);
     if (r->metrics) (void)ravel_metrics_phase_end(r->metrics, phase, NULL);
     end_op(r, op, &begun);
-    return status ? status : send(r, op, &micro, err);
+    return status ? status : send(r, op, err);
 }
 
 static ravel_status score_op(run *r, train_op op, ravel_error *err) {
     train_parts *p = r->p;
     int32_t flight = flight_of(p, op);
-    train__place *place = &p->places[op.chunk][flight];
+    train__flight *place = &p->running[op.chunk][flight];
     ravel_micro_batch micro;
     train_batch batch;
-    train_result result = {.logprob = p->logprob};
-    TRAIN_ASSERT(p->logprob);
+    train_result result = {.logprob = p->logprob,
+                           .right = r->work->right,
+                           .top_ids = r->work->top_ids,
+                           .top_logprob = r->work->top_logprob};
+    RAVEL_ASSERT(p->logprob && (!r->work->routed || p->routes));
+    if (r->work->routed) result.routes = p->routes;
     if (op.backward) return RAVEL_OK;
-    ravel_status status = get_batch(r, op, &micro, &batch, err);
+    ravel_status status = ravel_feed_micro(r->feed, op.chunk, op.micro, &micro, err);
     if (status || is_skipped(r, &micro)) return status;
-    if (r->work->begin) status = r->work->begin(r->work->user, &micro, &batch, NULL, err);
-    if (!status) status = wait_for(p, op.chunk, &place->forth, err);
-    if (!status) status = receive(r, op, &micro, err);
+    status = wait_for(p, op.chunk, &place->forth, err);
+    if (!status) status = get_batch(r, &micro, &batch, NULL, &place->rows, err);
+    if (!status) status = receive(r, op, err);
     if (!status) status = train_model_stage_score(p->models[op.chunk], flight, &batch, &result, err);
-    if (!status) status = send(r, op, &micro, err);
+    if (!status && r->work->routed && !micro.filler)
+        status = r->work->routed(r->work->user, &micro, p->routes, place->rows, err);
+    if (!status) status = send(r, op, err);
     if (status || !r->work->take || !micro.last || micro.filler) return status;
     return r->work->take(r->work->user, &micro, &batch, p->logprob, err);
+}
+
+static ravel_status count_op(run *r, train_op op, ravel_error *err) {
+    train_parts *p = r->p;
+    int32_t flight = flight_of(p, op);
+    train__flight *place = &p->running[op.chunk][flight];
+    ravel_micro_batch micro;
+    train_batch batch;
+    if (op.backward) return RAVEL_OK;
+    ravel_status status = ravel_feed_micro(r->feed, op.chunk, op.micro, &micro, err);
+    if (status || is_skipped(r, &micro)) return status;
+    status = wait_for(p, op.chunk, &place->forth, err);
+    if (!status) status = get_batch(r, &micro, &batch, NULL, &place->rows, err);
+    if (!status) status = receive(r, op, err);
+    if (status) return status;
+    start begun = start_of(r, op);
+    if (p->wires) train__wires_op_begin(p->wires, 0);
+    if (r->metrics) (void)ravel_metrics_phase_begin(r->metrics, RAVEL_PHASE_FORWARD, NULL);
+    status = train_model_stage_count(p->models[op.chunk], flight, &batch, err);
+    if (r->metrics) (void)ravel_metrics_phase_end(r->metrics, RAVEL_PHASE_FORWARD, NULL);
+    end_op(r, op, &begun);
+    return status ? status : send(r, op, err);
 }
 
 /* Waits for all sends, also after a failure, so that no transfer reads a place afterwards. */
@@ -249,19 +303,19 @@ static ravel_status finish_sends(train_parts *p, ravel_error *err) {
     ravel_status first = RAVEL_OK;
     for (int32_t chunk = 0; chunk < p->count; chunk++)
         for (int32_t f = 0; f < p->flights[chunk]; f++) {
-            train__place *place = &p->places[chunk][f];
+            train__flight *place = &p->running[chunk][f];
             ravel_status forth = wait_for(p, chunk, &place->forth, first ? NULL : err);
             if (!first) first = forth;
             ravel_status back = wait_for(p, chunk, &place->back, first ? NULL : err);
             if (!first) first = back;
-            TRAIN_ASSERT(!place->forth.request && !place->back.request);
+            RAVEL_ASSERT(!place->forth.request && !place->back.request);
         }
     return first;
 }
 
 static ravel_status clear_times(train_parts *p, int64_t micros, ravel_error *err) {
     double *grown = train__grown(p->options.allocator, p->micro_seconds, &p->micro_room, 0, micros + 1, sizeof *grown);
-    if (!grown) return train__no_memory(err, (size_t)(micros + 1) * sizeof *grown, "times of micro-batches");
+    if (!grown) return ravel__no_memory(err, (size_t)(micros + 1) * sizeof *grown, "times of micro-batches");
     p->micro_seconds = grown;
     p->micro_count = micros;
     memset(grown, 0, (size_t)micros * sizeof *grown);
@@ -280,15 +334,17 @@ static ravel_status run_table(run *r, const train_pipeline *table,
         if (!status && p->sent) status = ravel_error_set(err, p->sent, "%s", p->sent_error.message);
     }
     if (status && !train__is_lost(status) && table->pp > 1) ravel_comm_abort(p->pp, err);
+    if (status && !train__is_lost(status) && p->ep_host) ravel_comm_abort(p->ep_host, err);
     if (status && !train__is_lost(status) && p->options.shard)
         ravel_comm_abort(ravel_mesh_comm(p->mesh, RAVEL_AXIS_DP | RAVEL_AXIS_CP), err);
     if (status) train__wires_abort(p->wires, err); /* the GPUs of other ranks may wait for this one */
+    if (status && !train__is_lost(status)) status = set_balance(r, status, err);
     ravel_status sent = finish_sends(p, status ? NULL : err);
     return status ? status : sent;
 }
 
 static train_pipeline table_of(const train_parts *p, int64_t micros) {
-    TRAIN_ASSERT(micros >= 0 && p->layout.vpp == p->count);
+    RAVEL_ASSERT(micros >= 0 && p->layout.vpp == p->count);
     return (train_pipeline){train_layout_pp(&p->layout), p->layout.vpp, micros};
 }
 
@@ -298,20 +354,22 @@ static ravel_status predict(const run *r, const train_pipeline *table, double *s
     double most = 1;
     if (table->pp == 1 || table->micros == 0) return RAVEL_OK;
     size_t bytes = (size_t)table->micros * (sizeof(double) + sizeof(int64_t));
-    double *flops = train__alloc(NULL, bytes);
-    if (!flops) return train__no_memory(err, bytes, "costs of micro-batches");
+    double *flops = ravel__alloc(NULL, bytes);
+    if (!flops) return ravel__no_memory(err, bytes, "costs of micro-batches");
     int64_t *costs = (int64_t *)(void *)(flops + table->micros);
-    TRAIN_ASSERT(table->micros > 0 && table->pp > 1);
+    const train_lora *lora = &r->p->options.model->lora;
+    int64_t adapter = lora->rank ? train_trained_parameters(&r->p->shape, lora) : 0;
+    RAVEL_ASSERT(table->micros > 0 && table->pp > 1);
     for (int64_t m = 0; m < table->micros; m++) {
         ravel_micro_batch micro;
         (void)ravel_feed_micro(r->feed, 0, m, &micro, NULL);
-        flops[m] = train_model_flops(&r->p->shape, micro.thd->samples_count, micro.lengths, 0) / micro.cp;
+        flops[m] = train_model_flops(&r->p->shape, adapter, micro.thd->samples_count, micro.lengths, 0) / micro.cp;
         if (flops[m] > most) most = flops[m];
     }
     for (int64_t m = 0; m < table->micros; m++) costs[m] = (int64_t)(flops[m] / most * 1e9);
     ravel_status status = ravel_pipeline_bubble(costs, table->micros, table->pp, table->vpp, &bubble, err);
     if (!status) *share = bubble.share;
-    train__release(NULL, flops, bytes);
+    ravel__release(NULL, flops, bytes);
     return status;
 }
 
@@ -346,14 +404,28 @@ const double *train_parts_micro_seconds(const train_parts *p, int64_t *count) {
     return p->micro_seconds;
 }
 
+/* The load of the whole update, before anything is learnt: by a pass of its own unless all is forward before any
+ * backward. */
+static ravel_status count_load(run *r, const train_pipeline *table, ravel_error *err) {
+    if (!(r->p->aux > 0)) return RAVEL_OK;
+    r->balance_due = 1;
+    if (table->micros <= 1) return RAVEL_OK;
+    ravel_status status = run_table(r, table, count_op, err);
+    return status ? status : set_balance(r, RAVEL_OK, err);
+}
+
 ravel_status train_parts_learn(train_parts *p, const ravel_feed *feed, int64_t micros, const train_work *work,
                                ravel_metrics *metrics, train_parts_time *time, ravel_error *err) {
     run r = {.p = p, .feed = feed, .work = work, .metrics = metrics};
-    TRAIN_ASSERT(feed && work && !p->options.inference);
+    RAVEL_ASSERT(feed && work && !p->options.inference);
     train_pipeline table = table_of(p, micros);
     double begun = train__now(), before = waited(p);
     if (p->wires) train__wires_time_begin(p->wires);
-    ravel_status status = run_table(&r, &table, learn_op, err);
+    p->router = (train_router_figures){0};
+    ravel_status status = count_load(&r, &table, err);
+    if (!status) status = run_table(&r, &table, learn_op, err);
+    if (p->shape.experts) status = ravel_agree(ravel_mesh_world(p->mesh), status, err);
+    if (!status && p->shape.experts) status = p->aux > 0 ? train__balance_end(p, err) : train__balance_count(p, err);
     if (!status && p->wires) {
         status = read_wires(&r, err);
     } else {

@@ -1,6 +1,6 @@
 #include "train/learn/pipeline.h"
 
-#include "train/kernels/assert.h"
+#include "base/assert.h"
 
 ravel_status train_pipeline_check(const train_pipeline *p, ravel_error *err) {
     if (p->pp < 1 || p->vpp < 1 || p->micros < 0 || (p->vpp > 1 && p->pp == 1))
@@ -14,7 +14,7 @@ ravel_status train_pipeline_check(const train_pipeline *p, ravel_error *err) {
 }
 
 int64_t train_pipeline_ops(const train_pipeline *p) {
-    TRAIN_ASSERT(p->micros >= 0 && p->vpp >= 1);
+    RAVEL_ASSERT(p->micros >= 0 && p->vpp >= 1);
     return 2 * p->micros * p->vpp;
 }
 
@@ -22,13 +22,13 @@ int64_t train_pipeline_ops(const train_pipeline *p) {
 static int64_t warmup(const train_pipeline *p, int32_t stage) {
     int64_t all = p->micros * p->vpp, behind = p->pp - stage - 1;
     int64_t most = p->vpp == 1 ? behind : 2 * behind + (int64_t)(p->vpp - 1) * p->pp;
-    TRAIN_ASSERT(behind >= 0 && most >= behind);
+    RAVEL_ASSERT(behind >= 0 && most >= behind);
     return most < all ? most : all;
 }
 
 /* The k-th forward; the k-th backward is the same with the chunks in reverse order. */
 static train_op nth(const train_pipeline *p, int64_t k, int32_t backward) {
-    TRAIN_ASSERT(k >= 0 && k < p->micros * p->vpp);
+    RAVEL_ASSERT(k >= 0 && k < p->micros * p->vpp);
     if (p->vpp == 1) return (train_op){k, 0, backward};
     int64_t group = (int64_t)p->pp * p->vpp, in = k % group;
     int32_t chunk = (int32_t)(in / p->pp);
@@ -36,7 +36,7 @@ static train_op nth(const train_pipeline *p, int64_t k, int32_t backward) {
 }
 
 train_op train_pipeline_op(const train_pipeline *p, int32_t stage, int64_t index) {
-    TRAIN_ASSERT(stage >= 0 && stage < p->pp && index >= 0 && index < train_pipeline_ops(p));
+    RAVEL_ASSERT(stage >= 0 && stage < p->pp && index >= 0 && index < train_pipeline_ops(p));
     int64_t all = p->micros * p->vpp, first = warmup(p, stage), i = index - first;
     if (i < 0) return nth(p, index, 0);
     if (i < 2 * (all - first))
@@ -46,15 +46,15 @@ train_op train_pipeline_op(const train_pipeline *p, int32_t stage, int64_t index
 
 int32_t train_pipeline_flights(int32_t pp, int32_t vpp, int32_t stage, int32_t chunk) {
     train_pipeline p = {pp, vpp, 4 * (int64_t)pp};
-    TRAIN_ASSERT(pp >= 1 && vpp >= 1 && chunk >= 0 && chunk < vpp);
+    RAVEL_ASSERT(pp >= 1 && vpp >= 1 && chunk >= 0 && chunk < vpp);
     int32_t now = 0, most = 0;
     for (int64_t i = 0; i < train_pipeline_ops(&p); i++) {
         train_op op = train_pipeline_op(&p, stage, i);
         if (op.chunk != chunk) continue;
         now += op.backward ? -1 : 1;
-        TRAIN_ASSERT(now >= 0); /* a backward follows its forward */
+        RAVEL_ASSERT(now >= 0); /* a backward follows its forward */
         if (now > most) most = now;
     }
-    TRAIN_ASSERT(now == 0); /* every forward has its backward */
+    RAVEL_ASSERT(now == 0); /* every forward has its backward */
     return most;
 }

@@ -1,15 +1,16 @@
-/* train/learn/pipeline.h: the order in which a pipeline stage runs its micro-batches, as a table. Pure functions: a test
- * simulates the tables of all stages, for deadlocks, memory and the time that the planner predicts (ravel_pipeline_bubble).
+/* train/learn/pipeline.h: the order in which a pipeline stage runs its micro-batches, as a table. Pure functions: a
+ * test simulates the tables of all stages, for deadlocks, memory and the time that the planner predicts
+ * (ravel_pipeline_bubble).
  *
- * The model is cut into pp * vpp parts; part c * pp + p is chunk c of stage p. Micro-batch m goes forward through all parts
- * and back. With vpp 1 this is 1F1B, with more the interleaved schedule:
+ * The model is cut into pp * vpp parts; part c * pp + p is chunk c of stage p. Micro-batch m goes forward through all
+ * parts and back. With vpp 1 this is 1F1B, with more the interleaved schedule:
  *
  *     pp 2, vpp 1      stage 0   F0 F1 B0 F2 B1 F3 B2 B3        a stage holds at most pp - p micro-batches
  *                      stage 1   F0 B0 F1 B1 F2 B2 F3 B3
  *
- * Interleaved: micro-batches go in groups of pp through chunk 0, then chunk 1, ...; backward through the last chunk first. The
- * number of micro-batches is then a multiple of pp (the feed adds fillers). Per chunk, forwards and backwards
- * are both in the order of micro-batches, so a chunk's micro-batches in flight use its places in turn. */
+ * Interleaved: micro-batches go in groups of pp through chunk 0, then chunk 1, ...; backward through the last chunk
+ * first. The number of micro-batches is then a multiple of pp (the feed adds fillers). Per chunk, forwards and
+ * backwards are both in the order of micro-batches, so a chunk's micro-batches in flight use its places in turn. */
 #ifndef TRAIN_PIPELINE_H
 #define TRAIN_PIPELINE_H
 

@@ -1,6 +1,7 @@
 /* train/rl/dpo.h: the loss of direct preference optimisation, pure arithmetic.
  *
- * With lc, lr the sums of the policy's log-probs of the chosen and of the rejected answer, fc, fr those of the reference:
+ * With lc, lr the sums of the policy's log-probs of the chosen and of the rejected answer, fc, fr those of the
+ * reference:
  *     margin = beta * ((lc - fc) - (lr - fr))
  *     loss   = -log sigmoid(margin)                      log 2 where the policy still is the reference
  * (Rafailov et al., Direct Preference Optimization, arXiv 2305.18290, equation 7.) */
@@ -9,12 +10,12 @@
 
 #include <math.h>
 
-#include "train/kernels/assert.h"
+#include "base/assert.h"
 
 /* The loss of a margin, and its derivative by it. */
 static inline double train_dpo_loss(double margin, double *slope) {
     double tail = exp(-fabs(margin)); /* exp of something that is never above 0 */
-    TRAIN_ASSERT(!(tail < 0) && !(tail > 1));
+    RAVEL_ASSERT(!(tail < 0) && !(tail > 1));
     *slope = margin > 0 ? -tail / (1 + tail) : -1 / (1 + tail);
     return (margin > 0 ? 0 : -margin) + log1p(tail);
 }

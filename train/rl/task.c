@@ -1,8 +1,10 @@
 /* The tasks, one row each. A maker draws from a stream of random numbers that belongs to its question alone. */
 #include "train/rl/task.h"
 
-#include "train/kernels/assert.h"
+#include "base/assert.h"
 #include "train/kernels/host.h"
+
+#include "base/options.h"
 
 #include <ravel/options.h>
 
@@ -16,7 +18,7 @@ typedef struct draw {
 } draw;
 
 static uint32_t below(draw *d, uint32_t bound) {
-    TRAIN_ASSERT(bound > 0);
+    RAVEL_ASSERT(bound > 0);
     return (uint32_t)((train__random(d->seed, d->stream, d->next++) >> 32) * bound >> 32);
 }
 
@@ -32,7 +34,7 @@ struct train_task {
 
 static void word(draw *d, int32_t length, const char *letters, char *out) {
     uint32_t count = (uint32_t)strlen(letters);
-    TRAIN_ASSERT(length >= 0 && length < 32 && count > 0);
+    RAVEL_ASSERT(length >= 0 && length < 32 && count > 0);
     for (int32_t i = 0; i < length; i++) out[i] = letters[below(d, count)];
     out[length] = '\0';
 }
@@ -123,13 +125,13 @@ ravel_status train_task_find(const char *name, const train_task **task, ravel_er
         size_t used = strlen(list);
         (void)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", names[i]);
     }
-    const char *near = ravel_suggest(name, names, TASKS);
+    const char *near = ravel__suggest(name, names, TASKS);
     return ravel_error_set(err, RAVEL_E_ARGUMENT, "there is no task \"%.40s\"%s%s%s tasks are %s", name,
                            near ? "; did you mean \"" : "; the", near ? near : "", near ? "\"? The" : "", list);
 }
 
 void train_task_make(const train_task *task, uint64_t seed, int64_t index, int32_t level, train_question *question) {
-    TRAIN_ASSERT(task >= tasks && task < tasks + TASKS);
+    RAVEL_ASSERT(task >= tasks && task < tasks + TASKS);
     draw d = {seed, (uint64_t)index ^ (uint64_t)(task - tasks) << 56, 0};
     level = level < 1 ? 1 : level > 12 ? 12 : level;
     if (task->make)
@@ -140,7 +142,7 @@ void train_task_make(const train_task *task, uint64_t seed, int64_t index, int32
 
 double train_task_score(const train_question *question, const char *response, size_t bytes, int ended, double partial) {
     size_t want = strlen(question->answer), right = 0, longer = bytes > want ? bytes : want;
-    TRAIN_ASSERT(want <= longer && partial >= 0 && partial <= 1);
+    RAVEL_ASSERT(want <= longer && partial >= 0 && partial <= 1);
     for (size_t i = 0; i < bytes && i < want; i++) right += response[i] == question->answer[i];
     if (ended && bytes == want && right == want) return 1;
     /* The end counts as a position, so that all letters right without it is still less than the answer. */
@@ -155,6 +157,6 @@ int64_t train_task_tokens(const train_question *question, int answer, int32_t *t
     if (!answer) return n;
     for (const char *c = question->answer; *c; c++) tokens[n++] = (unsigned char)*c;
     tokens[n++] = TRAIN_TOKEN_EOS;
-    TRAIN_ASSERT(n <= TRAIN_TASK_TOKENS && *prompt_tokens < n);
+    RAVEL_ASSERT(n <= TRAIN_TASK_TOKENS && *prompt_tokens < n);
     return n;
 }

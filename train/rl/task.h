@@ -1,5 +1,5 @@
-/* train/rl/task.h: verifiable tasks over bytes. A task makes questions with one right answer each, and scores what a model
- * answers, so that reinforcement learning has exact rewards without a data set.
+/* train/rl/task.h: verifiable tasks over bytes. A task makes questions with one right answer each, and scores what a
+ * model answers, so that reinforcement learning has exact rewards without a data set.
  *
  *     arithmetic   "37+58="        "95"
  *     sort         "sort 4718:"    "1478"
@@ -41,8 +41,8 @@ const char *train_task_doc(int32_t index);
 void train_task_make(const train_task *task, uint64_t seed, int64_t index, int32_t level, train_question *question);
 
 /* 1 for the right answer. Else `partial` (0 .. 1) times the share of positions that are right, so that a model that
- * gets nothing right yet still sees different rewards. `response` is what came before the end token; `ended` whether there was one:
- * an answer that never ends is not right. */
+ * gets nothing right yet still sees different rewards. `response` is what came before the end token; `ended` whether
+ * there was one: an answer that never ends is not right. */
 double train_task_score(const train_question *question, const char *response, size_t bytes, int ended, double partial);
 
 /* Prompt (with the begin token) and, where `answer` is set, the answer with its end token, as tokens. Returns how many

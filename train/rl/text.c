@@ -1,9 +1,10 @@
 #include "train/rl/text.h"
 
-#include "train/kernels/assert.h"
+#include "base/assert.h"
+#include "text/decoder.h"
 #include "train/kernels/host.h"
 #include "train/learn/choice.h"
-#include "train/model/files.h"
+#include "train/model/hf/files.h"
 
 #include <ravel/tokenizer.h>
 
@@ -12,15 +13,12 @@
 struct train_text {
     ravel_tokenizer *tokenizer; /* NULL: bytes */
     ravel_encoder *encoder;
-    ravel_decoder *decoder;
     ravel_chat_format *format; /* named by the options; NULL: the tokenizer's, or none */
     ravel_rows *rows;          /* conversations */
     int has_format;
     int64_t vocab;
     int32_t *tokens; /* of bytes */
     int64_t room;
-    char byte;
-    char id[16];           /* the last token pushed, where there is no text */
     ravel_error missing;   /* why there is no text */
     ravel_error no_format; /* why conversations cannot be written */
 };
@@ -33,7 +31,7 @@ static ravel_status open_rows(train_text *t, const char *chat_format, const char
     ravel_rows_options options;
     ravel_rows_options_default(&options);
     options.tokenizer = t->tokenizer;
-    TRAIN_ASSERT(t->tokenizer && !t->rows);
+    RAVEL_ASSERT(t->tokenizer && !t->rows);
     options.variables = chat_args;
     ravel_status status = RAVEL_OK;
     if (chat_format)
@@ -55,26 +53,26 @@ static ravel_status open_tokenizer(train_text *t, const char *folder, ravel_erro
         return RAVEL_OK;
     }
     if (status) return ravel_error_set(err, status, "%s", why.message);
-    status = ravel_encoder_create(t->tokenizer, NULL, &t->encoder, err);
-    if (!status) status = ravel_decoder_create(t->tokenizer, RAVEL_DECODE_SKIP_SPECIAL, NULL, &t->decoder, err);
-    return status;
+    return ravel_encoder_create(t->tokenizer, NULL, &t->encoder, err);
 }
 
 ravel_status train_text_open(const char *folder, int64_t vocab, const char *chat_format, const char *chat_args,
                              train_text **text, ravel_error *err) {
     char path[TRAIN_PATH];
-    train_text *t = train__calloc(NULL, 1, sizeof *t);
-    if (!t) return train__no_memory(err, sizeof *t, "a text");
-    ravel_status status = folder ? train_path_join(path, folder, "tokenizer.json", err) : RAVEL_OK;
+    train_text *t = ravel__calloc(NULL, 1, sizeof *t);
+    if (!t) return ravel__no_memory(err, sizeof *t, "a text");
+    ravel_status status = RAVEL_OK;
     t->vocab = vocab;
-    if (!status && folder && train_path_exists(path))
+    if (folder && ravel_tokenizer_file(folder, path, sizeof path))
         status = open_tokenizer(t, folder, err);
-    else if (!status && folder && vocab > TRAIN_BYTE_VOCAB)
-        (void)ravel_error_set(&t->missing, RAVEL_E_UNSUPPORTED,
-                              "the model has a vocabulary of %lld and no tokenizer.json; %s", (long long)vocab, bridge);
+    else if (folder && vocab > TRAIN_BYTE_VOCAB)
+        (void)ravel_error_set(
+            &t->missing, RAVEL_E_UNSUPPORTED,
+            "the model has a vocabulary of %lld and no tokenizer (tokenizer.json, tokenizer.model, ...); %s",
+            (long long)vocab, bridge);
     if (!status && t->tokenizer) status = open_rows(t, chat_format, chat_args, err);
     if (!status && !t->tokenizer && (chat_format || chat_args))
-        status = ravel_error_set(err, RAVEL_E_ARGUMENT, "a chat format needs a model with a tokenizer.json");
+        status = ravel_error_set(err, RAVEL_E_ARGUMENT, "a chat format needs a model with a tokenizer");
     if (!status && t->tokenizer && ravel_tokenizer_size(t->tokenizer) > vocab)
         status = ravel_error_set(err, RAVEL_E_DATA, "%s has %d tokens, but the model's vocabulary is %lld", path,
                                  ravel_tokenizer_size(t->tokenizer), (long long)vocab);
@@ -82,7 +80,7 @@ ravel_status train_text_open(const char *folder, int64_t vocab, const char *chat
         train_text_free(t);
         return status;
     }
-    TRAIN_ASSERT(!t->tokenizer == !t->encoder && !t->tokenizer == !t->decoder);
+    RAVEL_ASSERT(!t->tokenizer == !t->encoder);
     *text = t;
     return RAVEL_OK;
 }
@@ -91,11 +89,10 @@ void train_text_free(train_text *t) {
     if (!t) return;
     ravel_rows_free(t->rows);
     ravel_chat_format_free(t->format);
-    ravel_decoder_free(t->decoder);
     ravel_encoder_free(t->encoder);
     ravel_tokenizer_free(t->tokenizer);
-    train__release(NULL, t->tokens, (size_t)t->room * sizeof *t->tokens);
-    train__release(NULL, t, sizeof *t);
+    ravel__release(NULL, t->tokens, (size_t)t->room * sizeof *t->tokens);
+    ravel__release(NULL, t, sizeof *t);
 }
 
 const ravel_tokenizer *train_text_tokenizer(const train_text *t) {
@@ -115,7 +112,7 @@ static ravel_status encode_bytes(train_text *t, const char *prompt, size_t bytes
         return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
                                "a vocabulary of %lld is not of bytes: give tokens as input_ids", (long long)t->vocab);
     int32_t *tokens = train__grown(NULL, t->tokens, &t->room, 0, need, sizeof *tokens);
-    if (!tokens) return train__no_memory(err, (size_t)need * sizeof *tokens, "a prompt");
+    if (!tokens) return ravel__no_memory(err, (size_t)need * sizeof *tokens, "a prompt");
     t->tokens = tokens;
     t->tokens[0] = TRAIN_TOKEN_BOS;
     for (size_t i = 0; i < bytes; i++) t->tokens[i + 1] = (unsigned char)prompt[i];
@@ -134,32 +131,68 @@ ravel_status train_text_encode(train_text *t, const char *prompt, size_t bytes, 
     ravel_status status = ravel_encoder_encode(t->encoder, prompt, bytes, RAVEL_ENCODE_TEMPLATE, &e, err);
     if (status) return status;
     *tokens = e->ids;
-    TRAIN_ASSERT(e->count >= 0);
+    RAVEL_ASSERT(e->count >= 0);
     *count = e->count;
     return RAVEL_OK;
 }
 
-ravel_status train_text_prompt(train_text *t, const ravel_json *doc, const ravel_json_node *row, const int32_t **tokens,
-                               int64_t *count, ravel_error *err) {
-    const ravel_row *prompt;
-    const ravel_json_node *text = ravel_json_get(doc, row, "prompt");
+ravel_status train_text_fragment(train_text *t, const char *piece, size_t bytes, const int32_t **tokens, int64_t *count,
+                                 ravel_error *err) {
+    const ravel_encoding *e;
+    ravel_status status;
+    if (!t->tokenizer) {
+        status = encode_bytes(t, piece, bytes, err);
+        *tokens = status ? NULL : t->tokens + 1;
+        *count = (int64_t)bytes;
+        return status;
+    }
+    status = ravel_encoder_encode(t->encoder, piece, bytes, 0, &e, err);
+    if (status) return status;
+    *tokens = e->ids;
+    *count = e->count;
+    return RAVEL_OK;
+}
+
+int train_text_has_format(const train_text *t) {
+    return t->has_format;
+}
+
+ravel_status train_text_render(train_text *t, const char *json, size_t bytes, const char **out, size_t *out_bytes,
+                               ravel_error *err) {
+    RAVEL_ASSERT(t->has_format && t->rows);
+    return ravel_rows_render(t->rows, json, bytes, 1, out, out_bytes, err);
+}
+
+ravel_status train_text_prompt(train_text *t, const char *json, size_t bytes, const char *prompt, size_t prompt_bytes,
+                               const int32_t **tokens, int64_t *count, ravel_error *err) {
+    const ravel_row *row;
     if (train_text_missing(t)) return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "%s", t->missing.message);
     if (!t->tokenizer) {
-        if (text && text->kind == RAVEL_JSON_STRING)
-            return train_text_encode(t, text->as.string, text->bytes, tokens, count, err);
+        if (prompt) return train_text_encode(t, prompt, prompt_bytes, tokens, count, err);
         return ravel_error_set(err, RAVEL_E_DATA, "expected {\"prompt\": text} or {\"input_ids\": [tokens below %lld]}",
                                (long long)t->vocab);
     }
     ravel_error why = RAVEL_ERROR_INIT;
-    ravel_status status = ravel_rows_prompt(t->rows, doc, row, &prompt, &why);
+    ravel_status status = ravel_rows_prompt(t->rows, json, bytes, &row, &why);
     if (status == RAVEL_E_UNSUPPORTED && !t->has_format)
         return ravel_error_set(err, status, "%s", t->no_format.message);
     if (status == RAVEL_E_UNSUPPORTED) status = RAVEL_E_DATA; /* of this row alone */
     if (status) return ravel_error_set(err, status, "%s", why.message);
-    *tokens = prompt->parts[0].tokens;
-    TRAIN_ASSERT(prompt->parts[0].count >= 0);
-    *count = prompt->parts[0].count;
+    *tokens = row->parts[0].tokens;
+    RAVEL_ASSERT(row->parts[0].count >= 0);
+    *count = row->parts[0].count;
     return RAVEL_OK;
+}
+
+const char *train_text_no_chat(train_text *t) {
+    static const char trial[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}";
+    const int32_t *tokens;
+    int64_t count;
+    if (train_text_missing(t)) return train_text_missing(t);
+    if (!t->tokenizer) return "its tokens are bytes, without a chat template";
+    if (t->has_format && !train_text_prompt(t, trial, sizeof trial - 1, NULL, 0, &tokens, &count, &t->no_format))
+        return NULL;
+    return t->no_format.message;
 }
 
 /* ---- and back ------------------------------------------------------------------------------------------- */
@@ -193,23 +226,51 @@ size_t train_text_decode(const train_text *t, const int32_t *tokens, int64_t cou
     return used;
 }
 
-void train_text_push(train_text *t, int32_t token, const char **piece, size_t *bytes) {
-    if (t->tokenizer) {
-        ravel_decoder_push(t->decoder, token, piece, bytes);
-        return;
-    }
-    if (train_text_missing(t)) {
-        *bytes = (size_t)snprintf(t->id, sizeof t->id, "%d ", token);
-        *piece = t->id;
-        return;
-    }
-    t->byte = (char)token;
-    *piece = &t->byte;
-    *bytes = is_byte(token);
+ravel_status train_text_stream_open(const train_text *t, train_text_stream *s, ravel_error *err) {
+    *s = (train_text_stream){.text = t};
+    if (!t->tokenizer) return RAVEL_OK;
+    return ravel__decoder_create(t->tokenizer, RAVEL_DECODE_SKIP_SPECIAL, NULL, &s->decoder, err);
 }
 
-void train_text_flush(train_text *t, const char **piece, size_t *bytes) {
-    *piece = &t->byte;
+void train_text_stream_close(train_text_stream *s) {
+    ravel__decoder_free(s->decoder);
+    *s = (train_text_stream){0};
+}
+
+/* Whether more bytes can make a character of held[0, bytes). */
+static int is_beginning(const char *held, size_t bytes) {
+    unsigned char first = (unsigned char)held[0];
+    size_t whole = first >= 0xf0 && first < 0xf5 ? 4 : first >= 0xe0 ? 3 : first >= 0xc2 ? 2 : 1;
+    int more = first < 0xf5 && bytes < whole;
+    for (size_t i = 1; i < bytes; i++) more &= ((unsigned char)held[i] & 0xc0) == 0x80;
+    return more;
+}
+
+static void push_byte(train_text_stream *s, int32_t token, const char **piece, size_t *bytes) {
+    *piece = s->held;
     *bytes = 0;
-    if (t->tokenizer) ravel_decoder_flush(t->decoder, piece, bytes);
+    if (!is_byte(token)) return;
+    s->held[s->bytes++] = (char)token;
+    RAVEL_ASSERT(s->bytes <= 4);
+    if (is_beginning(s->held, s->bytes)) return;
+    *bytes = s->bytes;
+    s->bytes = 0;
+}
+
+void train_text_stream_push(train_text_stream *s, int32_t token, const char **piece, size_t *bytes) {
+    if (s->decoder) {
+        ravel__decoder_push(s->decoder, token, piece, bytes);
+    } else if (train_text_missing(s->text)) {
+        *bytes = (size_t)snprintf(s->held, sizeof s->held, "%d ", token);
+        *piece = s->held;
+    } else {
+        push_byte(s, token, piece, bytes);
+    }
+}
+
+void train_text_stream_flush(train_text_stream *s, const char **piece, size_t *bytes) {
+    *piece = s->held;
+    *bytes = s->bytes;
+    s->bytes = 0;
+    if (s->decoder) ravel__decoder_flush(s->decoder, piece, bytes);
 }
