@@ -1,9 +1,13 @@
 #include "train/run/run.h"
 
-#include "train/kernels/assert.h"
+#include "base/assert.h"
 #include "train/kernels/host.h"
 #include "train/learn/checkpoint.h"
-#include "train/run/log.h"
+#include "base/log.h"
+
+#include "base/options.h"
+#include "base/json.h"
+#include "base/system/file.h"
 
 #include <ravel/exchange.h>
 
@@ -16,7 +20,17 @@
 static const double retry_seconds = 30; /* from a checkpoint that failed to the next, if they are further apart */
 
 static void warn(const train_run *run, const char *what, const ravel_error *why) {
-    if (run->rank == 0) train_log(run->hooks.logger, RAVEL_LOG_WARN, "%s: %s", what, why->message);
+    if (run->rank == 0) ravel__log(run->hooks.logger, RAVEL_LOG_WARN, "%s: %s", what, why->message);
+}
+
+ravel_status train_hooks_stopped(const train_hooks *hooks, ravel_comm *comm, int32_t *stopped, ravel_error *err) {
+    *stopped = hooks && hooks->stop && *hooks->stop;
+    return comm ? ravel_comm_allreduce(comm, stopped, stopped, 1, RAVEL_I32, RAVEL_MAX, err) : RAVEL_OK;
+}
+
+ravel_status train_run_stopped_early(ravel_error *err) {
+    return ravel_error_set(err, RAVEL_E_STATE,
+                           "stopped by a signal before the first update; nothing is left of the run");
 }
 
 /* ---- state.json ----------------------------------------------------------------------------------------- */
@@ -29,7 +43,8 @@ static void warn(const train_run *run, const char *what, const ravel_error *why)
 static const ravel_option state_table[] = {
     TRAIN_STATE_LIST(X)
     ROW("updates", I64, totals.updates), ROW("samples", I64, totals.samples), ROW("bins", I64, totals.bins),
-    ROW("tokens", I64, totals.tokens), ROW("loss_tokens", I64, totals.loss_tokens), ROW("seconds", F64, totals.seconds),
+    ROW("tokens", I64, totals.tokens), ROW("loss_tokens", I64, totals.loss_tokens),
+    ROW("capacity", I64, totals.capacity), ROW("computed", I64, totals.computed), ROW("seconds", F64, totals.seconds),
     RAVEL_PHASE_LIST(P, )
     {0}};
 #undef X
@@ -58,15 +73,35 @@ static void state_print(FILE *f, const train_state *state) {
 
 static ravel_status state_read(const char *folder, train_state *state, ravel_error *err) {
     char path[TRAIN_PATH];
-    ravel_json *doc = NULL;
+    ravel__json *doc = NULL;
     state_default(state);
     ravel_status status = train_path_join(path, folder, "state.json", err);
     if (!status) status = train_json_read(path, &doc, err);
     if (status) return status;
-    status = ravel_options_from_json(state_table, state, doc, ravel_json_root(doc), err);
+    status = ravel__options_from_json(state_table, state, doc, ravel__json_root(doc), err);
     if (status) ravel_error_prefix(err, "%s", path);
-    ravel_json_free(doc);
+    ravel__json_free(doc);
     return status;
+}
+
+/* ---- weights that stay in their files -------------------------------------------------------------------- */
+
+static int has_adapter(const train_run *run) {
+    return run->config->model.lora_rank || run->config->model.adapter;
+}
+
+static ravel_status mapped_changed(const train_run *run, ravel_error *err) {
+    return ravel_error_set(err, RAVEL_E_MISMATCH,
+                           "%s changed while the run was reading its weights; restore the file and resume",
+                           run->mapped[0] ? run->mapped : run->config->model.model);
+}
+
+/* Before an update changes the weights: what was computed since the last one is of the files that were opened, on every rank. */
+static ravel_status check_mapped(train_run *run, ravel_error *err) {
+    ravel_status status = RAVEL_OK;
+    if (!has_adapter(run)) return status;
+    if (ravel__maps_changed(run->mapped, sizeof run->mapped)) status = mapped_changed(run, err);
+    return ravel_agree(run->comm, status, err);
 }
 
 /* ---- opening -------------------------------------------------------------------------------------------- */
@@ -100,7 +135,7 @@ static ravel_status note_run(const char *path, const char *name, void *user, rav
     char config[TRAIN_PATH];
     (void)err;
     if (n->count == 64 || strlen(name) >= sizeof n->names[0]) return RAVEL_OK;
-    TRAIN_ASSERT(n->count < 64);
+    RAVEL_ASSERT(n->count < 64);
     if (train_path_join(config, path, "config.json", NULL) || !train_path_exists(config)) return RAVEL_OK;
     n->list[n->count] = memcpy(n->names[n->count], name, strlen(name) + 1);
     n->count++;
@@ -113,7 +148,7 @@ static ravel_status no_such_run(const char *folder, ravel_error *err) {
     const char *slash = strrchr(folder, '/'), *name = slash ? slash + 1 : folder;
     (void)snprintf(parent, sizeof parent, "%.*s", slash ? (int)(slash - folder) + 1 : 1, slash ? folder : ".");
     (void)train_folder_walk(parent, note_run, &n, NULL);
-    const char *near = ravel_suggest(name, n.list, n.count);
+    const char *near = ravel__suggest(name, n.list, n.count);
     return ravel_error_set(err, RAVEL_E_STATE, "there is no run to resume in %s%s%.*s%s%s", folder,
                            near ? "; did you mean " : "", near && slash ? (int)(slash - folder) + 1 : 0, folder,
                            near ? near : "", near ? "?" : "");
@@ -160,11 +195,11 @@ static ravel_status check_data(const train_run *run, ravel_error *err) {
     const train_state *s = &run->state;
     if (run->rank != 0 || !run->data.path) return RAVEL_OK;
     if (s->data_bytes == run->data.bytes && s->data_digest == run->data.digest) return RAVEL_OK;
-    return ravel_error_set(err, RAVEL_E_MISMATCH,
-                           "%s is not the file that %s was trained on (%lld bytes then, %lld now); bring it back, or "
-                           "start a new run with --model %s",
-                           run->data.path, run->folder, (long long)s->data_bytes, (long long)run->data.bytes,
-                           run->checkpoint);
+    return ravel_error_set(
+        err, RAVEL_E_MISMATCH,
+        "%s is not the file that %s was trained on (%lld bytes then, %lld now); restore the original file, or "
+        "start a new run with --model %s",
+        run->data.path, run->folder, (long long)s->data_bytes, (long long)run->data.bytes, run->checkpoint);
 }
 
 static ravel_status restore(train_run *run, ravel_error *err) {
@@ -178,7 +213,7 @@ static ravel_status restore(train_run *run, ravel_error *err) {
                             run->folder, (long long)run->state.step, (long long)run->steps, (long long)run->state.step);
     status = ravel_agree(run->comm, status, err);
     run->saved = run->checked = run->state.step;
-    ravel_metrics_totals_set(run->metrics, &run->state.totals);
+    ravel_metrics_set_totals(run->metrics, &run->state.totals);
     return status;
 }
 
@@ -190,12 +225,13 @@ ravel_status train_run_open(train_run *run, const ravel_shape *shape, int32_t wo
     run->saved = -1;
     run->saved_at = train__now();
     state_default(&run->state);
-    TRAIN_ASSERT(run->steps > 0 && world >= ravel_comm_size(run->comm));
+    RAVEL_ASSERT(run->steps > 0 && world >= ravel_comm_size(run->comm));
     ravel_status status = train_interval_parse(c->run.checkpoint_every, &run->every, err);
     if (!status) status = open_folder(run, err);
     if (!status)
         status = train_metrics_create(c, run->kind, shape, run->comm, world, run->steps, run->hooks.logger,
                                       &run->metrics, err);
+    if (!status && has_adapter(run)) ravel__maps_guard(1);
     if (!status && run->resumed) status = restore(run, err);
     if (!status && !run->resumed) status = open_sinks(run, err);
     if (!status) {
@@ -207,11 +243,12 @@ ravel_status train_run_open(train_run *run, const ravel_shape *shape, int32_t wo
 }
 
 ravel_status train_run_continue(train_run *run, ravel_error *err) {
-    TRAIN_ASSERT(run->resumed && run->metrics);
+    RAVEL_ASSERT(run->resumed && run->metrics);
     return open_sinks(run, err);
 }
 
 void train_run_free(train_run *run) {
+    if (run->metrics && has_adapter(run)) ravel__maps_guard(-1);
     ravel_metrics_free(run->metrics);
     run->metrics = NULL;
     if (!run->folder[0] || run->rank != 0) return;
@@ -225,13 +262,14 @@ ravel_status train_run_apply(train_run *run, train_learner *learner, ravel_error
     const train_parts *parts = train_learner_parts(learner);
     ravel_metrics *m = run->metrics;
     int64_t step = run->state.step + 1;
-    TRAIN_ASSERT(run->metrics && run->state.step < run->steps);
+    RAVEL_ASSERT(run->metrics && run->state.step < run->steps);
     int32_t skipped;
     double norm, lr = train_learning_rate((train_schedule)o->schedule, o->lr, o->min_lr, o->warmup, step, run->steps);
     double begun = train__now(), reduced;
     ravel_status status = train_learner_reduce(learner, m, err);
     reduced = train__now();
     if (!status && run->addition.settle) status = run->addition.settle(run->addition.user, err);
+    if (!status) status = check_mapped(run, err);
     if (status) return status;
     double settled = train__now();
     status = train_learner_step(learner, lr, m, &norm, &skipped, err);
@@ -261,7 +299,7 @@ static ravel_status write_state(train_run *run, const char *folder, ravel_error 
     if (status) return status;
     FILE *f = train_file_create(path, err);
     if (!f) return RAVEL_E_IO;
-    ravel_metrics_totals_get(run->metrics, &run->state.totals);
+    ravel_metrics_get_totals(run->metrics, &run->state.totals);
     state_print(f, &run->state);
     status = train_file_close(f, path, err);
     if (!status && run->addition.write) status = run->addition.write(run->addition.user, folder, err);
@@ -301,13 +339,13 @@ static ravel_status save(train_run *run, train_learner *learner, int alone, rave
 }
 
 /* Requests of rank 0 or of a signal; the same on every rank after the exchange. */
-typedef enum want { STOP, SAVE, CHANGED, WANTS } want;
+typedef enum want { STOP, SAVE, CHANGED, MAPPED, WANTS } want;
 
 static ravel_status exchange_wants(train_run *run, int32_t *wants, ravel_error *err) {
     const train_interval *every = &run->every;
-    TRAIN_ASSERT(every->updates >= 0 && every->seconds >= 0);
+    RAVEL_ASSERT(every->updates >= 0 && every->seconds >= 0);
     int64_t step = run->state.step, before = run->checked;
-    TRAIN_ASSERT(step >= before);
+    RAVEL_ASSERT(step >= before);
     wants[STOP] = run->hooks.stop && *run->hooks.stop;
     wants[SAVE] = run->hooks.save && *run->hooks.save;
     if (wants[SAVE]) *run->hooks.save = 0;
@@ -315,6 +353,7 @@ static ravel_status exchange_wants(train_run *run, int32_t *wants, ravel_error *
     wants[SAVE] |= run->best_due && run->config->run.keep_best;
     wants[SAVE] |= run->rank == 0 && every->seconds > 0 && train__now() - run->saved_at >= every->seconds;
     wants[CHANGED] = train_data_changed(&run->data);
+    wants[MAPPED] = ravel__maps_changed(run->mapped, sizeof run->mapped);
     run->checked = step;
     return ravel_comm_allreduce(run->comm, wants, wants, WANTS, RAVEL_I32, RAVEL_MAX, err);
 }
@@ -325,10 +364,10 @@ void train_run_note_eval(train_run *run, double value, int higher_is_better) {
                        : run->kind == TRAIN_DPO ? "loss per pair"
                                                 : "loss per token";
     if (run->rank == 0 && !isnan(value) && run->state.step == 0)
-        train_log(run->hooks.logger, RAVEL_LOG_INFO, "evaluation before training: %s %.4f", what, value);
+        ravel__log(run->hooks.logger, RAVEL_LOG_INFO, "evaluation before training: %s %.4f", what, value);
     if (run->rank == 0 && !isnan(value) && run->state.step > 0)
-        train_log(run->hooks.logger, RAVEL_LOG_INFO, "evaluation after update %lld: %s %.4f",
-                  (long long)run->state.step, what, value);
+        ravel__log(run->hooks.logger, RAVEL_LOG_INFO, "evaluation after update %lld: %s %.4f",
+                   (long long)run->state.step, what, value);
     if (run->state.step == 0 || isnan(value) || (!isnan(best) && (higher_is_better ? value <= best : value >= best)))
         return;
     run->state.best_value = value;
@@ -339,18 +378,19 @@ void train_run_note_eval(train_run *run, double value, int higher_is_better) {
 ravel_status train_run_report(train_run *run, ravel_error *err) {
     ravel_status status = ravel_metrics_update(run->metrics, run->state.step, err);
     if (!status) run->reported = run->state.step;
-    TRAIN_ASSERT(run->reported <= run->state.step);
+    RAVEL_ASSERT(run->reported <= run->state.step);
     return status;
 }
 
 ravel_status train_run_end_step(train_run *run, train_learner *learner, ravel_error *err) {
     int32_t wants[WANTS];
-    TRAIN_ASSERT(run->metrics && run->state.step > 0);
+    RAVEL_ASSERT(run->metrics && run->state.step > 0);
     ravel_error why = RAVEL_ERROR_INIT;
     ravel_status status = train_run_report(run, err);
     if (!status) status = exchange_wants(run, wants, err);
     if (status) return status;
-    run->stopped = wants[STOP];
+    run->stopped |= wants[STOP];
+    if (wants[MAPPED]) return mapped_changed(run, err);
     if (wants[CHANGED]) /* what was read so far was read before: sources check it */
         return ravel_error_set(err, RAVEL_E_MISMATCH,
                                "%s changed while the run was reading it; restore the file and resume, or start a new "
@@ -376,11 +416,12 @@ static ravel_status save_last(train_run *run, train_learner *learner, int alone,
     return status;
 }
 
-/* After an error: with all ranks if they are there, else with rank 0 alone, which has everything without --shard, --tp and --pp. */
+/* After an error: with all ranks if they are there, else with rank 0 alone, which has everything without --shard, --tp
+ * and --pp. */
 static void rescue(train_run *run, train_learner *learner, ravel_status status) {
     ravel_error why = RAVEL_ERROR_INIT;
     int alone = train__is_lost(status);
-    TRAIN_ASSERT(status);
+    RAVEL_ASSERT(status);
     if (run->state.step == 0 || run->saved == run->state.step) return;
     if (!alone) status = save_last(run, learner, 0, &why);
     if (!alone && !train__is_lost(status)) {
@@ -429,8 +470,7 @@ void train_run_summarise(const train_run *run, train_summary *summary) {
     (void)snprintf(summary->checkpoint, sizeof summary->checkpoint, "%s", run->checkpoint);
     if (best_step(run) > 0) (void)train_checkpoint_folder(run->folder, best_step(run), summary->best, NULL);
     summary->best_value = run->state.best_value;
-    ravel_metrics_totals_get(run->metrics, &t);
+    ravel_metrics_get_totals(run->metrics, &t);
     if (t.seconds > 0) summary->tokens_per_sec = (double)t.tokens / t.seconds;
-    if (t.bins > 0)
-        summary->packing_efficiency = (double)t.tokens / ((double)t.bins * (double)run->config->plan.budget);
+    if (t.capacity > 0) summary->packing_efficiency = (double)t.computed / (double)t.capacity;
 }

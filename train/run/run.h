@@ -18,8 +18,8 @@
 #define TRAIN_RUN_H
 
 #include "train/learn/learner.h"
-#include "train/run/config.h"
-#include "train/run/data.h"
+#include "train/run/config/config.h"
+#include "train/run/data/data.h"
 #include "train/run/metrics.h"
 #include "train/run/rundir.h"
 
@@ -59,8 +59,8 @@ typedef struct train_state {
 } train_state;
 
 /* Files that a loop adds to a checkpoint, such as waiting rollouts. `gather` is called on every rank before anything is
- * written, `write` then on rank 0 with the folder. `settle` is called on every rank before an update changes the weights:
- * what only the old weights could make again must be on the trainers by then. Each may be NULL. */
+ * written, `write` then on rank 0 with the folder. `settle` is called on every rank before an update changes the
+ * weights: what only the old weights could make again must be on the trainers by then. Each may be NULL. */
 typedef struct train_addition {
     ravel_status (*settle)(void *user, ravel_error *err);
     ravel_status (*gather)(void *user, ravel_error *err);
@@ -80,29 +80,35 @@ typedef struct train_run {
     ravel_metrics *metrics;
     train_rundir dir; /* rank 0 holds its lock */
     char folder[TRAIN_PATH];
-    char checkpoint[TRAIN_PATH]; /* the newest one; "" where there is none */
+    char checkpoint[TRAIN_PATH]; /* the newest one; "" if there is none */
     train_state state;
     train_interval every;
     int32_t rank;
     int32_t stopped;
     int32_t resumed;
-    int32_t best_due;       /* the current weights are the best so far and not saved */
-    int64_t saved;          /* step of the newest checkpoint, -1: none */
-    int64_t reported;       /* step whose metrics went out last */
-    int64_t checked;        /* step at which a due checkpoint was last checked for */
-    int64_t skipped_in_row; /* updates */
-    double finish_seconds;  /* of the last train_run_apply */
-    double gpu_seconds;     /* of its update in forward and backward, by a GPU's events; 0: there is none */
-    double saved_at;        /* clock of the newest checkpoint, or of the start */
+    int32_t best_due;        /* the current weights are the best so far and not saved */
+    int64_t saved;           /* step of the newest checkpoint, -1: none */
+    int64_t reported;        /* step whose metrics went out last */
+    int64_t checked;         /* step at which a due checkpoint was last checked for */
+    int64_t skipped_in_row;  /* updates */
+    double finish_seconds;   /* of the last train_run_apply */
+    double gpu_seconds;      /* of its update in forward and backward, by a GPU's events; 0: there is none */
+    char mapped[TRAIN_PATH]; /* a file of weights that changed meanwhile */
+    double saved_at;         /* clock of the newest checkpoint, or of the start */
     train_addition addition;
 } train_run;
 
-/* The configuration that the run which `config` would resume was started with: its path (TRAIN_PATH bytes). E_STATE where
- * there is no such run. */
+/* *stopped: whether a signal asks for an end, on any rank of `comm`; the same on all of them. NULL: one rank. */
+ravel_status train_hooks_stopped(const train_hooks *hooks, ravel_comm *comm, int32_t *stopped, ravel_error *err);
+/* The error of a run that such a signal ends before its first update. */
+ravel_status train_run_stopped_early(ravel_error *err);
+
+/* The configuration that the run which `config` would resume was started with: its path (TRAIN_PATH bytes). E_STATE
+ * if there is no such run. */
 ravel_status train_run_config(const train_config *config, train_kind kind, char *path, ravel_error *err);
 
-/* The caller has set the first fields of a run that is otherwise 0. `world`: ranks of the whole job, for per-GPU figures. A
- * resumed run must find the data that it was started with. */
+/* The caller has set the first fields of a run that is otherwise 0. `world`: ranks of the whole job, for per-GPU
+ * figures. A resumed run must find the data that it was started with. */
 ravel_status train_run_open(train_run *run, const ravel_shape *shape, int32_t world, ravel_error *err);
 /* A resumed run whose checkpoint has been loaded: config.json and the metrics files are written from here on, so that
  * options which cannot resume the run leave its configuration as it was. Collective. */
@@ -111,8 +117,8 @@ ravel_status train_run_continue(train_run *run, ravel_error *err);
  * has for it; counts the step and adds its figures to the metrics. E_DATA after too many updates without a finite
  * gradient. */
 ravel_status train_run_apply(train_run *run, train_learner *learner, ravel_error *err);
-/* The figure of an evaluation of the current weights: it is logged, and after an update, with --keep-best, the best one's
- * checkpoint is written and kept. */
+/* The figure of an evaluation of the current weights: it is logged, and after an update, with --keep-best, the best
+ * one's checkpoint is written and kept. */
 void train_run_note_eval(train_run *run, double value, int higher_is_better);
 /* The metrics of the update go out. Collective. */
 ravel_status train_run_report(train_run *run, ravel_error *err);
@@ -132,7 +138,7 @@ typedef struct train_summary {
     int64_t steps, planned;             /* updates done, and to do in all */
     int64_t skipped;                    /* of them, without a finite gradient */
     double loss_first, loss_last;       /* per token, of the first and the last update that this process ran */
-    double eval_first, eval_loss;       /* before the first and after the last update; NAN where there was none */
+    double eval_first, eval_loss;       /* before the first and after the last update; NAN if there was none */
     double reward_first, reward_last;   /* greedy, on the evaluation's questions; NAN without */
     int32_t reward_apart;               /* which are never trained on */
     double dropped;                     /* share of the answers that could not be scored; NAN without any */

@@ -1,8 +1,10 @@
 /* The run folder. The order matters: data before names, flush before rename, rename before removing what is old. */
 #include "train/run/rundir.h"
 
-#include "train/kernels/assert.h"
+#include "base/assert.h"
 #include "train/kernels/host.h"
+
+#include "base/system/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,7 +16,7 @@
 #include <unistd.h>
 
 static ravel_status step_path(char *out, const char *run, const char *word, int64_t step, ravel_error *err) {
-    TRAIN_ASSERT(step >= 0 && word[0]);
+    RAVEL_ASSERT(step >= 0 && word[0]);
     char name[64];
     (void)snprintf(name, sizeof name, "checkpoints/%s-%08lld", word, (long long)step);
     return train_path_join(out, run, name, err);
@@ -39,30 +41,58 @@ static void describe_process(char *text, size_t room) {
     (void)snprintf(text, room, "%s %lld %s\n", boot, (long long)getpid(), host);
 }
 
-/* The sentence for a lock that another process holds. */
-static ravel_status in_use(const char *run, int fd, ravel_error *err) {
-    char theirs[256] = "", own[256], boot[64] = "", host[128] = "";
-    long long process = 0;
+typedef struct opened {
+    struct stat file;
+    int found;
+} opened;
+
+static ravel_status compare_file(const char *path, const char *name, void *user, ravel_error *err) {
+    opened *o = user;
+    struct stat info;
+    (void)name, (void)err;
+    if (stat(path, &info) == 0) o->found |= info.st_dev == o->file.st_dev && info.st_ino == o->file.st_ino;
+    return RAVEL_OK;
+}
+
+/* Who holds a lock. A number of another machine or container means another process here, or none. */
+static train_holder holder_of(int fd) {
+    char theirs[256] = "", own[256], boot[64] = "", folder[64];
+    train_holder h = {.process = -1};
+    opened o = {.found = 0};
     ssize_t got = pread(fd, theirs, sizeof theirs - 1, 0);
     if (got > 0) theirs[got] = '\0';
     describe_process(own, sizeof own);
-    if (sscanf(theirs, "%63s %lld %127s", boot, &process, host) != 3)
-        return ravel_error_set(err, RAVEL_E_STATE, "%s is in use by another process", run);
-    int here = strncmp(own, boot, strlen(boot)) == 0;
-    return ravel_error_set(err, RAVEL_E_STATE,
-                           "%s is in use by process %lld on %s; wait for it, or stop it with "
-                           "SIGINT, and then resume",
-                           run, process, here ? "this machine" : host);
+    if (sscanf(theirs, "%63s %lld %127s", boot, &h.process, h.host) != 3) return (train_holder){.process = -1};
+    (void)snprintf(folder, sizeof folder, "/proc/%lld/fd", h.process);
+    if (fstat(fd, &o.file) == 0) (void)train_folder_walk(folder, compare_file, &o, NULL);
+    h.visible = o.found;
+    if (strncmp(own, boot, strlen(boot)) == 0) (void)snprintf(h.host, sizeof h.host, "this machine");
+    return h;
 }
 
-ravel_status train_rundir_free_to_use(const char *run, ravel_error *err) {
+ravel_status train_rundir_holder(const char *run, train_holder *holder, ravel_error *err) {
     char path[TRAIN_PATH];
+    *holder = (train_holder){0};
     ravel_status status = train_path_join(path, run, ".lock", err);
     int fd = status ? -1 : open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return status;
-    if (flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK) status = in_use(run, fd, err);
+    if (flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK) *holder = holder_of(fd);
     close(fd);
-    return status;
+    return RAVEL_OK;
+}
+
+static ravel_status in_use(const char *run, const train_holder *h, ravel_error *err) {
+    if (h->process < 0) return ravel_error_set(err, RAVEL_E_STATE, "%s is in use by another process", run);
+    return ravel_error_set(err, RAVEL_E_STATE,
+                           "%s is in use by process %lld on %s; wait for it, or end it with ravel stop %s, and then "
+                           "resume",
+                           run, h->process, h->host, run);
+}
+
+ravel_status train_rundir_free_to_use(const char *run, ravel_error *err) {
+    train_holder h;
+    ravel_status status = train_rundir_holder(run, &h, err);
+    return status || h.process == 0 ? status : in_use(run, &h, err);
 }
 
 static ravel_status take_lock(train_rundir *dir, ravel_error *err) {
@@ -72,14 +102,15 @@ static ravel_status take_lock(train_rundir *dir, ravel_error *err) {
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (fd < 0) return train_file_error(err, "made", path);
     if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-        status = errno == EWOULDBLOCK ? in_use(dir->path, fd, err) : train_file_error(err, "locked", path);
+        const train_holder h = errno == EWOULDBLOCK ? holder_of(fd) : (train_holder){0};
+        status = h.process ? in_use(dir->path, &h, err) : train_file_error(err, "locked", path);
         close(fd);
         return status;
     }
     describe_process(text, sizeof text);
     if (ftruncate(fd, 0) != 0 || pwrite(fd, text, strlen(text), 0) < 0) { /* the flock is the lock */
     }
-    TRAIN_ASSERT(fd >= 0 && dir->lock == -1);
+    RAVEL_ASSERT(fd >= 0 && dir->lock == -1);
     dir->lock = fd;
     return RAVEL_OK;
 }
@@ -110,19 +141,20 @@ ravel_status train_rundir_open(train_rundir *dir, const char *path, int resume, 
     if (resume && !train_path_exists(config)) /* a run that is only just starting has no config.json yet */
         status = train_rundir_free_to_use(path, err) ? RAVEL_E_STATE : check_folder(path, config, 1, err);
     else if (!resume)
-        status = ravel_folder_make(path, err);
+        status = ravel__folder_make(path, err);
     if (!status)
         status = take_lock(dir, err); /* before a missing checkpoint is an error: another process may work at it */
     if (!status) status = check_folder(path, config, resume, err);
-    if (!status) status = ravel_folder_make(checkpoints, err);
+    if (!status) status = ravel__folder_make(checkpoints, err);
     if (status) train_rundir_close(dir, 0);
     return status;
 }
 
 void train_rundir_close(train_rundir *dir, int keep) {
     if (dir->lock < 0) return;
-    TRAIN_ASSERT(dir->path[0]);
-    if (!keep && dir->fresh) (void)train_folder_remove(dir->path, NULL);
+    RAVEL_ASSERT(dir->path[0]);
+    if (!keep && dir->fresh && !train_folder_remove(dir->path, NULL) && strncmp(dir->path, "runs/", 5) == 0)
+        (void)rmdir("runs"); /* of a run without a name; it stays if it holds others */
     close(dir->lock);
     dir->lock = -1;
 }
@@ -147,7 +179,7 @@ ravel_status train_checkpoint_begin(const char *run, int64_t step, char *path, r
     char folder[TRAIN_PATH];
     ravel_status status = train_path_join(folder, run, "checkpoints", err);
     if (!status) status = step_path(path, run, "writing", step, err);
-    if (!status) status = ravel_folder_make(folder, err);
+    if (!status) status = ravel__folder_make(folder, err);
     if (!status) status = train_folder_walk(folder, remove_unfinished, NULL, err);
     if (!status && mkdir(path, 0777) != 0) status = train_file_error(err, "made", path);
     return status;
@@ -169,7 +201,7 @@ static ravel_status note_step(const char *path, const char *name, void *user, ra
     int64_t step = step_of(name, "step");
     if (step < 0) return RAVEL_OK;
     f->newest = train__max(f->newest, step);
-    TRAIN_ASSERT(f->count >= 0 && f->newest >= step);
+    RAVEL_ASSERT(f->count >= 0 && f->newest >= step);
     if (step == f->best) return RAVEL_OK;
     if (f->count == 0 || step < f->oldest) f->oldest = step;
     f->count++;
@@ -179,7 +211,7 @@ static ravel_status note_step(const char *path, const char *name, void *user, ra
 static ravel_status find_steps(const char *run, int64_t best, found *f, ravel_error *err) {
     char folder[TRAIN_PATH];
     *f = (found){.newest = -1, .best = best};
-    TRAIN_ASSERT(best >= -1);
+    RAVEL_ASSERT(best >= -1);
     ravel_status status = train_path_join(folder, run, "checkpoints", err);
     return status ? status : train_folder_walk(folder, note_step, f, err);
 }
@@ -199,7 +231,7 @@ static ravel_status prune(const char *run, int64_t keep, int64_t best, ravel_err
     ravel_status status = find_steps(run, best, &f, err);
     while (!status && keep > 0 && f.count > keep) {
         status = remove_step(run, f.oldest, err);
-        TRAIN_ASSERT(f.oldest != best);
+        RAVEL_ASSERT(f.oldest != best);
         if (!status) status = find_steps(run, best, &f, err);
     }
     return status;
@@ -223,13 +255,18 @@ static ravel_status publish(const char *run, int64_t step, ravel_error *err) {
 }
 
 ravel_status train_checkpoint_commit(const char *run, int64_t step, int64_t keep, int64_t best, ravel_error *err) {
-    TRAIN_ASSERT(step >= 0 && keep >= 0);
+    RAVEL_ASSERT(step >= 0 && keep >= 0);
     ravel_status status = publish(run, step, err);
     return status ? status : prune(run, keep, best, err);
 }
 
 ravel_status train_checkpoint_folder(const char *run, int64_t step, char *path, ravel_error *err) {
     return step_path(path, run, "step", step, err);
+}
+
+int64_t train_checkpoint_count(const char *run) {
+    found f;
+    return find_steps(run, -1, &f, NULL) ? 0 : f.count;
 }
 
 ravel_status train_checkpoint_latest(const char *run, int64_t *step, char *path, ravel_error *err) {

@@ -21,7 +21,7 @@
 #ifndef TRAIN_RUNDIR_H
 #define TRAIN_RUNDIR_H
 
-#include "train/model/files.h"
+#include "train/model/hf/files.h"
 
 typedef struct train_rundir {
     char path[TRAIN_PATH];
@@ -29,11 +29,19 @@ typedef struct train_rundir {
     int fresh; /* 1: it did not exist, or was empty, before this process */
 } train_rundir;
 
-/* Makes the folder, or, to resume, finds it, and locks it. E_STATE where
+/* Makes the folder, or, to resume, finds it, and locks it. E_STATE if
  *     resume 0   it holds a run already: a run is never written over by accident
  *     resume 1   it holds no run, or a run without a checkpoint
  *     both       another process runs in it: the sentence names the process */
 ravel_status train_rundir_open(train_rundir *dir, const char *path, int resume, ravel_error *err);
+/* The process that runs in a folder, as it has written itself into the lock. */
+typedef struct train_holder {
+    long long process; /* 0: none runs; -1: not known */
+    int visible;       /* it has the lock open, seen from here: its number means the same here */
+    char host[128];    /* where it runs */
+} train_holder;
+
+ravel_status train_rundir_holder(const char *path, train_holder *holder, ravel_error *err);
 /* E_STATE, with that sentence, where another process runs in it. */
 ravel_status train_rundir_free_to_use(const char *path, ravel_error *err);
 /* Unlocks. keep 0: the run made nothing, so a folder that was made for it is removed. */
@@ -49,6 +57,7 @@ void train_checkpoint_abort(const char *run, int64_t step);
 
 /* The newest complete checkpoint: its step and folder (TRAIN_PATH bytes). E_END when there is none. */
 ravel_status train_checkpoint_latest(const char *run, int64_t *step, char *path, ravel_error *err);
+int64_t train_checkpoint_count(const char *run);
 /* The folder of a step's checkpoint, whether it exists or not. */
 ravel_status train_checkpoint_folder(const char *run, int64_t step, char *path, ravel_error *err);
 

@@ -20,7 +20,9 @@ void train_scores_free(train_scores *scores);
 /* Keeps the log-probs of a micro-batch; `user` is the train_scores (train_work.take). */
 ravel_status train_scores_take(void *user, const ravel_micro_batch *micro, const train_batch *batch,
                                const float *logprob, ravel_error *err);
-/* NULL where nothing was kept of this micro-batch. Valid until the next take. */
+/* The same of `count` values of 4 bytes, whatever they are. */
+ravel_status train_scores_keep(train_scores *scores, int64_t step, const void *values, int64_t count, ravel_error *err);
+/* NULL if nothing was kept of this micro-batch. Valid until the next take. */
 const float *train_scores_at(const train_scores *scores, int64_t update, int64_t step);
 
 #endif

@@ -1,6 +1,6 @@
 #include "train/run/timeline.h"
 
-#include "train/kernels/assert.h"
+#include "base/assert.h"
 #include "train/kernels/host.h"
 
 #include <stdio.h>
@@ -16,10 +16,10 @@ _Static_assert(sizeof(spans) % sizeof(double) == 0, "doubles alone, sent as an a
 
 static void write_rank(FILE *f, const ravel_mesh_layout *layout, int32_t rank, const spans *s) {
     ravel_mesh_coord at = ravel_mesh_locate(layout, rank);
-    TRAIN_ASSERT(rank >= 0 && rank < layout->ranks);
+    RAVEL_ASSERT(rank >= 0 && rank < layout->ranks);
     (void)fprintf(f, "%s{\"tp\": %d, \"cp\": %d, \"dp\": %d, \"pp\": %d", rank ? ", " : "", at.tp, at.cp, at.dp, at.pp);
     (void)fprintf(f, ", \"forward\": %.6g, \"backward\": %.6g, \"tp_wait\": %.6g, \"cp_wait\": %.6g", s->time.forward,
-                  s->time.backward, s->time.tp, s->time.cp);
+                  s->time.backward, s->time.tp + s->time.ep, s->time.cp);
     (void)fprintf(f, ", \"pp_wait\": %.6g, \"finish\": %.6g, \"seconds\": %.6g, \"predicted\": %.6g}", s->pp, s->finish,
                   s->time.seconds, s->time.predicted);
 }
@@ -28,13 +28,13 @@ static void write_rank(FILE *f, const ravel_mesh_layout *layout, int32_t rank, c
 static void write_row(const train_run *run, const ravel_mesh_layout *layout, const spans *all) {
     char path[TRAIN_PATH];
     double seconds = 0, bubble = 0, exposed = 0, predicted = 0;
-    TRAIN_ASSERT(run->rank == 0 && layout->ranks > 1);
+    RAVEL_ASSERT(run->rank == 0 && layout->ranks > 1);
     FILE *f = train_path_join(path, run->folder, "timeline.jsonl", NULL) ? NULL : fopen(path, "a");
     if (!f) return;
     for (int32_t r = 0; r < layout->ranks; r++) {
         seconds += all[r].time.seconds;
         bubble += all[r].pp;
-        exposed += all[r].time.tp + all[r].time.cp;
+        exposed += all[r].time.tp + all[r].time.cp + all[r].time.ep;
         predicted += all[r].time.predicted / layout->ranks;
     }
     if (!(seconds > 0)) seconds = 1;
@@ -52,12 +52,12 @@ ravel_status train_timeline_add(const train_run *run, const ravel_mesh *mesh, co
     spans mine = {.time = *time, .finish = run->finish_seconds};
     if (train_layout_pp(layout) > 1) mine.pp = time->seconds - time->busy;
     if (layout->ranks == 1) return RAVEL_OK;
-    TRAIN_ASSERT(layout->ranks == ravel_comm_size(run->comm));
-    spans *all = train__alloc(NULL, bytes);
-    ravel_status status = all ? RAVEL_OK : train__no_memory(err, bytes, "the timeline");
+    RAVEL_ASSERT(layout->ranks == ravel_comm_size(run->comm));
+    spans *all = ravel__alloc(NULL, bytes);
+    ravel_status status = all ? RAVEL_OK : ravel__no_memory(err, bytes, "the timeline");
     status = ravel_agree(run->comm, status, err);
     if (!status) status = ravel_comm_allgather(run->comm, &mine, all, SPANS, RAVEL_F64, err);
     if (!status && all && run->rank == 0) write_row(run, layout, all);
-    train__release(NULL, all, bytes);
+    ravel__release(NULL, all, bytes);
     return status;
 }
