@@ -1,6 +1,9 @@
 /* Flags from option tables. */
 #include "cli/cli.h"
 
+#include "base/options.h"
+#include "train/run/config/words.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +18,7 @@ int cli_wants_help(int argc, char **argv) {
 static size_t printable(const char *s) {
     unsigned char c = (unsigned char)*s;
     size_t length = c >= 0xf0 && c < 0xf5 ? 4 : c >= 0xe0 ? 3 : c >= 0xc2 ? 2 : 1;
-    TRAIN_ASSERT(length >= 1 && length <= 4);
+    RAVEL_ASSERT(length >= 1 && length <= 4);
     if (c < 0x80) return c >= ' ' && c != 0x7f;
     if (c < 0xc2 || c > 0xf4 || (c == 0xc2 && (unsigned char)s[1] < 0xa0)) return 0;
     for (size_t i = 1; i < length; i++)
@@ -33,7 +36,7 @@ void cli_make_printable(char *text) {
 
 int cli_fail(const char *command, const ravel_error *err) {
     char text[sizeof err->message];
-    TRAIN_ASSERT(command && err->status);
+    RAVEL_ASSERT(command && err->status);
     (void)snprintf(text, sizeof text, "%s", err->message);
     cli_make_printable(text);
     (void)fprintf(stderr, "ravel %s: %s\n", command, text);
@@ -57,13 +60,18 @@ static ravel_status unknown(const cli_options *sets, int set_count, const char *
     const char *names[512] = {0};
     char answer[300];
     size_t count = 0;
-    if (cli_word_answer(name, answer, sizeof answer))
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "there is no option --%s; %s", name, answer);
+    const ravel_option *same;
+    const char *elsewhere = train_word_option(name);
+    if (elsewhere && !find(sets, set_count, elsewhere, &same))
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "unknown option --%s; other commands call it --%s; see --help",
+                               name, elsewhere);
+    if (train_word_answer(name, answer, sizeof answer))
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "unknown option --%s; %s", name, answer);
     for (int i = 0; i < set_count; i++)
         for (const ravel_option *row = sets[i].table; row->name && count < 512; row++) names[count++] = row->name;
-    const char *near = ravel_suggest(name, names, count);
-    return ravel_error_set(err, RAVEL_E_ARGUMENT, "there is no option --%s%s%s%s", name,
-                           near ? "; did you mean --" : "", near ? near : "", near ? "?" : "; see --help");
+    const char *near = ravel__suggest(name, names, count);
+    return ravel_error_set(err, RAVEL_E_ARGUMENT, "unknown option --%s%s%s%s", name, near ? "; did you mean --" : "",
+                           near ? near : "", near ? "?" : "; see --help");
 }
 
 /* A flag on the command line, and its value. */
@@ -80,7 +88,7 @@ static ravel_status read_flag(char **argv, int i, int argc, const cli_options *s
     char name[80];
     const char *word = argv[i] + 2, *equals = strchr(word, '=');
     size_t length = equals ? (size_t)(equals - word) : strlen(word);
-    if (length >= sizeof name) return ravel_error_set(err, RAVEL_E_ARGUMENT, "there is no option %.90s...", argv[i]);
+    if (length >= sizeof name) return ravel_error_set(err, RAVEL_E_ARGUMENT, "unknown option %.90s...", argv[i]);
     memcpy(name, word, length);
     name[length] = '\0';
     *f = (given){.value = equals ? equals + 1 : "true", .used = 1};
@@ -91,29 +99,47 @@ static ravel_status read_flag(char **argv, int i, int argc, const cli_options *s
         f->value = "false";
     }
     if (!f->set) return unknown(sets, set_count, name, err);
-    TRAIN_ASSERT(f->row && f->value && f->used == 1);
+    RAVEL_ASSERT(f->row && f->value && f->used == 1);
     if (equals || f->row->type == RAVEL_OPTION_BOOL) return RAVEL_OK;
     if (i + 1 >= argc) return ravel_error_set(err, RAVEL_E_ARGUMENT, "--%s needs a value", f->row->name);
     f->value = argv[i + 1];
     f->used = 2;
+    if (strcmp(f->row->name, "budget") == 0 && strcmp(f->value, "null") == 0) f->value = "0"; /* as in a file */
+    return RAVEL_OK;
+}
+
+/* Those of which cli_values takes several; and rows with cli_several as their `choices`. */
+static const char repeatable[] = "stop|sweep";
+const char cli_several[] = "NAME=FOLDER";
+
+/* An option is given once: of two values one would be ignored. */
+static ravel_status note_given(const ravel_option *row, const ravel_option **seen, int room, int *count,
+                               ravel_error *err) {
+    for (int i = 0; i < *count; i++)
+        if (seen[i] == row && ravel__choice_index(repeatable, row->name) < 0 && row->choices != cli_several)
+            return ravel_error_set(err, RAVEL_E_ARGUMENT, "--%s is given twice; leave one", row->name);
+    if (*count < room) seen[(*count)++] = row;
     return RAVEL_OK;
 }
 
 ravel_status cli_parse(int argc, char **argv, const cli_options *sets, int set_count, const char **words, int max_words,
                        int *words_count, ravel_error *err) {
-    int count = 0, only_words = 0;
-    TRAIN_ASSERT(argc >= 1 && set_count > 0 && max_words >= 0);
+    enum { OPTIONS_ROOM = 256 };
+    const ravel_option *seen[OPTIONS_ROOM];
+    int count = 0, only_words = 0, seen_count = 0;
+    RAVEL_ASSERT(argc >= 1 && set_count > 0 && max_words >= 0);
     for (int i = 1; i < argc;) {
         given f = {.used = 1};
         if (!only_words && strcmp(argv[i], "--") == 0) {
             only_words = 1;
         } else if (!only_words && strncmp(argv[i], "--", 2) == 0) {
             ravel_status status = read_flag(argv, i, argc, sets, set_count, &f, err);
-            TRAIN_ASSERT(status || (f.set && f.row));
+            RAVEL_ASSERT(status || (f.set && f.row));
+            if (!status) status = note_given(f.row, seen, OPTIONS_ROOM, &seen_count, err);
             if (!status) status = ravel_option_set(f.set->table, f.set->options, f.row->name, f.value, err);
             if (status) return status;
         } else if (!only_words && argv[i][0] == '-' && argv[i][1]) {
-            return ravel_error_set(err, RAVEL_E_ARGUMENT, "there is no option %.40s; options begin with --", argv[i]);
+            return ravel_error_set(err, RAVEL_E_ARGUMENT, "unknown option %.40s; options begin with --", argv[i]);
         } else if (count < max_words) {
             words[count++] = argv[i];
         } else {
@@ -121,14 +147,14 @@ ravel_status cli_parse(int argc, char **argv, const cli_options *sets, int set_c
         }
         i += f.used;
     }
-    TRAIN_ASSERT(count <= max_words);
+    RAVEL_ASSERT(count <= max_words);
     *words_count = count;
     return RAVEL_OK;
 }
 
 ravel_status cli_values(int argc, char **argv, const cli_options *sets, int set_count, const char *name,
                         const char **values, int room, int *count, ravel_error *err) {
-    TRAIN_ASSERT(room > 0 && values && name);
+    RAVEL_ASSERT(room > 0 && values && name);
     *count = 0;
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0;) {
         given f = {.used = 1};
@@ -163,7 +189,7 @@ static void print_wrapped(const char *text) {
     printf("\n");
 }
 
-static const char *value_word(const ravel_option *row) {
+const char *cli_value_word(const ravel_option *row) {
     switch ((ravel_option_type)row->type) {
     case RAVEL_OPTION_BOOL: return "";
     case RAVEL_OPTION_ENUM: return "WORD";
@@ -174,7 +200,7 @@ static const char *value_word(const ravel_option *row) {
 }
 
 /* The default in brackets; a switch that is on by default shows how to turn it off. */
-static void write_preset(const ravel_option *row, char *out, size_t room) {
+void cli_write_preset(const ravel_option *row, char *out, size_t room) {
     char first = row->preset ? *row->preset : 0;
     *out = 0;
     if (row->type != RAVEL_OPTION_BOOL && first)
@@ -185,10 +211,10 @@ static void write_preset(const ravel_option *row, char *out, size_t room) {
 
 static void print_option(const ravel_option *row) {
     char flag[96], preset[256], doc[1024];
-    TRAIN_ASSERT(row->name && row->doc && strlen(row->doc) < sizeof doc - 200);
-    const char *word = value_word(row);
+    RAVEL_ASSERT(row->name && row->doc && strlen(row->doc) < sizeof doc - 200);
+    const char *word = cli_value_word(row);
     int choices = row->type == RAVEL_OPTION_ENUM;
-    write_preset(row, preset, sizeof preset);
+    cli_write_preset(row, preset, sizeof preset);
     (void)snprintf(flag, sizeof flag, "  --%s%s%s", row->name, *word ? " " : "", word);
     (void)snprintf(doc, sizeof doc, "%s%s%s%s%s", row->doc, choices ? " (" : "", choices ? row->choices : "",
                    choices ? ")" : "", preset);
@@ -199,16 +225,27 @@ static void print_option(const ravel_option *row) {
 ravel_option_table cli_without(ravel_option_table from, const char *names, ravel_option *rows, int room) {
     int count = 0;
     for (; from->name && count < room - 1; from++)
-        if (ravel_choice_index(names, from->name) < 0) rows[count++] = *from;
-    TRAIN_ASSERT(!from->name && count < room); /* all of them fit */
+        if (ravel__choice_index(names, from->name) < 0) rows[count++] = *from;
+    RAVEL_ASSERT(!from->name && count < room); /* all of them fit */
     memset(&rows[count], 0, sizeof rows[count]);
     return rows;
 }
 
+static void (*collect)(void *user, const char *title, const ravel_option *row);
+static void *collector;
+
+void cli_collect_options(void (*take)(void *user, const char *title, const ravel_option *row), void *user) {
+    collect = take;
+    collector = user;
+}
+
 void cli_print_options(const cli_options *sets, int set_count) {
+    for (int i = 0; collect && i < set_count; i++)
+        for (const ravel_option *row = sets[i].table; row->name; row++) collect(collector, sets[i].title, row);
+    if (collect) return;
     for (int i = 0; i < set_count; i++) {
         printf("\n%s:\n", sets[i].title);
-        TRAIN_ASSERT(sets[i].title && sets[i].table);
+        RAVEL_ASSERT(sets[i].title && sets[i].table);
         for (const ravel_option *row = sets[i].table; row->name; row++) print_option(row);
     }
 }

@@ -8,7 +8,7 @@
 
 #include <ravel/options.h>
 
-#include "train/kernels/assert.h"
+#include "base/assert.h"
 
 enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
 
@@ -18,11 +18,19 @@ typedef struct cli_command {
     int (*run)(int argc, char **argv); /* argv[0] is the command's name */
 } cli_command;
 
+int cli_chat(int argc, char **argv);
+int cli_completion(int argc, char **argv);
+int cli_config(int argc, char **argv);
+int cli_eval(int argc, char **argv);
+int cli_export(int argc, char **argv);
 int cli_feed(int argc, char **argv);
 int cli_generate(int argc, char **argv);
+int cli_merge(int argc, char **argv);
 int cli_plan(int argc, char **argv);
 int cli_refit(int argc, char **argv);
 int cli_report(int argc, char **argv);
+int cli_serve(int argc, char **argv);
+int cli_stop_run(int argc, char **argv);
 int cli_tokenize(int argc, char **argv);
 int cli_train(int argc, char **argv);
 int cli_words(int argc, char **argv);
@@ -40,8 +48,10 @@ typedef struct cli_options {
  * `max_words`, their number to *words_count). "--" ends the flags. E_ARGUMENT quotes the word and suggests a name. */
 ravel_status cli_parse(int argc, char **argv, const cli_options *sets, int set_count, const char **words, int max_words,
                        int *words_count, ravel_error *err);
+/* `choices` of a STRING that may be given several times. */
+extern const char cli_several[];
 /* All values of --name, of which there may be several (the option's own field has the last): *count of them to
- * values[room]. The arguments are those that cli_parse took. E_ARGUMENT where they are too many. */
+ * values[room]. The arguments are those that cli_parse took. E_ARGUMENT if they are too many. */
 ravel_status cli_values(int argc, char **argv, const cli_options *sets, int set_count, const char *name,
                         const char **values, int room, int *count, ravel_error *err);
 /* `from` without the rows whose names are in "a|b|c": those that the command decides itself, or that another of its
@@ -50,11 +60,23 @@ ravel_option_table cli_without(ravel_option_table from, const char *names, ravel
 /* Prints the flags of the sets with defaults and choices, wrapped to a terminal's width. The value of a STRING is shown
  * as its row's `choices` say (FILE, JSON), which is not used otherwise. */
 void cli_print_options(const cli_options *sets, int set_count);
+/* From here on cli_print_options hands its rows over, each with the title of its set, instead of printing them; NULL:
+ * it prints again. */
+void cli_collect_options(void (*take)(void *user, const char *title, const ravel_option *row), void *user);
+/* Hands over the rows that the --help of a command would print; `kind`: of ravel train, else NULL. What it prints
+ * besides goes to standard output. */
+void cli_ask_options(const cli_command *command, const char *kind,
+                     void (*take)(void *user, const char *title, const ravel_option *row), void *user);
+/* What --help says of a value: "FILE", "N"; "" for a switch. */
+const char *cli_value_word(const ravel_option *row);
+/* " [4096]", " [on; --no-x]" or "". */
+void cli_write_preset(const ravel_option *row, char *out, size_t room);
+/* The options of every command as mdoc, for docs/man (mk/man.sh). */
+void cli_print_man(void *file);
+/* The rows of a command, none of which is hidden; NULL after the last. */
+const cli_command *cli_command_at(int index);
 /* Whether --help or -h is among the arguments. */
 int cli_wants_help(int argc, char **argv);
-
-/* What an option of another system, however it is written, is here, as half a sentence; 0: not known. */
-int cli_word_answer(const char *name, char *text, size_t bytes);
 
 /* Control characters and invalid UTF-8 become '?': sentences quote bytes of files, which must not reach a terminal
  * unfiltered. Lists stay: a newline before two spaces. */
@@ -64,14 +86,21 @@ int cli_fail(const char *command, const ravel_error *err);
 /* The same for an error of the command line itself: CLI_USAGE whatever the status. */
 int cli_usage(const char *command, const ravel_error *err);
 
+/* ---- signals -------------------------------------------------------------------------------------------- */
+
+/* The signal that asked for an end, SIGINT, SIGTERM or SIGUSR1; 0: none. */
+extern volatile int cli_stop;
+/* From here on they set it and call `also` (async-signal-safe; may be NULL). The second one ends the process. */
+void cli_catch_stop(void (*also)(int number));
+
 /* ---- time and progress -------------------------------------------------------------------------------- */
 
 /* Seconds of a clock that only goes forward. */
 double cli_now(void);
 /* Whether standard error is a terminal that understands escapes (TERM=dumb does not). */
 int cli_live_terminal(void);
-/* A line on stderr that shows after a second of work and is wiped at the end; silent where there is no such terminal. One
- * at a time. `total` 0: not known, and `done` is shown by itself. */
+/* A line on stderr that shows after a second of work and is wiped at the end; silent if there is no such terminal.
+ * One at a time. `total` 0: not known, and `done` is shown by itself. */
 void cli_progress(const char *what, double done, double total);
 void cli_progress_end(void);
 /* For one long call without progress reports: shows `what` and the seconds, from a second on, until the end. */
@@ -86,6 +115,9 @@ void cli_busy_end(void);
  * E_ARGUMENT says which two options meet. */
 ravel_status cli_claim_input(const char *option, const char *path, ravel_error *err);
 ravel_status cli_claim_output(const char *option, const char *path, ravel_error *err);
+
+/* Also the name that cli_output_partial gives. */
+ravel_status cli_claim_partial(const char *option, const char *path, ravel_error *err);
 
 /* A file that is written under a temporary name and renamed when it is complete, or standard output ("-"). A symbolic
  * link stays one, and its target is replaced; a device or a pipe is written to. */
@@ -103,9 +135,12 @@ typedef struct cli_output {
 ravel_status cli_output_open(cli_output *output, const char *path, ravel_error *err);
 /* Has the type of ravel_write. */
 ravel_status cli_output_write(void *output, const char *text, size_t bytes, ravel_error *err);
+/* Before it is closed: it holds not all that was asked for, and is named FILE.partial. Standard output, devices and
+ * pipes have no other name. */
+void cli_output_partial(cli_output *output);
 /* Flushes what printf wrote to `file`; cli_output_close reports a failure. */
 void cli_output_flush(cli_output *output);
-/* Ends it. With a status other than RAVEL_OK the file is thrown away and the status returned; otherwise E_IO where not
+/* Ends it. With a status other than RAVEL_OK the file is thrown away and the status returned; otherwise E_IO if not
  * all of it could be written (a full disk). */
 ravel_status cli_output_close(cli_output *output, ravel_status status, ravel_error *err);
 

@@ -1,9 +1,9 @@
 /* ravel feed: runs the feed on a mesh of ranks, in this process or under mpirun, and reports every update. */
 #include "cli/feed.h"
-#include "cli/plan.h"
+#include "cli/plan/plan.h"
 
 #include <ravel/exchange.h>
-#include <ravel/file.h>
+#include "base/system/file.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -111,7 +111,7 @@ typedef struct rank {
     double last; /* when the update before was done */
     char cursor[200];
     ravel_metrics *live;   /* of rank 0, on a terminal, as are the rest */
-    cli_output json, save; /* lines, and where the cursor goes; file is NULL where it is not wanted */
+    cli_output json, save; /* lines, and where the cursor goes; file is NULL if it is not wanted */
 } rank;
 
 /* ---- files: rank 0 opens them before anything is read, so that a wrong path is reported at once ---- */
@@ -147,7 +147,7 @@ static ravel_status close_files(rank *r, ravel_status status, ravel_error *err) 
 static ravel_status gather_line(rank *r, const ravel_feed_update *u, ravel_status verified, feed_line *line,
                                 ravel_error *err) {
     int64_t sums[3] = {u->sent_bytes, u->needed_bytes, u->kept_bytes};
-    TRAIN_ASSERT(u->sent_bytes >= 0 && u->kept_bytes >= 0 && u->exposed_sec >= 0);
+    RAVEL_ASSERT(u->sent_bytes >= 0 && u->kept_bytes >= 0 && u->exposed_sec >= 0);
     double most[2] = {u->prepare_sec, u->exposed_sec};
     ravel_status status = ravel_agree(r->comm, verified, err);
     if (!status) status = ravel_comm_allreduce(r->comm, sums, sums, 3, RAVEL_I64, RAVEL_SUM, err);
@@ -169,7 +169,7 @@ static ravel_status gather_line(rank *r, const ravel_feed_update *u, ravel_statu
 /* --consume-ms: stands in for training; other ranks of this process run meanwhile. */
 static void consume(const rank *r, int64_t micro_steps) {
     double seconds = 1e-3 * r->j->flags.consume_ms * (double)micro_steps;
-    TRAIN_ASSERT(micro_steps >= 0 && seconds >= 0);
+    RAVEL_ASSERT(micro_steps >= 0 && seconds >= 0);
     struct timespec t = {(time_t)seconds, (long)(1e9 * (seconds - (double)(time_t)seconds))};
     if (seconds > 0) (void)nanosleep(&t, NULL);
 }
@@ -197,7 +197,7 @@ static ravel_status one_update(rank *r, ravel_error *err) {
     if (status) return status;
     size_t length =
         ravel_cursor_format(ravel_feed_order(r->feed), ravel_feed_cursor(r->feed), r->cursor, sizeof r->cursor);
-    TRAIN_ASSERT(length < sizeof r->cursor);
+    RAVEL_ASSERT(length < sizeof r->cursor);
     (void)length;
     report(r, &line);
     return RAVEL_OK;
@@ -207,7 +207,7 @@ static ravel_status run_updates(rank *r, ravel_error *err) {
     ravel_status status = RAVEL_OK;
     r->last = cli_now();
     if (r->number == 0) r->live = feed_live_open(r->j->feed.updates);
-    TRAIN_ASSERT(r->feed && r->totals.updates == 0);
+    RAVEL_ASSERT(r->feed && r->totals.updates == 0);
     while (!status) status = one_update(r, err);
     ravel_metrics_free(r->live);
     if (status != RAVEL_E_END) return status;
@@ -281,11 +281,11 @@ static ravel_status open_all(job *j, ravel_source **source, ravel_error *err) {
     ravel_status status = RAVEL_OK;
     size_t bytes = 0;
     if (j->flags.cost) status = plan_cost(j->flags.cost, &j->plan, j->prices, err);
-    if (!status && j->flags.resume) status = ravel_file_read(j->flags.resume, 4096, NULL, &j->resume, &bytes, err);
+    if (!status && j->flags.resume) status = ravel__file_read(j->flags.resume, 4096, NULL, &j->resume, &bytes, err);
     if (!status) status = ravel_source_open(&j->source_options, source, err);
     if (status) return status;
     j->source = *source;
-    TRAIN_ASSERT(*source);
+    RAVEL_ASSERT(*source);
     if (j->feed.updates == 0 && j->feed.epochs == 0) j->feed.epochs = 1;
     j->to_stdout = j->flags.json && strcmp(j->flags.json, "-") == 0;
     return RAVEL_OK;

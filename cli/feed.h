@@ -29,12 +29,12 @@ typedef struct feed_line {
 } feed_line;
 
 typedef struct feed_totals {
-    int64_t updates, samples, tokens, padded, capacity, loss_tokens, fillers, bins, skipped;
+    int64_t updates, samples, tokens, shared, padded, capacity, loss_tokens, fillers, bins, skipped;
     int64_t sent, needed, kept;
     double prepare, exposed, wall;
 } feed_totals;
 
-/* The live line on standard error; NULL where that is no terminal. Freed with ravel_metrics_free. */
+/* The live line on standard error; NULL if that is no terminal. Freed with ravel_metrics_free. */
 ravel_metrics *feed_live_open(int64_t updates);
 void feed_live_update(ravel_metrics *live, const feed_line *line);
 void feed_print_line(const feed_line *line);

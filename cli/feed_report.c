@@ -44,13 +44,16 @@ void feed_live_update(ravel_metrics *live, const feed_line *line) {
 void feed_print_line(const feed_line *line) {
     const ravel_feed_update *u = line->update;
     const ravel_update_counts *c = &u->counts;
-    char number[32], tokens[32], sent[32];
+    char number[32], tokens[32], sent[32], shared[48] = "";
+    int64_t computed = c->tokens - c->shared_tokens;
+    if (c->shared_tokens)
+        (void)snprintf(shared, sizeof shared, " (%.1f%% shared)", 100 * share(c->shared_tokens, c->tokens));
     (void)snprintf(number, sizeof number, line->total ? "%" PRId64 "/%" PRId64 : "%" PRId64, u->number + 1,
                    line->total);
-    printf(" update %s | samples %" PRId64 " | tokens %s | micro-steps %" PRId64 " | fill %.1f%% | padding %.1f%% | "
+    printf(" update %s | samples %" PRId64 " | tokens %s%s | micro-steps %" PRId64 " | fill %.1f%% | padding %.1f%% | "
            "fillers %" PRId64 " | feed %.2f ms | exposed %.2f ms | sent %s%s\n",
-           number, c->samples, cli_thousands(c->tokens, tokens, sizeof tokens), c->micro_steps,
-           100 * share(c->tokens, c->capacity_tokens), 100 * (1 - share(c->tokens, c->padded_tokens)), c->fillers,
+           number, c->samples, cli_thousands(c->tokens, tokens, sizeof tokens), shared, c->micro_steps,
+           100 * share(computed, c->capacity_tokens), 100 * (1 - share(computed, c->padded_tokens)), c->fillers,
            1e3 * line->prepare, 1e3 * line->exposed, bytes_text(line->sent, sent, sizeof sent),
            line->verified ? " | verified" : "");
     (void)fflush(stdout);
@@ -60,7 +63,7 @@ void feed_print_line(const feed_line *line) {
 static const char *wide_text(uint64_t low, int64_t high, char out[48]) {
     __extension__ unsigned __int128 value = (unsigned __int128)(uint64_t)high << 64 | low;
     char *at = out + 47;
-    TRAIN_ASSERT(high >= 0);
+    RAVEL_ASSERT(high >= 0);
     *at = '\0';
     do *--at = (char)('0' + (int)(value % 10));
     while (value /= 10);
@@ -73,10 +76,10 @@ static void print_counts(FILE *out, const ravel_update_counts *c) {
                   "\"micro_steps\":%" PRId64 ",\"samples\":%" PRId64 ",\"tokens\":%" PRId64 ",\"squares\":%s,"
                   "\"loss_tokens\":%" PRId64 ",\"loss_samples\":%" PRId64 ",\"padded_tokens\":%" PRId64
                   ",\"capacity_tokens\":%" PRId64 ",\"bins\":%" PRId64 ",\"fillers\":%" PRId64 ",\"shortest\":%" PRId64
-                  ",\"longest\":%" PRId64 ",\"skipped\":%" PRId64,
+                  ",\"longest\":%" PRId64 ",\"skipped\":%" PRId64 ",\"shared_tokens\":%" PRId64,
                   c->micro_steps, c->samples, c->tokens, wide_text(c->squares_low, c->squares_high, squares),
                   c->loss_tokens, c->loss_samples, c->padded_tokens, c->capacity_tokens, c->bins, c->fillers,
-                  c->shortest, c->longest, c->skipped);
+                  c->shortest, c->longest, c->skipped, c->shared_tokens);
 }
 
 void feed_print_json(FILE *out, const feed_line *line, const char *cursor) {
@@ -98,11 +101,12 @@ void feed_print_json(FILE *out, const feed_line *line, const char *cursor) {
 
 void feed_add(feed_totals *t, const feed_line *line) {
     const ravel_update_counts *c = &line->update->counts;
-    TRAIN_ASSERT(c->tokens <= c->padded_tokens);
-    TRAIN_ASSERT(line->wall >= 0 && line->sent >= 0);
+    RAVEL_ASSERT(c->shared_tokens >= 0 && c->tokens - c->shared_tokens <= c->padded_tokens);
+    RAVEL_ASSERT(line->wall >= 0 && line->sent >= 0);
     t->updates++;
     t->samples += c->samples;
     t->tokens += c->tokens;
+    t->shared += c->shared_tokens;
     t->padded += c->padded_tokens;
     t->capacity += c->capacity_tokens;
     t->loss_tokens += c->loss_tokens;
@@ -125,14 +129,18 @@ static const char *s_of(int64_t count) {
 void feed_print_totals(const feed_totals *t, const ravel_feed_stats *stats, int32_t ranks, const char *kind) {
     int processes = strcmp(kind, "mpi") == 0 || strcmp(kind, "tcp") == 0;
     char a[32], b[32], c[32];
-    TRAIN_ASSERT(ranks > 0 && t->loss_tokens <= t->tokens && t->tokens <= t->padded);
+    int64_t computed = t->tokens - t->shared;
+    RAVEL_ASSERT(ranks > 0 && t->loss_tokens <= t->tokens && computed <= t->padded);
     printf("\n%" PRId64 " update%s, %s sample%s, %s tokens (%s learnt) on %d rank%s %s%s\n", t->updates,
            s_of(t->updates), cli_thousands(t->samples, a, sizeof a), s_of(t->samples),
            cli_thousands(t->tokens, b, sizeof b), cli_thousands(t->loss_tokens, c, sizeof c), ranks, s_of(ranks),
            processes ? "over " : "in one process", processes ? kind : "");
     printf("  fill      %.2f %% of capacity, padding %.2f %%, %" PRId64 " bin%s and %" PRId64 " filler%s\n",
-           100 * share(t->tokens, t->capacity), t->padded ? 100 * (1 - share(t->tokens, t->padded)) : 0.0, t->bins,
+           100 * share(computed, t->capacity), t->padded ? 100 * (1 - share(computed, t->padded)) : 0.0, t->bins,
            s_of(t->bins), t->fillers, s_of(t->fillers));
+    if (t->shared)
+        printf("  shared    %s tokens (%.1f %%) are computed once for several samples\n",
+               cli_thousands(t->shared, a, sizeof a), 100 * share(t->shared, t->tokens));
     if (t->skipped) printf("  skipped   %" PRId64 " samples that fit no bin\n", t->skipped);
     printf(
         "  time      %.3f s, of which the consumer waited %.3f s (%.1f %%); preparing took %.3f s on the slowest rank\n",

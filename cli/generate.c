@@ -1,30 +1,28 @@
 /* ravel generate: samples answers from a model folder, one prompt on the command line or a file of them. */
-#include "cli/cli.h"
+#include "cli/live.h"
+#include "cli/model.h"
 
 #include "train/kernels/host.h"
 #include "train/rl/prompts.h"
-#include "train/run/sampler.h"
-#include "train/run/stops.h"
+
+#include "base/json.h"
+#include "base/log.h"
 
 #include <errno.h>
 #include <math.h>
-#include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct generate_options {
     int32_t raw;
-    const char *model, *prompt, *data, *out, *stop, *stop_ids, *kernels, *chat_format, *chat_args;
-    int32_t samples, threads, json, top_k, gpu, graphs;
+    const char *prompt, *data, *out, *stop;
+    int32_t samples, json, top_k, quiet;
     double temperature, top_p, min_p;
-    int64_t max_tokens, slots, repeat;
+    int64_t max_tokens, slots, repeat, keep;
     uint64_t seed;
-    const char *pull;
-    int32_t pull_commit, quiet;
-    double pull_timeout;
-    int32_t pull_tls;
+    cli_model_options model; /* of a table of its own, as the next */
+    cli_pull_options pull;
 } generate_options;
 
 /* clang-format off */
@@ -33,67 +31,51 @@ typedef struct generate_options {
 /* clang-format on */
 
 static const ravel_option table[] = {
-    ROW("model", STRING, model, NULL, 0, 0, "FOLDER", "a Hugging Face folder, or a checkpoint of ravel train"),
-    ROW("prompt", STRING, prompt, NULL, 0, 0, NULL, "answer this; the answer is printed as it grows"),
+    ROW("prompt", STRING, prompt, NULL, 0, 0, NULL,
+        "answer this; the answer is printed as it grows. -: standard input"),
     ROW("data", STRING, data, NULL, 0, 0, "FILE",
-        "answer every row of a JSON-lines file: messages, prompt or input_ids"),
-    ROW("chat-format", STRING, chat_format, NULL, 0, 0, "NAME",
-        "how conversations are written: chatml, llama3, ...; without it as the model's template says"),
-    ROW("chat-args", STRING, chat_args, NULL, 0, 0, "JSON",
-        "variables of the chat template, such as {\"enable_thinking\": false}"),
+        "answer every row of a JSON-lines file: messages, prompt or input_ids. -: standard input"),
     ROW("raw", BOOL, raw, "false", 0, 0, NULL, "take prompts as they are, not as a turn of the model's chat format"),
     ROW("out", STRING, out, "-", 0, 0, "FILE", "where JSON lines go; -: standard output"),
     ROW("json", BOOL, json, "false", 0, 0, NULL, "the answer to --prompt as JSON lines too"),
     ROW("samples", I32, samples, "1", 1, 65536, NULL, "answers to each prompt"),
-    ROW("max-tokens", I64, max_tokens, "256", 1, 1e9, NULL, "tokens of an answer, at most"),
+    ROW("max-tokens", I64, max_tokens, "256", 1, 1e9, NULL, "limit of tokens per answer"),
     ROW("temperature", F64, temperature, "1", 0, 100, NULL, "sampling temperature; 0: always the likeliest token"),
     ROW("top-k", I32, top_k, "0", 0, 1 << 24, NULL, "sample among the k likeliest tokens; 0: all"),
     ROW("top-p", F64, top_p, "1", 1e-9, 1, NULL, "sample among the likeliest tokens of this total probability"),
     ROW("min-p", F64, min_p, "0", 0, 0.999999, NULL, "drop tokens less likely than this times the likeliest; 0: none"),
     ROW("stop", STRING, stop, NULL, 0, 0, "TEXT",
         "an answer ends before this text; may be given several times. A special token's text is that token"),
-    ROW("stop-ids", STRING, stop_ids, NULL, 0, 0, "TOKENS",
-        "token ids that end an answer, as 151645,151643; without it the model's eos_token_id, or 257"),
     ROW("seed", U64, seed, "0", 0, 0, NULL, "seed of sampling: the same seed gives the same answers"),
     ROW("repeat", I64, repeat, "1", 0, 1e12, NULL,
         "passes over the rows of --data, each with other random numbers; 0: until interrupted"),
-    ROW("slots", I64, slots, "16", 1, 65536, NULL, "sequences that run at once"),
-    ROW("kernels", STRING, kernels, "cpu", 0, 0, NULL, "kernel set: cpu, cuda, ref, ..."),
-    ROW("device", I32, gpu, "0", 0, 1023, NULL, "which GPU, with --kernels cuda"),
-    ROW("graphs", ENUM, graphs, "auto", 0, 0, TRAIN_GRAPHS_CHOICES,
-        "decode steps as recorded graphs, with --kernels cuda; on: an error where that cannot be"),
-    ROW("threads", I32, threads, "0", 0, 1024, NULL, "0: one per processor"),
+    ROW("slots", I64, slots, "16", 1, 65536, NULL, "concurrent sequences"),
+    ROW("keep-tokens", I64, keep, "0", 0, 1e12, NULL,
+        "tokens of ended sequences whose keys and values are kept, for prompts that begin alike; 0: none"),
     ROW("quiet", BOOL, quiet, "false", 0, 0, NULL, "print only answers and errors"),
-    {0}};
-
-static const ravel_option pull_table[] = {
-    ROW("pull", STRING, pull, NULL, 0, 0, "ADDRESS",
-        "pull weights from trainers (ravel train grpo --publish): host:port, unix:/path; --model says shape and tokenizer"),
-    ROW("pull-commit", ENUM, pull_commit, "step", 0, 0, TRAIN_COMMIT_CHOICES,
-        "step: a new version is used from the next token on; idle: only when no answer is running"),
-    ROW("pull-tls", BOOL, pull_tls, "false", 0, 0, NULL,
-        "encrypt the connections to them (--publish-tls); also RAVEL_TLS=1"),
-    ROW("pull-timeout", F64, pull_timeout, "60", 0.01, 86400, NULL,
-        "seconds to wait for the first version, and without progress of a later one"),
     {0}};
 
 static void help(void) {
     generate_options o;
     ravel_options_default(table, &o);
-    ravel_options_default(pull_table, &o);
-    const cli_options sets[] = {{"options", table, &o}, {"weights that trainers publish", pull_table, &o}};
+    ravel_options_default(cli_model_table, &o.model);
+    ravel_options_default(cli_pull_table, &o.pull);
+    const cli_options sets[] = {{"the model", cli_model_table, &o.model},
+                                {"answers", table, &o},
+                                {"weights that trainers publish", cli_pull_table, &o.pull}};
     printf(
-        "usage: ravel generate --model FOLDER --prompt TEXT | --data FILE.jsonl [options]\n\n"
+        "usage: ravel generate MODEL --prompt TEXT | --data FILE.jsonl [options]\n\n"
         "Samples answers with the generator that training uses.\n\n"
         "examples:\n"
-        "  ravel generate --model runs/sft-1/checkpoints/step-00000200 --prompt 'sort 312:' --temperature 0\n"
-        "  ravel generate --model Qwen3-0.6B --data prompts.jsonl --samples 4 --out answers.jsonl\n"
-        "  ravel generate --model Qwen3-0.6B --raw --prompt 'Q: 6*7? A:' --stop 'Q:' --stop 'A:'\n"
-        "  ravel generate --model Qwen3-0.6B --pull trainer-0:7700 --data prompts.jsonl --repeat 0 >answers.jsonl\n\n"
+        "  ravel generate runs/sft-1 --prompt 'sort 312:' --temperature 0\n"
+        "  ravel generate Qwen3-0.6B --data prompts.jsonl --samples 4 --out answers.jsonl\n"
+        "  ravel generate Qwen3-0.6B --raw --prompt 'Q: 6*7? A:' --stop 'Q:' --stop 'A:'\n"
+        "  git diff | ravel generate Qwen3-0.6B --prompt -\n"
+        "  ravel generate Qwen3-0.6B --pull trainer-0:7700 --data prompts.jsonl --repeat 0 >answers.jsonl\n\n"
         "A row of the output: {\"row\", \"sample\", \"prompt\", \"response\", \"prompt_ids\", \"response_ids\", "
         "\"tokens\",\n\"ended\", \"logprob\"}, and with --pull \"version\" and \"last_version\": of the weights that the "
         "answer was\nbegun and ended with. Rows are in the order of the input.\n\n");
-    cli_print_options(sets, 2);
+    cli_print_options(sets, 3);
 }
 
 /* ---- the job -------------------------------------------------------------------------------------------- */
@@ -107,24 +89,20 @@ typedef struct waiting {
     int32_t ended;
 } waiting;
 
-enum { STOP_TEXTS = 16, STOP_BYTES = 256 };
-
 typedef struct job {
     const generate_options *o;
-    train_model_choice choice;
+    cli_model model;
     train_sampling sampling;
-    int32_t stops[TRAIN_STOPS];
     train_stop_texts stop_texts;
-    train_text *text;
     train_prompts *prompts;
     train_sampler *sampler;
     train_request *requests; /* [block] */
     waiting *answers;        /* [block * samples] */
     int64_t block;
-    int64_t pass;  /* over the rows, from 0 */
-    int64_t shown; /* tokens of the streamed answer */
-    train_stop_stream stream;
-    ravel_json *doc; /* of the prompt */
+    int64_t pass; /* over the rows, from 0 */
+    cli_live live;
+    char *prompt; /* --prompt, or standard input */
+    size_t prompt_bytes;
     cli_output output;
     int64_t lines; /* written to it */
     ravel_logger logger;
@@ -132,96 +110,31 @@ typedef struct job {
     size_t room;
 } job;
 
-static volatile int stop_requested;
-
-static void on_signal(int number) {
-    signal(number, SIG_DFL);
-    stop_requested = 1;
-}
-
-static ravel_status make_stops(job *j, int64_t vocab, ravel_error *err) {
-    int32_t count = 0;
-    if (j->o->stop_ids)
-        count = train_stops_parse(j->o->stop_ids, vocab, j->stops, err);
-    else
-        train_stop_tokens(&j->choice, j->stops, &count);
-    j->sampling.stop = j->stops;
-    j->sampling.stops = count;
-    TRAIN_ASSERT(count <= TRAIN_STOPS);
-    return count > 0 ? RAVEL_OK : RAVEL_E_ARGUMENT;
-}
-
-/* Whether the answer holds a text that ends it. It was asked before for all tokens but the last, so the end of the
- * answer is enough: as many tokens as the longest text has bytes, and their text as far as it fits. */
 static int holds_stop(void *user, const int32_t *tokens, int64_t count) {
     const job *j = user;
-    char text[4096];
-    int64_t most = (int64_t)train_stop_longest(&j->stop_texts) + 1, window = train__min(count, most);
-    TRAIN_ASSERT(count > 0 && window > 0 && window <= count);
-    size_t bytes = train_text_decode(j->text, tokens + count - window, window, text, sizeof text);
-    for (; bytes >= sizeof text && window > 1; window /= 2)
-        bytes = train_text_decode(j->text, tokens + count - window / 2, window / 2, text, sizeof text);
-    bytes = bytes < sizeof text ? bytes : sizeof text - 1;
-    return train_stop_find(&j->stop_texts, text, bytes) < bytes;
+    return train_stop_reached(&j->stop_texts, j->model.text, tokens, count);
 }
 
-/* A special token gives no text: where its name is a stop text, its id is a stop token. */
 static ravel_status make_stop_texts(job *j, ravel_error *err) {
-    const ravel_tokenizer *tokenizer = train_text_tokenizer(j->text);
-    for (int32_t i = 0; i < j->stop_texts.count; i++) {
-        const char *text = j->stop_texts.texts[i];
-        int32_t id = tokenizer ? ravel_tokenizer_id(tokenizer, text, strlen(text)) : -1;
-        if (id < 0 || !ravel_tokenizer_is_special(tokenizer, id)) continue;
-        if (j->sampling.stops == TRAIN_STOPS)
-            return ravel_error_set(err, RAVEL_E_ARGUMENT, "%d tokens can end an answer at most", TRAIN_STOPS);
-        j->stops[j->sampling.stops++] = id;
-    }
+    j->sampling.stop = j->model.stops;
+    j->sampling.stops = j->model.stop_count;
     j->sampling.ends = j->stop_texts.count > 0 ? holds_stop : NULL;
     j->sampling.user = j;
-    return RAVEL_OK;
+    return train_stop_specials(&j->stop_texts, j->model.text, j->model.stops, &j->sampling.stops, TRAIN_STOPS, err);
 }
 
 /* ---- output --------------------------------------------------------------------------------------------- */
 
-static ravel_status print_piece(const char *piece, size_t bytes, ravel_error *err) {
-    if (fwrite(piece, 1, bytes, stdout) == bytes && fflush(stdout) == 0) return RAVEL_OK;
-    return ravel_error_set(err, RAVEL_E_IO, "standard output: %s", strerror(errno));
-}
-
-/* Prints the new text of the answer, up to a possible beginning of a stop text. */
-static ravel_status show_piece(job *j, const char *piece, size_t bytes, ravel_error *err) {
-    ravel_status status = train_stop_stream_push(&j->stream, piece, bytes, &piece, &bytes, err);
-    return !status && bytes ? print_piece(piece, bytes, err) : status;
-}
-
 /* Streams the new tokens of the one answer. */
 static ravel_status stream(void *user, const int32_t *tokens, int64_t count, ravel_error *err) {
     job *j = user;
-    ravel_status status = RAVEL_OK;
-    TRAIN_ASSERT(j->shown >= 0 && count >= 0);
-    for (; j->shown < count && !status; j->shown++) {
-        const char *piece;
-        size_t bytes;
-        train_text_push(j->text, tokens[j->shown], &piece, &bytes);
-        status = show_piece(j, piece, bytes, err);
-    }
-    return status;
-}
-
-static ravel_status end_stream(job *j, ravel_error *err) {
-    const char *piece;
-    size_t bytes;
-    train_text_flush(j->text, &piece, &bytes);
-    ravel_status status = show_piece(j, piece, bytes, err);
-    train_stop_stream_flush(&j->stream, &piece, &bytes);
-    if (!status && bytes) status = print_piece(piece, bytes, err);
-    return status ? status : print_piece("\n", 1, err);
+    return cli_live_show(&j->live, tokens, count, err);
 }
 
 static ravel_status make_room(job *j, size_t bytes, ravel_error *err) {
     if (bytes <= j->room) return RAVEL_OK;
     char *grown = realloc(j->buffer, bytes);
-    if (!grown) return train__no_memory(err, bytes, "a line of output");
+    if (!grown) return ravel__no_memory(err, bytes, "a line of output");
     j->buffer = grown;
     j->room = bytes;
     return RAVEL_OK;
@@ -238,21 +151,21 @@ static size_t put_ids(char *at, const char *key, const int32_t *ids, int64_t cou
 /* stops NULL: the whole text. */
 static size_t put_text(const job *j, char *at, size_t room, const char *key, const int32_t *ids, int64_t count,
                        const train_stop_texts *stops) {
-    size_t bytes = train_text_decode(j->text, ids, count, NULL, 0), used = (size_t)sprintf(at, ", \"%s\": ", key);
-    TRAIN_ASSERT(used < room);
+    size_t bytes = train_text_decode(j->model.text, ids, count, NULL, 0), used = (size_t)sprintf(at, ", \"%s\": ", key);
+    RAVEL_ASSERT(used < room);
     char *text = malloc(bytes + 1);
     if (!text) return used + (size_t)sprintf(at + used, "null");
-    (void)train_text_decode(j->text, ids, count, text, bytes + 1);
+    (void)train_text_decode(j->model.text, ids, count, text, bytes + 1);
     if (stops) bytes = train_stop_find(stops, text, bytes);
-    used += ravel_json_quote(text, bytes, at + used, room - used);
+    used += ravel__json_quote(text, bytes, at + used, room - used);
     free(text);
     return used;
 }
 
 static ravel_status print_line(job *j, int64_t row, int32_t sample, const train_request *r, const waiting *a,
                                ravel_error *err) {
-    size_t texts = train_text_decode(j->text, r->prompt, r->count, NULL, 0) +
-                   train_text_decode(j->text, a->tokens, a->count, NULL, 0);
+    size_t texts = train_text_decode(j->model.text, r->prompt, r->count, NULL, 0) +
+                   train_text_decode(j->model.text, a->tokens, a->count, NULL, 0);
     size_t room = 512 + 6 * texts + 13 * (size_t)(r->count + a->count);
     ravel_status status = make_room(j, room, err);
     if (status) return status;
@@ -265,11 +178,11 @@ static ravel_status print_line(job *j, int64_t row, int32_t sample, const train_
     at += put_ids(at, "response_ids", a->tokens, a->count);
     at += sprintf(at, ", \"tokens\": %lld, \"ended\": %s, \"logprob\": %.9g", (long long)a->count,
                   a->ended ? "true" : "false", a->logprob);
-    if (j->o->pull)
+    if (j->o->pull.pull)
         at += sprintf(at, ", \"version\": %lld, \"last_version\": %lld", (long long)a->version,
                       (long long)a->last_version);
     at += sprintf(at, "}\n");
-    TRAIN_ASSERT(at < end);
+    RAVEL_ASSERT(at < end);
     j->lines++;
     return cli_output_write(&j->output, j->buffer, (size_t)(at - j->buffer), err);
 }
@@ -279,24 +192,24 @@ static ravel_status print_line(job *j, int64_t row, int32_t sample, const train_
 static ravel_status keep(void *user, const train_answer *a, ravel_error *err) {
     job *j = user;
     waiting *w = &j->answers[a->request * j->o->samples + a->sample];
-    TRAIN_ASSERT(a->request >= 0 && a->request < j->block && a->sample >= 0 && a->sample < j->o->samples);
+    RAVEL_ASSERT(a->request >= 0 && a->request < j->block && a->sample >= 0 && a->sample < j->o->samples);
     size_t bytes = (size_t)a->count * sizeof *w->tokens;
     if (j->o->prompt && !j->o->json) return stream(user, a->tokens, a->count - (a->ended == 1), err);
     w->tokens = malloc(bytes);
-    if (!w->tokens) return train__no_memory(err, bytes, "an answer");
-    TRAIN_ASSERT(a->count > 0);
+    if (!w->tokens) return ravel__no_memory(err, bytes, "an answer");
+    RAVEL_ASSERT(a->count > 0);
     memcpy(w->tokens, a->tokens, bytes);
     w->count = a->count;
     w->ended = a->ended;
     w->version = a->version;
-    w->last_version = train_sampler_pulled(j->sampler).version;
+    w->last_version = a->versions[a->count - 1];
     w->logprob = 0;
     for (int64_t i = 0; i < a->count; i++) w->logprob += (double)a->logprob[i];
     return RAVEL_OK;
 }
 
 static ravel_status print_block(job *j, int64_t first, int64_t count, ravel_error *err) {
-    TRAIN_ASSERT(first >= 0 && count <= j->block);
+    RAVEL_ASSERT(first >= 0 && count <= j->block);
     ravel_status status = RAVEL_OK;
     for (int64_t i = 0; i < count; i++)
         for (int32_t s = 0; s < j->o->samples; s++) {
@@ -311,24 +224,26 @@ static ravel_status print_block(job *j, int64_t first, int64_t count, ravel_erro
 
 /* As a row {"prompt": ..}, which a chat format makes a user's turn, or as plain text. */
 static ravel_status encode_prompt(job *j, const int32_t **tokens, int64_t *count, ravel_error *err) {
-    const char *prompt = j->o->prompt;
-    if (!prompt) return ravel_error_set(err, RAVEL_E_ARGUMENT, "give --prompt or --data");
-    size_t bytes = strlen(prompt), room = 6 * bytes + 32;
-    if (j->o->raw) return train_text_encode(j->text, prompt, bytes, tokens, count, err);
+    const char *prompt = j->prompt;
+    size_t bytes = j->prompt_bytes, room = 6 * bytes + 32;
+    if (j->o->raw) return train_text_encode(j->model.text, prompt, bytes, tokens, count, err);
     char *line = malloc(room);
-    if (!line) return train__no_memory(err, room, "a prompt");
+    if (!line) return ravel__no_memory(err, room, "a prompt");
     size_t used = (size_t)sprintf(line, "{\"prompt\": ");
-    used += ravel_json_quote(prompt, bytes, line + used, room - used);
+    used += ravel__json_quote(prompt, bytes, line + used, room - used);
     line[used++] = '}';
-    TRAIN_ASSERT(used < room);
-    ravel_status status = ravel_json_parse(line, used, NULL, &j->doc, err);
-    if (!status) status = train_text_prompt(j->text, j->doc, ravel_json_root(j->doc), tokens, count, err);
+    RAVEL_ASSERT(used < room);
+    ravel_error why = RAVEL_ERROR_INIT;
+    ravel_status status = train_text_prompt(j->model.text, line, used, prompt, bytes, tokens, count, &why);
     free(line);
-    return status;
+    if (!status) return RAVEL_OK;
+    int of_template = status == RAVEL_E_UNSUPPORTED || status == RAVEL_E_DATA;
+    return ravel_error_set(err, status, "%s%s", why.message,
+                           of_template && !strstr(why.message, "--raw") ? " (--raw takes the prompt as it is)" : "");
 }
 
 static ravel_status make_requests(job *j, int64_t rows, int64_t first, int64_t count, ravel_error *err) {
-    TRAIN_ASSERT(count <= j->block && first + count <= rows);
+    RAVEL_ASSERT(count <= j->block && first + count <= rows);
     for (int64_t i = 0; i < count; i++) {
         train_request *r = &j->requests[i];
         *r = (train_request){.id = first + i + j->pass * rows, .samples = j->o->samples, .sampling = &j->sampling};
@@ -343,11 +258,10 @@ static ravel_status make_requests(job *j, int64_t rows, int64_t first, int64_t c
 /* Blocks of requests: enough to keep the slots busy, few enough to hold their answers. */
 static ravel_status run_blocks(job *j, int64_t rows, ravel_error *err) {
     int streaming = j->o->prompt && !j->o->json;
-    TRAIN_ASSERT(j->block > 0 && j->requests && j->answers && (!streaming || rows == 1));
-    train_sampler_hooks hooks = {
-        .partial = streaming ? stream : NULL, .answer = keep, .stop = &stop_requested, .user = j};
+    RAVEL_ASSERT(j->block > 0 && j->requests && j->answers && (!streaming || rows == 1));
+    train_sampler_hooks hooks = {.partial = streaming ? stream : NULL, .answer = keep, .stop = &cli_stop, .user = j};
     ravel_status status = RAVEL_OK;
-    for (int64_t first = 0; first < rows && !status && !stop_requested; first += j->block) {
+    for (int64_t first = 0; first < rows && !status && !cli_stop; first += j->block) {
         int64_t count = train__min(j->block, rows - first);
         status = make_requests(j, rows, first, count, err);
         if (!status) status = train_sampler_run(j->sampler, j->requests, count, &hooks, err);
@@ -356,7 +270,7 @@ static ravel_status run_blocks(job *j, int64_t rows, ravel_error *err) {
         cli_progress("generating", (double)(first + count), (double)rows);
     }
     cli_progress_end();
-    if (streaming && !status) status = end_stream(j, err);
+    if (streaming && !status) status = cli_live_end(&j->live, err);
     return status;
 }
 
@@ -374,7 +288,7 @@ static void say_pulled(const job *j) {
 static ravel_status run_passes(job *j, int64_t rows, ravel_error *err) {
     ravel_status status = RAVEL_OK;
     int64_t passes = j->o->repeat ? j->o->repeat : INT64_MAX;
-    for (j->pass = 0; !status && !stop_requested && !j->output.closed && j->pass < passes; j->pass++)
+    for (j->pass = 0; !status && !cli_stop && !j->output.closed && j->pass < passes; j->pass++)
         status = run_blocks(j, rows, err);
     return status;
 }
@@ -386,19 +300,41 @@ static void write_log(void *user, ravel_log_level level, const char *text) {
         (void)fprintf(stderr, "ravel generate: %s\n", text);
 }
 
-static int32_t processors(void) {
-    cpu_set_t allowed;
-    return sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? (int32_t)CPU_COUNT(&allowed) : 1;
+/* Text on standard input ends with a newline that is not the prompt's. */
+static ravel_status read_prompt(job *j, ravel_error *err) {
+    const char *given = j->o->prompt;
+    if (strcmp(given, "-") != 0) {
+        j->prompt = strdup(given);
+        j->prompt_bytes = strlen(given);
+        return j->prompt ? RAVEL_OK : ravel__no_memory(err, strlen(given), "a prompt");
+    }
+    ravel_status status = ravel__file_read("-", 64 << 20, NULL, &j->prompt, &j->prompt_bytes, err);
+    if (!status && j->prompt_bytes && j->prompt[j->prompt_bytes - 1] == '\n') j->prompt_bytes--;
+    return status;
+}
+
+/* Tokens of a prompt and its answer: no more than the model is made for. */
+static ravel_status limit_tokens(const job *j, int64_t longest, int64_t *tokens, ravel_error *err) {
+    int64_t most = j->model.shape.max_positions;
+    *tokens = longest + j->o->max_tokens;
+    if (most <= 0 || *tokens <= most) return RAVEL_OK;
+    if (longest >= most)
+        return ravel_error_set(err, RAVEL_E_DATA,
+                               "%s of %lld tokens leaves no room for an answer: the model is made for %lld "
+                               "(max_position_embeddings); shorten it",
+                               j->o->data ? "the longest prompt," : "a prompt", (long long)longest, (long long)most);
+    *tokens = most;
+    ravel__log(&j->logger, RAVEL_LOG_WARN,
+               "answers end where prompt and answer have %lld tokens together: the model is made for no more "
+               "(max_position_embeddings)",
+               (long long)most);
+    return RAVEL_OK;
 }
 
 static ravel_status open_job(job *j, int64_t *rows, ravel_error *err) {
     const generate_options *o = j->o;
-    ravel_shape shape;
     const int32_t *tokens;
-    int64_t longest = 0;
-    j->choice = (train_model_choice){.model = o->model, .kernels = o->kernels, .gpu = o->gpu, .graphs = o->graphs};
-    j->choice.deterministic = 1;
-    j->choice.threads = o->threads ? o->threads : processors();
+    int64_t longest = 0, tokens_of_slot = 0;
     train_sampling_default(&j->sampling);
     j->sampling.temperature = o->temperature;
     j->sampling.top_p = o->top_p;
@@ -406,57 +342,69 @@ static ravel_status open_job(job *j, int64_t *rows, ravel_error *err) {
     j->sampling.top_k = o->top_k;
     j->sampling.max_tokens = o->max_tokens;
     j->sampling.seed = o->seed;
-    ravel_status status = train_shape(&j->choice, &shape, err);
-    if (!status) status = make_stops(j, shape.vocab, err);
-    if (!status) status = train_text_open(o->model, shape.vocab, o->chat_format, o->chat_args, &j->text, err);
+    ravel_status status = cli_model_open(&o->model, &j->model, err);
     if (!status) status = make_stop_texts(j, err);
+    if (!status) status = cli_live_open(&j->live, j->model.text, &j->stop_texts, err);
     if (!status && o->data) {
-        train_prompts_options options = {.data = o->data, .text = j->text, .vocab = shape.vocab, .raw = o->raw};
+        train_prompts_options options = {
+            .data = o->data, .text = j->model.text, .vocab = j->model.shape.vocab, .raw = o->raw};
         status = train_prompts_open(&options, &j->prompts, err);
         if (!status) longest = train_prompts_longest(j->prompts);
         if (!status) *rows = train_prompts_rows(j->prompts);
     } else if (!status) {
-        status = encode_prompt(j, &tokens, &longest, err);
+        status = read_prompt(j, err);
+        if (!status) status = encode_prompt(j, &tokens, &longest, err);
         *rows = 1;
     }
-    train_pulled_options pull = {.address = o->pull,
-                                 .commit = o->pull_commit,
-                                 .timeout = o->pull_timeout,
-                                 .tls = o->pull_tls,
-                                 .stop = &stop_requested,
-                                 .logger = &j->logger};
-    train_sampler_options options = {.model = &j->choice,
+    if (!status) status = limit_tokens(j, longest, &tokens_of_slot, err);
+    train_pulled_options pull = cli_pulled(&o->pull, &cli_stop, &j->logger);
+    train_sampler_options options = {.model = &j->model.choice,
                                      .slots = train__min(o->slots, *rows * o->samples),
-                                     .slot_tokens = longest + o->max_tokens,
-                                     .pull = o->pull ? &pull : NULL};
+                                     .slot_tokens = tokens_of_slot,
+                                     .keep = o->keep,
+                                     .logger = &j->logger,
+                                     .pull = o->pull.pull ? &pull : NULL};
     if (!status) status = train_sampler_open(&options, &j->sampler, err);
     if (status) return status;
     j->block = train__min(*rows, train__max(1, 8 * o->slots / o->samples));
-    TRAIN_ASSERT(*rows > 0 && j->block > 0);
+    RAVEL_ASSERT(*rows > 0 && j->block > 0);
     j->requests = calloc((size_t)j->block, sizeof *j->requests);
     j->answers = calloc((size_t)j->block * (size_t)o->samples, sizeof *j->answers);
-    return j->requests && j->answers ? RAVEL_OK : train__no_memory(err, (size_t)j->block, "requests");
+    return j->requests && j->answers ? RAVEL_OK : ravel__no_memory(err, (size_t)j->block, "requests");
 }
 
 static void close_job(job *j) {
     train_sampler_free(j->sampler);
     train_prompts_free(j->prompts);
-    train_text_free(j->text);
-    train_stop_stream_free(&j->stream);
-    ravel_json_free(j->doc);
+    cli_live_close(&j->live);
+    cli_model_close(&j->model);
+    free(j->prompt);
     free(j->requests);
     free(j->answers);
     free(j->buffer);
 }
 
-/* Answers that are written stay, also after an error: an hour's work must not go with the last minute's. */
-static ravel_status close_output(job *j, ravel_status status, ravel_error *err) {
+/* Not all that was asked for: rows that are written stay, under a name that says so. An hour's work must not go with
+ * the last minute's. Without an end (--repeat 0) an interruption is the end, and the name is the final one. */
+static ravel_status close_output(job *j, ravel_status status, int64_t all, ravel_error *err) {
     ravel_error own = RAVEL_ERROR_INIT;
-    if (!status || j->lines == 0 || j->output.file == stdout) return cli_output_close(&j->output, status, err);
-    if (cli_output_close(&j->output, RAVEL_OK, &own)) return status;
-    (void)fprintf(stderr, "ravel generate: %s has the %lld answers from before the error\n", j->o->out,
-                  (long long)j->lines);
-    return status;
+    char lines[32], of[32];
+    int endless = j->o->repeat == 0, cut = !j->output.closed && (status ? j->lines > 0 : !endless && j->lines < all);
+    if (!cut) return cli_output_close(&j->output, status, err);
+    if (j->output.aside[0] && !endless) cli_output_partial(&j->output);
+    ravel_status closed = cli_output_close(&j->output, RAVEL_OK, status ? &own : err);
+    if (!closed)
+        (void)fprintf(stderr, "ravel generate: %s after %s%s%s answers%s%s\n", status ? "ended" : "interrupted",
+                      cli_thousands(j->lines, lines, sizeof lines), endless ? "" : " of ",
+                      endless ? "" : cli_thousands(all, of, sizeof of), j->output.aside[0] ? "; they are in " : "",
+                      j->output.aside[0] ? j->output.target : "");
+    return status ? status : closed;
+}
+
+/* Answers that are asked for in all; 0: no end. */
+static int64_t wanted(const generate_options *o, int64_t rows) {
+    int64_t each = rows * o->samples;
+    return o->repeat > INT64_MAX / each ? INT64_MAX : each * o->repeat;
 }
 
 static ravel_status run(const generate_options *o, train_stop_texts stops, ravel_error *err) {
@@ -464,11 +412,10 @@ static ravel_status run(const generate_options *o, train_stop_texts stops, ravel
     j.logger = (ravel_logger){write_log, &j};
     int64_t rows = 0;
     int lines = o->data || o->json;
-    train_stop_stream_init(&j.stream, &j.stop_texts);
     ravel_status status = open_job(&j, &rows, err);
     if (!status && lines) {
         status = cli_output_open(&j.output, o->out, err);
-        if (!status) status = close_output(&j, run_passes(&j, rows, err), err);
+        if (!status) status = close_output(&j, run_passes(&j, rows, err), wanted(o, rows), err);
     } else if (!status) {
         status = run_passes(&j, rows, err);
     }
@@ -478,8 +425,6 @@ static ravel_status run(const generate_options *o, train_stop_texts stops, ravel
 }
 
 static ravel_status check(const generate_options *o, ravel_error *err) {
-    if (!o->model)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "give --model FOLDER: a Hugging Face folder or a checkpoint");
     if (!o->prompt == !o->data)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "give --prompt TEXT or --data FILE.jsonl%s",
                                o->data ? ", not both" : "");
@@ -489,37 +434,32 @@ static ravel_status check(const generate_options *o, ravel_error *err) {
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "--out is for JSON lines: add --json");
     if (o->prompt && o->repeat != 1)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "--repeat is for the rows of --data");
-    ravel_status status = cli_claim_input("model", o->model, err);
+    ravel_status status = cli_claim_input("model", o->model.model, err);
+    if (!status) status = cli_claim_input("adapter", o->model.adapter, err);
     if (!status) status = cli_claim_input("data", o->data, err);
-    return status ? status : cli_claim_output("out", o->out, err);
-}
-
-static ravel_status check_stops(const char *const *texts, int count, ravel_error *err) {
-    for (int i = 0; i < count; i++)
-        if (!texts[i][0] || strlen(texts[i]) > STOP_BYTES)
-            return ravel_error_set(err, RAVEL_E_ARGUMENT, "a --stop text must have from 1 to %d bytes, not %zu",
-                                   STOP_BYTES, strlen(texts[i]));
-    return RAVEL_OK;
+    if (!status) status = cli_claim_output("out", o->out, err);
+    return status ? status : cli_claim_partial("out", o->out, err);
 }
 
 int cli_generate(int argc, char **argv) {
     generate_options o;
     ravel_error err = RAVEL_ERROR_INIT;
-    const char *words[1], *stops[STOP_TEXTS];
-    int word_count, stop_count = 0;
-    const cli_options sets[] = {{"options", table, &o}, {"pull", pull_table, &o}};
+    const char *words[1], *stops[CLI_STOPS];
+    int word_count = 0, stop_count = 0;
+    const cli_options sets[] = {
+        {"model", cli_model_table, &o.model}, {"answers", table, &o}, {"pull", cli_pull_table, &o.pull}};
     if (cli_wants_help(argc, argv)) {
         help();
         return CLI_OK;
     }
     ravel_options_default(table, &o);
-    ravel_options_default(pull_table, &o);
-    if (cli_parse(argc, argv, sets, 2, words, 0, &word_count, &err) ||
-        cli_values(argc, argv, sets, 2, "stop", stops, STOP_TEXTS, &stop_count, &err) ||
-        check_stops(stops, stop_count, &err) || check(&o, &err))
+    ravel_options_default(cli_model_table, &o.model);
+    ravel_options_default(cli_pull_table, &o.pull);
+    if (cli_parse(argc, argv, sets, 3, words, 1, &word_count, &err) ||
+        cli_stops(argc, argv, sets, 3, stops, &stop_count, &err) ||
+        cli_model_check(&o.model, word_count ? words[0] : NULL, &err) || check(&o, &err))
         return cli_usage("generate", &err);
-    struct sigaction action = {.sa_handler = on_signal};
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-    return run(&o, (train_stop_texts){stops, stop_count}, &err) ? cli_fail("generate", &err) : CLI_OK;
+    cli_catch_stop(NULL);
+    int code = run(&o, (train_stop_texts){stops, stop_count}, &err) ? cli_fail("generate", &err) : CLI_OK;
+    return cli_stop && o.repeat ? 128 + cli_stop : code; /* as a shell has it */
 }

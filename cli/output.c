@@ -2,10 +2,11 @@
  * output, a link or a device. */
 #include "cli/cli.h"
 
-#include <ravel/file.h>
+#include "base/system/file.h"
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -30,13 +31,13 @@ static void on_signal(int number) {
     (void)raise(number);
 }
 
-/* Signals that end the command are caught while there is something to remove; what is ignored or handled already (nohup,
- * a trainer's own handler) stays so. */
+/* Signals that end the command are caught while there is something to remove; what is ignored or handled already
+ * (nohup, a trainer's own handler) stays so. */
 static void guard(const char *aside) {
     struct sigaction old, action;
     memset(&action, 0, sizeof action);
     action.sa_handler = on_signal;
-    TRAIN_ASSERT(aside[0] && strlen(aside) < sizeof asides[0]);
+    RAVEL_ASSERT(aside[0] && strlen(aside) < sizeof asides[0]);
     for (int i = 0; i < ASIDES; i++)
         if (!asides[i][0]) {
             (void)snprintf(asides[i], sizeof asides[i], "%s", aside);
@@ -50,7 +51,7 @@ static void guard(const char *aside) {
 static void unguard(const char *aside) {
     struct sigaction now;
     int left = 0;
-    TRAIN_ASSERT(aside[0]);
+    RAVEL_ASSERT(aside[0]);
     for (int i = 0; i < ASIDES; i++) {
         if (strcmp(asides[i], aside) == 0) asides[i][0] = '\0';
         left += asides[i][0] != '\0';
@@ -78,16 +79,16 @@ static int keep(const claim *c) {
     if (!grown) return 0;
     claims = grown;
     claims[claim_count++] = *c;
-    TRAIN_ASSERT(c->option && claim_count > 0);
+    RAVEL_ASSERT(c->option && claim_count > 0);
     return 1;
 }
 
-/* 0 where no conflict is possible: a device, a pipe, a folder that is missing (opening will say so). */
+/* 0 if no conflict is possible: a device, a pipe, a folder that is missing (opening will say so). */
 static int identify(const char *path, claim *c) {
     struct stat info;
     char target[4096], folder[4096];
     int replace = 1;
-    if (ravel_file_resolve(path, target, sizeof target, &replace, NULL) || !replace) return 0;
+    if (ravel__file_resolve(path, target, sizeof target, &replace, NULL) || !replace) return 0;
     c->name[0] = '\0';
     if (stat(target, &info) != 0) {
         const char *slash = strrchr(target, '/');
@@ -106,7 +107,7 @@ static int same_file(const claim *a, const claim *b) {
 
 static ravel_status add_claim(const char *option, const char *path, int output, ravel_error *err) {
     claim c = {.option = option, .output = output};
-    TRAIN_ASSERT(option && option[0]);
+    RAVEL_ASSERT(option && option[0]);
     if (!path || strcmp(path, "-") == 0 || !identify(path, &c)) return RAVEL_OK;
     for (int i = 0; i < claim_count; i++) {
         if (!same_file(&claims[i], &c) || (!output && !claims[i].output)) continue;
@@ -145,11 +146,34 @@ ravel_status cli_claim_output(const char *option, const char *path, ravel_error 
     return add_claim(option, path, 1, err);
 }
 
+static const char partial[] = ".partial";
+
+ravel_status cli_claim_partial(const char *option, const char *path, ravel_error *err) {
+    char name[4096];
+    if (!path || strcmp(path, "-") == 0 || snprintf(name, sizeof name, "%s%s", path, partial) >= (int)sizeof name)
+        return RAVEL_OK;
+    return add_claim(option, name, 1, err);
+}
+
 /* ---- writing ------------------------------------------------------------------------------------------------ */
 
 static ravel_status failed(const cli_output *output, int number, ravel_error *err) {
     return ravel_error_set(err, RAVEL_E_IO, "%s: writing failed: %s",
                            strcmp(output->path, "-") == 0 ? "standard output" : output->path, strerror(number));
+}
+
+/* A name that nobody else has taken, guarded before the file is there. */
+static FILE *open_aside(cli_output *output) {
+    for (int n = 0, number = EEXIST; n < 1000 && number == EEXIST; n++) {
+        (void)snprintf(output->aside, sizeof output->aside, "%.4000s.tmp.%ld.%d", output->target, (long)getpid(), n);
+        guard(output->aside);
+        int fd = open(output->aside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (fd >= 0) return fdopen(fd, "w");
+        number = errno;
+        unguard(output->aside);
+        errno = number;
+    }
+    return NULL;
 }
 
 ravel_status cli_output_open(cli_output *output, const char *path, ravel_error *err) {
@@ -160,21 +184,17 @@ ravel_status cli_output_open(cli_output *output, const char *path, ravel_error *
         output->file = stdout;
         return RAVEL_OK;
     }
-    ravel_status status = ravel_file_resolve(path, output->target, sizeof output->target, &replace, err);
+    ravel_status status = ravel__file_resolve(path, output->target, sizeof output->target, &replace, err);
     if (status) return status;
-    if (replace && snprintf(output->aside, sizeof output->aside, "%.4000s.tmp.%ld", output->target, (long)getpid()) < 0)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "the path %.60s... is too long", path);
-    if (replace) guard(output->aside);
-    output->file = fopen(replace ? output->aside : output->target, "w");
+    output->file = replace ? open_aside(output) : fopen(output->target, "w");
     int number = errno;
-    if (!output->file && replace) unguard(output->aside);
     if (!output->file) return ravel_error_set(err, RAVEL_E_IO, "%s: cannot write it: %s", path, strerror(number));
     return RAVEL_OK;
 }
 
 ravel_status cli_output_write(void *user, const char *text, size_t bytes, ravel_error *err) {
     cli_output *output = user;
-    TRAIN_ASSERT(output->file && (text || bytes == 0));
+    RAVEL_ASSERT(output->file && (text || bytes == 0));
     if (output->closed) return RAVEL_OK;
     errno = 0;
     if (fwrite(text, 1, bytes, output->file) != bytes) {
@@ -182,7 +202,7 @@ ravel_status cli_output_write(void *user, const char *text, size_t bytes, ravel_
         return output->closed ? RAVEL_OK : failed(output, errno, err);
     }
     output->bytes += (int64_t)bytes;
-    TRAIN_ASSERT(output->bytes >= 0 && output->expected >= 0);
+    RAVEL_ASSERT(output->bytes >= 0 && output->expected >= 0);
     char what[128];
     (void)snprintf(what, sizeof what, "writing %.100s", output->path);
     cli_progress(what, (double)output->bytes, output->expected);
@@ -195,10 +215,10 @@ static int reader_gone(void) {
     return poll(&out, 1, 0) > 0 && (out.revents & (POLLERR | POLLHUP));
 }
 
-/* Flushes, and closes all but standard output. Returns errno, or 0, also where the reader of a pipe has closed it. */
+/* Flushes, and closes all but standard output. Returns errno, or 0, also if the reader of a pipe has closed it. */
 static int settle(cli_output *output) {
     FILE *file = output->file;
-    TRAIN_ASSERT(file && output->path);
+    RAVEL_ASSERT(file && output->path);
     errno = 0;
     int bad = fflush(file) != 0 || ferror(file), number = output->error ? output->error : errno;
     if (bad && file == stdout && (number == EPIPE || reader_gone())) {
@@ -213,15 +233,22 @@ static int settle(cli_output *output) {
     return bad ? (number ? number : EIO) : 0;
 }
 
+void cli_output_partial(cli_output *output) {
+    size_t bytes = strlen(output->target);
+    RAVEL_ASSERT(output->file);
+    if (output->aside[0] && bytes + sizeof partial <= sizeof output->target)
+        memcpy(output->target + bytes, partial, sizeof partial);
+}
+
 void cli_output_flush(cli_output *output) {
-    TRAIN_ASSERT(output->file);
+    RAVEL_ASSERT(output->file);
     errno = 0;
     if (fflush(output->file) != 0 && !output->error) output->error = errno;
 }
 
 ravel_status cli_output_close(cli_output *output, ravel_status status, ravel_error *err) {
     cli_progress_end();
-    TRAIN_ASSERT(output->file && (!output->aside[0] || output->target[0]));
+    RAVEL_ASSERT(output->file && (!output->aside[0] || output->target[0]));
     if (output->closed) return status;
     int number = settle(output);
     if (!status && number) status = failed(output, number, err);
@@ -248,7 +275,7 @@ const char *cli_thousands(int64_t value, char *out, size_t room) {
         if (i > (value < 0) && (length - i) % 3 == 0) out[used++] = ',';
         out[used++] = digits[i];
     }
-    TRAIN_ASSERT(used < room);
+    RAVEL_ASSERT(used < room);
     out[used] = '\0';
     return out;
 }

@@ -26,7 +26,7 @@ int cli_live_terminal(void) {
 
 static void show_share(double share, double elapsed) {
     int width = 30, full = (int)(share * width);
-    TRAIN_ASSERT(share >= 0 && share <= 1);
+    RAVEL_ASSERT(share >= 0 && share <= 1);
     (void)fputs(" [", stderr);
     for (int i = 0; i < width; i++) (void)fputc(i < full ? '#' : '.', stderr);
     (void)fprintf(stderr, "] %3.0f %%, %.0f s left", 100 * share, share > 0 ? elapsed * (1 - share) / share : 0);
@@ -34,7 +34,7 @@ static void show_share(double share, double elapsed) {
 
 void cli_progress(const char *what, double done, double total) {
     double t = cli_now();
-    TRAIN_ASSERT(what && done >= 0);
+    RAVEL_ASSERT(what && done >= 0);
     if (!line.active) {
         line.active = 1;
         line.printed = 0;
@@ -91,7 +91,7 @@ static void *tick(void *unused) {
 
 void cli_busy(const char *what) {
     if (!cli_live_terminal()) return;
-    TRAIN_ASSERT(!busy.running && what);
+    RAVEL_ASSERT(!busy.running && what);
     busy.what = what;
     busy.stopped = 0;
     busy.running = pthread_create(&busy.thread, NULL, tick, NULL) == 0;

@@ -1,6 +1,10 @@
 /* Texts of files to tokens, for ravel tokenize and ravel plan. */
 #include "cli/text.h"
 
+#include "base/json.h"
+#include "io/columns.h"
+#include "train/run/config/resolve.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +16,7 @@ struct text_reader {
     ravel_encoder *encoder;
     ravel_chat_format *format; /* named by the options; NULL: the tokenizer's, or none */
     ravel_rows *rows;
-    ravel_json *doc;
+    ravel__json *doc;
     int64_t line; /* that is being read, from 1 */
 };
 
@@ -37,8 +41,10 @@ ravel_status text_open(const text_options *options, text_reader **reader, ravel_
     text_reader *r = calloc(1, sizeof *r);
     if (!r) return ravel_error_set(err, RAVEL_E_MEMORY, "out of memory");
     r->options = *options;
-    TRAIN_ASSERT(options->tokenizer && !(options->rows && options->field));
-    ravel_status status = ravel_tokenizer_open(options->tokenizer, NULL, &r->tokenizer, err);
+    RAVEL_ASSERT(options->tokenizer && !(options->rows && options->field));
+    train_model_path path = {0}; /* of a run, or of an adapter: the model's */
+    ravel_status status = train_model_resolve(options->tokenizer, &path, err);
+    if (!status) status = ravel_tokenizer_open(path.model, NULL, &r->tokenizer, err);
     if (!status)
         status = options->rows ? open_rows(r, err) : ravel_encoder_create(r->tokenizer, NULL, &r->encoder, err);
     if (status)
@@ -50,7 +56,7 @@ ravel_status text_open(const text_options *options, text_reader **reader, ravel_
 
 void text_close(text_reader *reader) {
     if (!reader) return;
-    ravel_json_free(reader->doc);
+    ravel__json_free(reader->doc);
     ravel_rows_free(reader->rows);
     ravel_chat_format_free(reader->format);
     ravel_encoder_free(reader->encoder);
@@ -65,16 +71,16 @@ const ravel_tokenizer *text_tokenizer(const text_reader *reader) {
 /* ---- texts ---------------------------------------------------------------------------------------------- */
 
 ravel_status text_read(text_reader *r, const char *text, size_t bytes, text_take take, void *user, ravel_error *err) {
-    TRAIN_ASSERT(r->encoder && take && (text || bytes == 0));
+    RAVEL_ASSERT(r->encoder && take && (text || bytes == 0));
     const ravel_encoding *e;
     ravel_status status = ravel_encoder_encode(r->encoder, text, bytes, r->options.flags, &e, err);
     return status ? status : take(user, e->ids, NULL, e->count, err);
 }
 
-static ravel_status read_row(text_reader *r, text_take take, void *user, ravel_error *err) {
+static ravel_status read_row(text_reader *r, const char *line, size_t bytes, text_take take, void *user,
+                             ravel_error *err) {
     const ravel_row *row;
-    TRAIN_ASSERT(r->rows && r->doc);
-    ravel_status status = ravel_rows_encode(r->rows, r->doc, ravel_json_root(r->doc), &row, err);
+    ravel_status status = ravel_rows_encode(r->rows, line, bytes, &row, err);
     for (int i = 0; i <= (status ? -1 : row->pair) && !status; i++)
         status = take(user, row->parts[i].tokens, row->parts[i].loss_mask, row->parts[i].count, err);
     return status;
@@ -82,11 +88,11 @@ static ravel_status read_row(text_reader *r, text_take take, void *user, ravel_e
 
 static ravel_status read_line(text_reader *r, const char *line, size_t bytes, text_take take, void *user,
                               ravel_error *err) {
-    ravel_status status = ravel_json_parse(line, bytes, NULL, &r->doc, err);
+    if (r->options.rows) return read_row(r, line, bytes, take, user, err);
+    ravel_status status = ravel__json_parse(line, bytes, NULL, &r->doc, err);
     if (status) return status;
-    if (r->options.rows) return read_row(r, take, user, err);
-    const ravel_json_node *n = ravel_json_path(r->doc, ravel_json_root(r->doc), r->options.field);
-    if (!n || n->kind != RAVEL_JSON_STRING)
+    const ravel__json_node *n = ravel__json_path(r->doc, ravel__json_root(r->doc), r->options.field);
+    if (!n || n->kind != RAVEL__JSON_STRING)
         return ravel_error_set(err, RAVEL_E_DATA, "there is no text \"%.60s\" in the line", r->options.field);
     return text_read(r, n->as.string, n->bytes, take, user, err);
 }
@@ -127,7 +133,7 @@ static ravel_status read_whole(text_reader *r, FILE *file, const char *name, tex
             text = grown;
         }
         used += fread(text + used, 1, room - used, file);
-        TRAIN_ASSERT(used <= room);
+        RAVEL_ASSERT(used <= room);
     }
     if (ferror(file)) { /* a part of a text is not printed */
         free(text);
@@ -183,7 +189,7 @@ static ravel_status take_length(void *user, const int32_t *ids, const uint8_t *m
     if (count == 0) return ravel_error_set(err, RAVEL_E_DATA, "the text has no tokens");
     ravel_status status = grow(c, err);
     if (status) return status;
-    TRAIN_ASSERT(c->room - c->used >= 64 && c->count < c->line_room);
+    RAVEL_ASSERT(c->room - c->used >= 64 && c->count < c->line_room);
     if (c->used == 0) c->used = (size_t)snprintf(c->text, 32, "num_tokens\n");
     c->used += (size_t)snprintf(c->text + c->used, 32, "%lld\n", (long long)count);
     c->lines[c->count++] = c->reader->line;
@@ -201,8 +207,8 @@ ravel_status text_lengths(const char *path, const text_options *options, ravel_l
     column c = {.reader = reader};
     status = text_read_file(reader, path, take_length, &c, err);
     if (!status && c.used == 0) status = ravel_error_set(err, RAVEL_E_DATA, "%s: it has no rows", path);
-    if (!status) status = ravel_lengths_parse(path, c.text, c.used, &read, lengths, err);
-    TRAIN_ASSERT(status || (*lengths)->count == c.count);
+    if (!status) status = ravel__lengths_parse(path, c.text, c.used, &read, lengths, err);
+    RAVEL_ASSERT(status || (*lengths)->count == c.count);
     if (status)
         free(c.lines);
     else

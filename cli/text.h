@@ -7,7 +7,8 @@
 #include <ravel/chat.h>
 #include <ravel/lengths.h>
 
-/* How a file is read: as one text; with `field`, a text per line of JSON; with `rows`, a row of ravel/chat.h per line. */
+/* How a file is read: as one text; with `field`, a text per line of JSON; with `rows`, a row of ravel/chat.h per
+ * line. */
 typedef struct text_options {
     const char *tokenizer; /* a model folder */
     const char *field, *chat_format, *chat_args;
@@ -16,7 +17,7 @@ typedef struct text_options {
     int64_t limit; /* lines; 0: all */
 } text_options;
 
-/* One text's tokens: of a pair, the chosen part and then the rejected one. `mask` is NULL where there is none. */
+/* One text's tokens: of a pair, the chosen part and then the rejected one. `mask` is NULL if there is none. */
 typedef ravel_status (*text_take)(void *user, const int32_t *ids, const uint8_t *mask, int64_t count, ravel_error *err);
 
 typedef struct text_reader text_reader;

@@ -25,13 +25,14 @@ static const ravel_option table[] = {
         "how conversations are written, a name or a file of a template; without it, the folder's template"),
     ROW("chat-args", STRING, chat_args, NULL, 0, 0, "JSON",
         "variables of the chat template, such as {\"enable_thinking\": false}"),
-    ROW("train-on", ENUM, train_on, "assistant", 0, 0, RAVEL_TRAIN_ON_CHOICES, "what is learnt of a conversation"),
+    ROW("train-on", ENUM, train_on, "assistant", 0, 0, RAVEL_TRAIN_ON_CHOICES,
+        "which tokens of a conversation get loss"),
     ROW("template", BOOL, template, "true", 0, 0, NULL, "bos and eos where the tokenizer puts them around a text"),
     ROW("plain", BOOL, plain, "false", 0, 0, NULL, "special tokens in the text are text like any other"),
-    ROW("count", BOOL, count, "false", 0, 0, NULL, "only how many tokens each text has, and all together"),
+    ROW("count", BOOL, count, "false", 0, 0, NULL, "only the number of tokens, of each text and in total"),
     ROW("json", BOOL, json, "false", 0, 0, NULL, "JSON lines: count, ids and, of rows, loss_mask"),
     ROW("decode", BOOL, decode, "false", 0, 0, NULL, "decode: --text holds ids, their text is printed"),
-    ROW("limit", I64, limit, "0", 0, 1e15, NULL, "lines of a file to read at most; 0: all"),
+    ROW("limit", I64, limit, "0", 0, 1e15, NULL, "limit of lines to read per file; 0: all"),
     ROW("out", STRING, out, "-", 0, 0, "FILE", "output file; -: standard output"),
     {0}};
 
@@ -40,7 +41,7 @@ static int help(void) {
     ravel_options_default(table, &o);
     const cli_options sets[] = {{"Options", table, &o}};
     printf("usage: ravel tokenize FOLDER [FILE ...] [options]\n\n"
-           "Prints the token ids of texts, one line per text, as the model folder's tokenizer.json makes them. A file\n"
+           "Prints the token ids of texts, one line per text, as the model folder's tokenizer makes them. A file\n"
            "is one text; - is standard input, also where no file is given.\n");
     cli_print_options(sets, 1);
     printf("\nChat formats (--chat-format):\n ");
@@ -67,7 +68,7 @@ static ravel_status put(printing *p, const char *text, ravel_error *err) {
     return cli_output_write(&p->output, text, strlen(text), err);
 }
 
-/* ids[count], or mask[count] where there are no ids. */
+/* ids[count], or mask[count] if there are no ids. */
 static ravel_status put_list(printing *p, const char *before, const char *between, const int32_t *ids,
                              const uint8_t *mask, int64_t count, ravel_error *err) {
     char number[32];
@@ -82,7 +83,7 @@ static ravel_status put_list(printing *p, const char *before, const char *betwee
 static ravel_status print_text(void *user, const int32_t *ids, const uint8_t *mask, int64_t count, ravel_error *err) {
     printing *p = user;
     char head[64];
-    TRAIN_ASSERT(count >= 0 && (ids || count == 0));
+    RAVEL_ASSERT(count >= 0 && (ids || count == 0));
     p->texts++;
     p->tokens += count;
     for (int64_t i = 0; mask && i < count; i++) p->learnt += mask[i];
@@ -118,8 +119,8 @@ static ravel_status parse_ids(const char *text, int32_t *ids, int64_t *count, ra
         char *end;
         long long id = strtoll(at, &end, 10);
         if (end == at || id < 0 || id > INT32_MAX)
-            return ravel_error_set(err, RAVEL_E_ARGUMENT, "\"%.20s\" is no token id", at);
-        TRAIN_ASSERT(*count < (int64_t)strlen(text) / 2 + 1);
+            return ravel_error_set(err, RAVEL_E_ARGUMENT, "\"%.20s\" is not a token id", at);
+        RAVEL_ASSERT(*count < (int64_t)strlen(text) / 2 + 1);
         ids[(*count)++] = (int32_t)id;
         at = end;
     }
@@ -129,10 +130,15 @@ static ravel_status parse_ids(const char *text, int32_t *ids, int64_t *count, ra
 static ravel_status decode(const text_reader *reader, const tokenize_options *o, printing *p, ravel_error *err) {
     const ravel_tokenizer *t = text_tokenizer(reader);
     int64_t count = 0;
+    size_t used;
     if (!o->text) return ravel_error_set(err, RAVEL_E_ARGUMENT, "--decode needs ids in --text");
     int32_t *ids = malloc((strlen(o->text) / 2 + 1) * sizeof *ids);
     if (!ids) return ravel_error_set(err, RAVEL_E_MEMORY, "out of memory");
     ravel_status status = parse_ids(o->text, ids, &count, err);
+    for (int64_t i = 0; i < count && !status; i++)
+        if (!ravel_tokenizer_bytes(t, ids[i], &used))
+            status = ravel_error_set(err, RAVEL_E_ARGUMENT, "%d is not a token of this model, which has ids up to %d",
+                                     ids[i], ravel_tokenizer_size(t) - 1);
     size_t bytes = status ? 0 : ravel_tokenizer_decode(t, ids, count, 0, NULL, 0);
     char *text = malloc(bytes + 2);
     if (!text) {
@@ -197,7 +203,9 @@ int cli_tokenize(int argc, char **argv) {
     const cli_options sets[] = {{"Options", table, &o}};
     ravel_status status = cli_parse(argc, argv, sets, 1, words, FILES, &count, &err);
     if (!status && count == 0)
-        status = ravel_error_set(&err, RAVEL_E_ARGUMENT, "name a model folder or a tokenizer.json; see --help");
+        status = ravel_error_set(
+            &err, RAVEL_E_ARGUMENT,
+            "name a model folder or a tokenizer.json (or tokenizer.model, tekken.json, *.tiktoken); see --help");
     if (!status) status = check(&o, count - 1, &err);
     if (!status) status = claim_files(words, count, o.out, &err);
     if (status) return cli_usage("tokenize", &err);

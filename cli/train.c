@@ -1,16 +1,22 @@
 /* ravel train: reads the configuration (defaults, then --config, then flags), starts the ranks, and prints the result.
  * The work is in train/. */
-#include "cli/cli.h"
+#include "cli/ranks.h"
 
 #include "train/learn/layout.h"
-#include "train/run/grpo.h"
-#include "train/run/sft.h"
+#include "train/run/config/resolve.h"
+#include "train/run/config/words.h"
+#include "train/run/grpo/grpo.h"
+#include "train/run/sft/sft.h"
 #include "train/rl/task.h"
+#include "train/rl/teacher.h"
+
+#include "base/options.h"
+#include "base/json.h"
+#include "base/system/file.h"
 
 #include <ravel/comm.h>
 
 #include <math.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,21 +25,14 @@
 
 /* ---- signals -------------------------------------------------------------------------------------------- */
 
-static volatile int stop_requested, save_requested;
-static volatile int begun; /* the ranks have met: there may be something to lose */
+static volatile int save_requested;
+static int speaks; /* rank 0 is in this process */
 
 /* One line at once: the end of an update may take minutes. */
-static void on_stop(int number) {
-    static const char text[] =
-        "\nravel train: stopping after this update, with a checkpoint; a second time ends at once, "
-        "without one\n";
-    if (stop_requested || !begun) {
-        signal(number, SIG_DFL);
-        raise(number);
-        return;
-    }
-    stop_requested = 1;
-    ssize_t written = write(STDERR_FILENO, text, sizeof text - 1);
+static void say_stop(int number) {
+    static const char text[] = "\nravel train: stopping; Ctrl-C again ends at once, without a checkpoint\n";
+    (void)number;
+    ssize_t written = speaks ? write(STDERR_FILENO, text, sizeof text - 1) : 0;
     (void)written;
 }
 
@@ -44,13 +43,16 @@ static void on_hang_up(int number) {
 
 /* A closed terminal or pipe does not end a run: it writes a checkpoint and goes on. */
 static void catch_signals(void) {
-    struct sigaction stop = {.sa_handler = on_stop}, save = {.sa_handler = on_hang_up, .sa_flags = SA_RESTART};
-    struct sigaction ignore = {.sa_handler = SIG_IGN};
-    sigaction(SIGINT, &stop, NULL);
-    sigaction(SIGTERM, &stop, NULL);
+    const struct sigaction save = {.sa_handler = on_hang_up, .sa_flags = SA_RESTART}, ignore = {.sa_handler = SIG_IGN};
     sigaction(SIGHUP, &save, NULL);
     sigaction(SIGPIPE, &ignore, NULL);
     sigaction(SIGXFSZ, &ignore, NULL); /* a file size limit is an error of the write, like a full disk */
+}
+
+/* Before the ranks have met there is nothing to lose, and Ctrl-C ends the process. */
+static void on_met(int first) {
+    speaks = first;
+    cli_catch_stop(say_stop);
 }
 
 /* ---- configuration -------------------------------------------------------------------------------------- */
@@ -59,23 +61,24 @@ typedef struct file_options {
     const char *config;
 } file_options;
 
-static const ravel_option file_table[] = {{"config", RAVEL_OPTION_STRING, offsetof(file_options, config), NULL, 0, 0,
-                                           "FILE", "a JSON object with these options; flags override it"},
-                                          {0}};
+static const ravel_option file_table[] = {
+    {"config", RAVEL_OPTION_STRING, offsetof(file_options, config), NULL, 0, 0, "FILE",
+     "these options as JSON or YAML, or the folder of a run to take them from; flags override it"},
+    {0}};
 
-enum { SETS = TRAIN_PARTS + 2, COMM_ROWS = 16 };
+enum { SETS = TRAIN_SECTIONS + 2, COMM_ROWS = 16 };
 
 /* The file, the parts of the configuration, and how processes reach one another, which is not stored in the run's
  * folder, since the next start may be on other machines. Returns their number. */
 static int make_sets(train_config *config, train_kind kind, file_options *file, ravel_comm_options *comm,
                      ravel_option *comm_rows, cli_options *sets) {
-    train_part parts[TRAIN_PARTS];
-    int count = train_config_parts(config, kind, parts), n = 0;
+    train_section parts[TRAIN_SECTIONS];
+    int count = train_config_sections(config, kind, parts), n = 0;
     sets[n++] = (cli_options){"configuration", file_table, file};
     for (int i = 0; i < count; i++) sets[n++] = (cli_options){parts[i].title, parts[i].table, parts[i].options};
     ravel_option_table table = cli_without(ravel_comm_option_table(), "comm-timeout", comm_rows, COMM_ROWS);
     sets[n++] = (cli_options){"ranks in several processes", table, comm};
-    TRAIN_ASSERT(n <= SETS);
+    RAVEL_ASSERT(n <= SETS);
     return n;
 }
 
@@ -111,7 +114,7 @@ static void help(train_kind kind) {
                "examples:\n"
                "  ravel train grpo --model runs/sft-1/checkpoints/step-00000200 --task arithmetic --ranks 2\n"
                "  ravel train grpo --model M --data prompts.jsonl --reward-command 'python3 score.py' --preset dapo\n"
-               "  mpirun -n 6 ravel train grpo --model M --task sort --generators 2 --async 1 --tis 2\n"
+               "  mpirun -n 6 ravel train grpo --model M --task sort --generators 2 --async 1 --correction tis\n"
                "  ravel train grpo --model M --task sort --publish :7700         and, at any time, any number of\n"
                "  ravel generate --pull 127.0.0.1:7700 --model FOLDER --data prompts.jsonl --repeat 0\n");
     cli_print_options(sets, count);
@@ -122,19 +125,54 @@ static void help(train_kind kind) {
 
 /* The texts that a configuration points into; they live as long as the run. */
 typedef struct texts {
-    char *file;
-    ravel_json *doc;
+    cli_joined joined;
+    train_config_file file;
     char *config;          /* all options as JSON, for config.json */
     char path[TRAIN_PATH]; /* of the run's own configuration */
+    train_model_path model;
+    train_model_path shape, cost;
+    char adapter[TRAIN_PATH], teacher[TRAIN_PATH];
+    int resolving; /* an error is one of these folders, not of the command line */
 } texts;
 
-static ravel_status take_file(train_config *config, train_kind kind, const char *path, texts *t, ravel_error *err) {
-    size_t bytes = 0;
-    ravel_status status = ravel_file_read(path, 1 << 20, NULL, &t->file, &bytes, err);
+/* A run or an adapter as --model, a run as --adapter: the folders that they stand for now, which config.json then
+ * has. */
+static ravel_status resolve_model(train_config *config, texts *t, ravel_error *err) {
+    train_model_choice *m = &config->model;
+    int64_t step;
+    t->resolving = 1;
+    ravel_status status = m->model ? train_model_resolve(m->model, &t->model, err) : RAVEL_OK;
+    if (!status && m->shape) status = train_model_resolve(m->shape, &t->shape, err);
+    if (!status && config->run.cost) status = train_model_resolve(config->run.cost, &t->cost, err);
+    if (!status && m->adapter) status = train_adapter_resolve(m->adapter, t->adapter, err);
+    if (!status && config->grpo.teacher && !train_servers_are(config->grpo.teacher))
+        status = train_run_resolve(config->grpo.teacher, t->teacher, &step, err);
     if (status) return status;
-    status = ravel_json_parse(t->file, bytes, NULL, &t->doc, err);
-    if (!status) status = train_config_json(config, kind, t->doc, err);
+    if (t->teacher[0]) config->grpo.teacher = t->teacher;
+    t->resolving = 0;
+    if (m->adapter && t->model.adapter[0])
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s is an adapter itself: give it, or its model with --adapter",
+                               m->model);
+    if (m->adapter) m->adapter = t->adapter;
+    if (t->model.adapter[0]) m->adapter = t->model.adapter;
+    if (m->model) m->model = t->model.model;
+    if (m->shape) m->shape = t->shape.model;
+    if (config->run.cost) config->run.cost = t->cost.model;
+    return RAVEL_OK;
+}
+
+/* A run's own folder is not taken from it: it is the other run's. */
+static ravel_status take_file(train_config *config, train_kind kind, const char *path, texts *t, ravel_error *err) {
+    int resumed = t->path[0] != '\0';
+    train_config_file_close(&t->file);
+    ravel_status status = train_config_file_read(path, &t->file, err);
+    if (status) return status;
+    status = train_config_json(config, kind, &t->file, err);
     if (status) ravel_error_prefix(err, "%s", path);
+    if (t->file.of_a_run && !resumed) {
+        config->run.run = NULL;
+        config->run.resume = 0;
+    }
     return status;
 }
 
@@ -146,13 +184,7 @@ static ravel_status apply_layers(train_config *config, train_kind kind, const ch
         train_config_default(config);
         config->grpo.preset = preset;
         if (again) status = train_config_preset(config, err);
-        if (!status && path) {
-            ravel_json_free(t->doc);
-            free(t->file);
-            t->doc = NULL;
-            t->file = NULL;
-            status = take_file(config, kind, path, t, err);
-        }
+        if (!status && path) status = take_file(config, kind, path, t, err);
         if (!preset) preset = config->grpo.preset;
     }
     return status;
@@ -173,6 +205,7 @@ static ravel_status read_config(int argc, char **argv, train_kind kind, train_co
         status = train_run_config(config, kind, t->path, err);
         file.config = t->path;
     }
+    int64_t steps = config->run.steps, epochs = config->sft.epochs;
     if (!status && (file.config || config->grpo.preset)) {
         int32_t preset = config->grpo.preset;
         status = apply_layers(config, kind, file.config, preset, t, err);
@@ -182,7 +215,10 @@ static ravel_status read_config(int argc, char **argv, train_kind kind, train_co
                                 "--preset is for a new run: one that is resumed has a value of each of its options; "
                                 "give those that are to change, like --clip-high 0.28");
         if (!status) status = cli_parse(argc, argv, sets, count, words, 0, &word_count, err);
+        if (steps && !epochs) config->sft.epochs = 0; /* a length that is given replaces the file's other one */
+        if (epochs && !steps) config->run.steps = 0;
     }
+    if (!status && !config->run.resume) status = resolve_model(config, t, err);
     if (!status) train_config_settle(config, kind);
     return status ? status : train_config_check(config, kind, err);
 }
@@ -193,30 +229,10 @@ static ravel_status read_config(int argc, char **argv, train_kind kind, train_co
  * --async. */
 static int32_t busy_threads(const train_config *c, train_kind kind) {
     int32_t ranks = train_config_ranks(c);
-    TRAIN_ASSERT(ranks > 0);
+    RAVEL_ASSERT(ranks > 0);
     if (kind != TRAIN_GRPO) return ranks;
     if (c->grpo.async) return ranks + c->grpo.generators;
     return ranks > c->grpo.generators ? ranks : c->grpo.generators;
-}
-
-static ravel_status choose_threads(train_config *c, int32_t busy_ranks, ravel_error *err) {
-    cpu_set_t allowed;
-    ravel_shape shape;
-    ravel_status status = train_shape(&c->model, &shape, err);
-    if (status) return status;
-    int32_t processors = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? (int32_t)CPU_COUNT(&allowed) : 1;
-    c->model.threads = train_threads(&c->model, &shape, c->plan.budget ? c->plan.budget : 4096, processors, busy_ranks);
-    TRAIN_ASSERT(c->model.threads >= 1 && busy_ranks > 0);
-    return RAVEL_OK;
-}
-
-/* Before ranks are started: checks that the model can be cut for the mesh; the error depends on whether --ranks was
- * given. */
-static ravel_status check_mesh(const train_config *c, ravel_error *err) {
-    ravel_shape shape;
-    ravel_mesh_layout layout;
-    ravel_status status = train_shape(&c->model, &shape, err);
-    return status ? status : train_layout_plan(&c->mesh, c->run.ranks, &shape, &layout, err);
 }
 
 /* ---- the run -------------------------------------------------------------------------------------------- */
@@ -234,37 +250,24 @@ typedef struct job {
 static ravel_status work(ravel_comm *comm, void *user, ravel_error *err) {
     job *j = user;
     train_summary summary = {0};
-    begun = 1;
-    TRAIN_ASSERT(j->kind >= 0 && j->kind < TRAIN_KINDS);
+    RAVEL_ASSERT(j->kind >= 0 && j->kind < TRAIN_KINDS);
     ravel_status status = j->kind == TRAIN_GRPO ? train_grpo(j->config, comm, &j->hooks, &summary, err)
                                                 : train_tune(j->kind, j->config, comm, &j->hooks, &summary, err);
     if (ravel_comm_rank(comm) == 0) j->summary = summary;
     return status;
 }
 
-/* As one rank of several processes, or as all ranks of this one. */
 static ravel_status launch(job *j, int *first, ravel_error *err) {
-    int32_t ranks = train_config_ranks(j->config) + (j->kind == TRAIN_GRPO ? j->config->grpo.generators : 0);
-    ravel_comm *comm = NULL;
-    ravel_status status = RAVEL_OK;
-    j->comm.timeout = j->config->run.timeout;
-    if (strcmp(ravel_comm_auto_kind(&j->comm), "self") == 0) {
-        *first = 1;
-        status = check_mesh(j->config, err);
-        if (!status) status = choose_threads(j->config, busy_threads(j->config, j->kind), err);
-        return status ? status : ravel_threads_run(ranks, &j->comm, work, j, err);
-    }
-    int32_t neighbours = 1;
-    status = ravel_comm_open("auto", &j->comm, &comm, err);
-    if (status) return status;
-    *first = ravel_comm_rank(comm) == 0;
-    j->processes = ravel_comm_size(comm);
-    (void)snprintf(j->by, sizeof j->by, "%s", ravel_comm_kind(comm));
-    status = ravel_comm_neighbours(comm, &neighbours, err);
-    if (!status) status = choose_threads(j->config, neighbours, err);
-    if (!status) status = work(comm, j, err);
-    if (status) ravel_comm_abort(comm, err);
-    ravel_comm_free(comm);
+    cli_ranks ranks = {.config = j->config,
+                       .comm = &j->comm,
+                       .count =
+                           train_config_ranks(j->config) + (j->kind == TRAIN_GRPO ? j->config->grpo.generators : 0),
+                       .busy = busy_threads(j->config, j->kind),
+                       .met = on_met};
+    ravel_status status = cli_ranks_run(&ranks, work, j, err);
+    *first = ranks.first;
+    j->processes = ranks.processes;
+    memcpy(j->by, ranks.by, sizeof j->by);
     return status;
 }
 
@@ -320,7 +323,7 @@ static void report(const job *j) {
     if (j->kind == TRAIN_GRPO) {
         char how[96]; /* a reward command has its own scale */
         (void)snprintf(how, sizeof how, "%%.3f (greedy, %squestions %s)",
-                       j->config->grpo.reward_command ? "" : "right or wrong, ",
+                       j->config->grpo.reward_command || j->config->grpo.reward ? "" : "right or wrong, ",
                        s->reward_apart ? "not trained on" : "of the training data");
         print_figure("reward before", s->reward_first, how);
         print_figure("reward after", s->reward_last, "%.3f");
@@ -375,7 +378,9 @@ static char *config_text(const train_config *config, train_kind kind) {
 }
 
 static ravel_status read_options(int argc, char **argv, job *j, texts *t, ravel_error *err) {
-    ravel_status status = read_config(argc, argv, j->kind, j->config, &j->comm, t, err);
+    int count = cli_join_files(argc, argv, &t->joined);
+    if (!count) return ravel_error_set(err, RAVEL_E_MEMORY, "out of memory for the options");
+    ravel_status status = read_config(count, t->joined.words, j->kind, j->config, &j->comm, t, err);
     if (status) return status;
     t->config = config_text(j->config, j->kind);
     return t->config ? RAVEL_OK : ravel_error_set(err, RAVEL_E_MEMORY, "out of memory for the configuration");
@@ -383,34 +388,34 @@ static ravel_status read_options(int argc, char **argv, job *j, texts *t, ravel_
 
 static int run(int argc, char **argv, train_kind kind) {
     ravel_error err = RAVEL_ERROR_INIT;
-    train_config config;
+    train_config config = {0};
     texts t = {0};
     int first = 0, code = CLI_OK;
     job j = {.kind = kind, .config = &config};
     if (read_options(argc, argv, &j, &t, &err)) {
-        code = cli_usage("train", &err);
+        code = t.resolving ? cli_fail("train", &err) : cli_usage("train", &err);
     } else {
         const ravel_logger logger = {write_log, &config};
-        j.hooks = (train_hooks){.stop = &stop_requested,
+        j.hooks = (train_hooks){.stop = &cli_stop,
                                 .save = &save_requested,
                                 .logger = &logger,
                                 .config_text = t.config,
-                                .progress = {show_progress, &config, &stop_requested}};
+                                .progress = {show_progress, &config, &cli_stop}};
         catch_signals();
         (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32",
                      0); /* hardware queues: streams that share one wait for one another */
         if (launch(&j, &first, &err)) {
             cli_progress_end();
             code = cli_fail("train", &err);
-            if (stop_requested) code = 130; /* as a shell has it */
+            if (cli_stop) code = 130; /* as a shell has it */
             if (first) print_resume(stderr, &j);
         } else if (first) {
             report(&j);
         }
     }
-    ravel_json_free(t.doc);
-    free(t.file);
+    train_config_file_close(&t.file);
     free(t.config);
+    cli_free_joined(&t.joined);
     return code;
 }
 
@@ -434,11 +439,11 @@ int cli_train(int argc, char **argv) {
     ravel_error err = RAVEL_ERROR_INIT;
     char name[80], answer[300];
     (void)snprintf(name, sizeof name, "train-%.60s", argc > 1 ? argv[1] : "");
-    if (cli_word_answer(name, answer, sizeof answer)) {
+    if (train_word_answer(name, answer, sizeof answer)) {
         ravel_error_set(&err, RAVEL_E_ARGUMENT, "there is no ravel train %s; %s", argv[1], answer);
         return cli_usage("train", &err);
     }
-    const char *near = argc > 1 ? ravel_suggest(argv[1], kinds, TRAIN_KINDS) : NULL;
+    const char *near = argc > 1 ? ravel__suggest(argv[1], kinds, TRAIN_KINDS) : NULL;
     ravel_error_set(&err, RAVEL_E_ARGUMENT, "say what to train: ravel train sft, dpo or grpo%s%s%s",
                     near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
     return cli_usage("train", &err);

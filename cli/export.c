@@ -1,0 +1,81 @@
+/* ravel export: a model as one GGUF file, for llama.cpp and what is built on it. */
+#include "cli/cli.h"
+
+#include "base/system/team.h"
+#include "train/model/hf/gguf.h"
+#include "train/model/hf/lora.h"
+#include "train/run/config/resolve.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct export_options {
+    const char *gguf, *adapter, *pre;
+    int32_t type;
+} export_options;
+
+/* clang-format off */
+#define ROW(name, kind, field, preset, min, max, choices, doc) \
+    { name, RAVEL_OPTION_##kind, offsetof(export_options, field), preset, min, max, choices, doc }
+/* clang-format on */
+
+static const ravel_option table[] = {
+    ROW("gguf", STRING, gguf, NULL, 0, 0, "FILE", "the file to write"),
+    ROW("type", ENUM, type, "bf16", 0, 0, TRAIN_GGUF_TYPES, "of the matrices; vectors are f32"),
+    ROW("adapter", STRING, adapter, NULL, 0, 0, "FOLDER",
+        "a LoRA adapter to add to the weights; the merged model is written beside the file first, and removed after"),
+    ROW("pre", STRING, pre, NULL, 0, 0, "NAME",
+        "what llama.cpp calls the way the tokenizer cuts text into words; without it found by its pattern"),
+    {0}};
+
+static ravel_status run(const export_options *o, const char *given, ravel_error *err) {
+    train_model_path path;
+    char adapter[TRAIN_PATH] = "", merged[TRAIN_PATH];
+    ravel_status status = train_model_resolve(given, &path, err);
+    if (!status && o->adapter) status = train_adapter_resolve(o->adapter, adapter, err);
+    if (status) return status;
+    if (o->adapter && path.adapter[0])
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s is an adapter itself: give it, or its model with --adapter",
+                               given);
+    if (path.adapter[0]) memcpy(adapter, path.adapter, sizeof adapter);
+    if (!adapter[0]) return train_gguf_export(path.model, o->gguf, o->type, o->pre, err);
+    if (snprintf(merged, sizeof merged, "%s.merged", o->gguf) >= (int)sizeof merged)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--gguf %.60s...: the path is too long", o->gguf);
+    if (train_path_exists(merged))
+        return ravel_error_set(err, RAVEL_E_STATE, "%s is in the way of the merged model: remove it", merged);
+    status = train_adapter_merge(path.model, adapter, merged, RAVEL_F32, 0, ravel__processors(RAVEL__TEAM_MOST), err);
+    if (!status) status = train_gguf_export(merged, o->gguf, o->type, o->pre, err);
+    (void)train_folder_remove(merged, NULL);
+    return status;
+}
+
+int cli_export(int argc, char **argv) {
+    export_options o;
+    ravel_error err = RAVEL_ERROR_INIT;
+    const char *words[1];
+    int count = 0;
+    const cli_options sets[] = {{"options", table, &o}};
+    ravel_options_default(table, &o);
+    if (cli_wants_help(argc, argv)) {
+        printf("usage: ravel export MODEL --gguf FILE [options]\n\n"
+               "Writes a model folder, a run or an adapter as one GGUF file: weights, tokenizer and chat template.\n\n"
+               "examples:\n"
+               "  ravel export runs/sft-1 --gguf model.gguf\n"
+               "  ravel export Qwen3-0.6B --adapter lora --gguf model.gguf --type q8_0\n");
+        cli_print_options(sets, 1);
+        return CLI_OK;
+    }
+    ravel_status status = cli_parse(argc, argv, sets, 1, words, 1, &count, &err);
+    if (!status && (count == 0 || !o.gguf))
+        status = ravel_error_set(&err, RAVEL_E_ARGUMENT, "name a model and a file: ravel export MODEL --gguf FILE");
+    if (!status) status = cli_claim_input("model", words[0], &err);
+    if (!status) status = cli_claim_input("adapter", o.adapter, &err);
+    if (!status) status = cli_claim_output("gguf", o.gguf, &err);
+    if (status) return cli_usage("export", &err);
+    cli_busy("exporting");
+    status = run(&o, words[0], &err);
+    cli_busy_end();
+    if (status) return cli_fail("export", &err);
+    printf("%s is the model for llama.cpp\n", o.gguf);
+    return CLI_OK;
+}

@@ -1,0 +1,138 @@
+/* ravel report: look at a run, compare runs. */
+#include "cli/report/report.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct report_flags {
+    const char *html, *trace, *listen;
+    int32_t list, quiet, serve;
+} report_flags;
+
+#define AT(field) offsetof(report_flags, field)
+static const ravel_option flag_table[] = {
+    {"html", RAVEL_OPTION_STRING, AT(html), NULL, 0, 0, "FILE", "write one self-contained page; - is standard output"},
+    {"trace", RAVEL_OPTION_STRING, AT(trace), NULL, 0, 0, "FILE",
+     "join the ranks' traces into one file for chrome://tracing or ui.perfetto.dev"},
+    {"serve", RAVEL_OPTION_BOOL, AT(serve), "false", 0, 0, NULL,
+     "show the page in a browser and follow the runs: it is redrawn as they progress, until Ctrl-C"},
+    {"listen", RAVEL_OPTION_STRING, AT(listen), "8100", 0, 0, "ADDRESS",
+     "where --serve listens: [address:]port; without an address only this machine can reach it"},
+    {"list-metrics", RAVEL_OPTION_BOOL, AT(list), "false", 0, 0, NULL,
+     "print the table of all metrics, sinks and known GPUs as Markdown, and do nothing else"},
+    {"quiet", RAVEL_OPTION_BOOL, AT(quiet), "false", 0, 0, NULL, "no summary on standard output"},
+    {0}};
+#undef AT
+
+static const char help_top[] =
+    "usage: ravel report RUN_DIR [RUN_DIR ...] [--html FILE] [--serve] [--trace FILE]\n"
+    "\n"
+    "Shows what a run did: loss and reward, throughput, packing and padding, idle ranks, where the time went,\n"
+    "refits. With several runs it compares them, the first being what the others are measured against. A run\n"
+    "directory holds metrics.jsonl (an object per update) and, where there are any, config.json,\n"
+    "environment.json, refit.jsonl and trace-RANK.json. A run that is still going can be looked at too.\n";
+
+static const char help_end[] =
+    "\nExamples:\n"
+    "  ravel report runs/a\n"
+    "  ravel report runs/a --html a.html\n"
+    "  ravel report runs/a runs/b --html both.html\n"
+    "  ravel report runs/a --serve\n"
+    "  ravel report runs/a --trace a.trace.json\n"
+    "\nExit codes: 0 done, 1 the data is wrong, 2 the command line is wrong. See also ravel-report(1).\n";
+
+typedef struct job {
+    const report_flags *flags;
+    const char *folders[REPORT_RUNS_MAX];
+    int count;
+    report_run runs[REPORT_RUNS_MAX];
+} job;
+
+static ravel_status write_page(job *j, const char *path, ravel_error *err) {
+    cli_output out;
+    ravel_status status = cli_output_open(&out, path, err);
+    if (status) return status;
+    status = report_html(j->runs, j->count, 0, &out, err);
+    return cli_output_close(&out, status, err);
+}
+
+static ravel_status write_trace(job *j, ravel_error *err) {
+    cli_output out;
+    ravel_status status = cli_output_open(&out, j->flags->trace, err);
+    if (status) return status;
+    status = report_trace(j->folders, j->count, &out, err);
+    return cli_output_close(&out, status, err);
+}
+
+static ravel_status write_summary(job *j, ravel_error *err) {
+    cli_output out;
+    ravel_status status = cli_output_open(&out, "-", err);
+    if (status) return status;
+    status = report_print(j->runs, j->count, &out, err);
+    if (!status && j->flags->html) status = report_put(&out, err, "page: %s\n", j->flags->html);
+    if (!status && j->flags->trace) status = report_put(&out, err, "trace: %s\n", j->flags->trace);
+    return cli_output_close(&out, status, err);
+}
+
+static int takes_stdout(const char *path) {
+    return path && strcmp(path, "-") == 0;
+}
+
+static ravel_status make_report(job *j, ravel_error *err) {
+    ravel_status status = report_read_all(j->folders, j->count, j->runs, err);
+    if (!status && j->flags->html) status = write_page(j, j->flags->html, err);
+    if (!status && j->flags->trace) status = write_trace(j, err);
+    if (!status && !j->flags->quiet && !takes_stdout(j->flags->html) && !takes_stdout(j->flags->trace))
+        status = write_summary(j, err);
+    report_free_all(j->runs, j->count);
+    return status;
+}
+
+/* The page and the trace may be in a run's folder, but not in place of what is read there. */
+static ravel_status claim_files(const job *j, ravel_error *err) {
+    ravel_status status = RAVEL_OK;
+    for (int i = 0; i < j->count && !status; i++) status = cli_claim_input("run", j->folders[i], err);
+    if (!status) status = cli_claim_output("html", j->flags->html, err);
+    return status ? status : cli_claim_output("trace", j->flags->trace, err);
+}
+
+static ravel_status list_metrics(ravel_error *err) {
+    cli_output out;
+    ravel_status status = cli_output_open(&out, "-", err);
+    if (status) return status;
+    status = report_list(&out, err);
+    return cli_output_close(&out, status, err);
+}
+
+int cli_report(int argc, char **argv) {
+    report_flags flags;
+    ravel_options_default(flag_table, &flags);
+    const cli_options sets[] = {{"Options", flag_table, &flags}};
+    if (cli_wants_help(argc, argv)) {
+        (void)fputs(help_top, stdout);
+        cli_print_options(sets, 1);
+        (void)fputs(help_end, stdout);
+        return CLI_OK;
+    }
+    ravel_error err = RAVEL_ERROR_INIT;
+    job j;
+    memset(&j, 0, sizeof j);
+    j.flags = &flags;
+    if (cli_parse(argc, argv, sets, 1, j.folders, REPORT_RUNS_MAX, &j.count, &err)) return cli_usage("report", &err);
+    (void)signal(SIGPIPE, SIG_IGN); /* `ravel report run | head` ends quietly */
+    if (flags.list) return list_metrics(&err) ? cli_fail("report", &err) : CLI_OK;
+    if (j.count == 0) {
+        (void)ravel_error_set(&err, RAVEL_E_ARGUMENT,
+                              "which run? Give its directory: ravel report RUN_DIR [--html FILE]");
+        return cli_usage("report", &err);
+    }
+    if (flags.serve && (flags.html || flags.trace)) {
+        (void)ravel_error_set(&err, RAVEL_E_ARGUMENT, "--serve writes no file; leave out --html and --trace");
+        return cli_usage("report", &err);
+    }
+    if (flags.serve)
+        return report_serve(j.folders, j.count, flags.listen, flags.quiet, &err) ? cli_fail("report", &err) : CLI_OK;
+    if (claim_files(&j, &err)) return cli_usage("report", &err);
+    return make_report(&j, &err) ? cli_fail("report", &err) : CLI_OK;
+}

@@ -1,0 +1,97 @@
+/* Prompts, answers and rewards of a run. The file stays in memory as it is; a sample is a line of it. */
+#include "cli/report/report.h"
+
+#include "base/json.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SHOWN = 300 }; /* on a page */
+
+static int is_before(const report_sample *a, const report_sample *b) {
+    return a->step < b->step || (a->step == b->step && a->sample < b->sample);
+}
+
+static int add(report_samples *s, const report_sample *item) {
+    while (s->count > 0 && !is_before(&s->items[s->count - 1], item)) s->count--;
+    if (s->count == s->room) {
+        int64_t room = s->room ? 2 * s->room : 256;
+        report_sample *grown = realloc(s->items, (size_t)room * sizeof *grown);
+        if (!grown) return 0;
+        s->items = grown;
+        s->room = room;
+    }
+    s->items[s->count++] = *item;
+    RAVEL_ASSERT(s->count <= s->room && (s->count == 1 || is_before(&s->items[s->count - 2], item)));
+    return 1;
+}
+
+static ravel_status take_lines(report_samples *s, size_t bytes, ravel_error *err) {
+    ravel__json *doc = NULL;
+    const char *end = s->text + bytes;
+    int ok = 1;
+    for (const char *at = s->text, *newline; ok && at < end; at = newline + 1) {
+        newline = memchr(at, '\n', (size_t)(end - at));
+        if (!newline) break; /* not whole yet */
+        report_sample item = {.line = at, .bytes = (size_t)(newline - at)};
+        if (ravel__json_parse(at, item.bytes, NULL, &doc, NULL) == RAVEL_OK &&
+            ravel__json_root(doc)->kind == RAVEL__JSON_OBJECT &&
+            ravel__json_integer(ravel__json_get(doc, ravel__json_root(doc), "step"), &item.step)) {
+            (void)ravel__json_integer(ravel__json_get(doc, ravel__json_root(doc), "sample"), &item.sample);
+            ok = add(s, &item);
+        }
+    }
+    ravel__json_free(doc);
+    return ok ? RAVEL_OK : ravel_error_set(err, RAVEL_E_MEMORY, "out of memory: there are too many samples");
+}
+
+ravel_status report_samples_read(const char *folder, report_samples *samples, ravel_error *err) {
+    size_t bytes = 0;
+    ravel_error missing = RAVEL_ERROR_INIT;
+    memset(samples, 0, sizeof *samples);
+    ravel_status status = report_slurp(folder, "samples.jsonl", &samples->text, &bytes, &missing);
+    if (status == RAVEL_E_END) return RAVEL_OK;
+    if (status) return ravel_error_set(err, status, "%s", missing.message);
+    return take_lines(samples, bytes, err);
+}
+
+void report_samples_free(report_samples *samples) {
+    free(samples->text);
+    free(samples->items);
+    memset(samples, 0, sizeof *samples);
+}
+
+int64_t report_samples_shown(const report_samples *samples) {
+    return samples->count < SHOWN ? samples->count : SHOWN;
+}
+
+const report_sample *report_samples_at(const report_samples *samples, int64_t i) {
+    int64_t shown = report_samples_shown(samples);
+    RAVEL_ASSERT(i >= 0 && i < shown);
+    return &samples->items[shown > 1 ? i * (samples->count - 1) / (shown - 1) : 0];
+}
+
+/* The text of a member as a JSON string, at most `most` bytes of it. */
+static size_t quote(const ravel__json *doc, const char *key, size_t most, char *out, size_t room) {
+    const ravel__json_node *node = ravel__json_get(doc, ravel__json_root(doc), key);
+    int text = node && node->kind == RAVEL__JSON_STRING;
+    size_t bytes = text && node->bytes < most ? node->bytes : most;
+    return ravel__json_quote(text ? node->as.string : "", text ? bytes : 0, out, room);
+}
+
+void report_samples_last(const report_samples *samples, char *text, size_t bytes) {
+    ravel__json *doc = NULL;
+    char prompt[512], response[512];
+    double reward = 0;
+    text[0] = '\0';
+    if (samples->count == 0) return;
+    const report_sample *last = &samples->items[samples->count - 1];
+    if (ravel__json_parse(last->line, last->bytes, NULL, &doc, NULL)) return;
+    (void)quote(doc, "prompt", 80, prompt, sizeof prompt);
+    (void)quote(doc, "response", 80, response, sizeof response);
+    int known = ravel__json_real(ravel__json_get(doc, ravel__json_root(doc), "reward"), &reward);
+    (void)snprintf(text, bytes, known ? "%s -> %s, reward %.4g" : "%s -> %s", prompt, response, reward);
+    cli_make_printable(text);
+    ravel__json_free(doc);
+}
