@@ -67,7 +67,7 @@ int main(int argc, char **argv) {
     int ranks = argc > 1 ? atoi(argv[1]) : 4;
     ravel_status status;
     if (ranks < 1 || ranks > MOST) return (void)fprintf(stderr, "usage: 03_ranks [1 .. %d]\n", MOST), 2;
-    if (strcmp(ravel_comm_world_kind(), "mpi") == 0) {
+    if (strcmp(ravel_comm_auto_kind(NULL), "mpi") == 0) {
         status = ravel_comm_open("auto", NULL, &comm, &err);
         if (!status && ravel_comm_size(comm) > MOST)
             status = ravel_error_set(&err, RAVEL_E_ARGUMENT, "at most %d ranks, please", MOST);

@@ -97,7 +97,7 @@ int main(void) {
     ravel_error err = RAVEL_ERROR_INIT;
     ravel_comm *comm = NULL;
     ravel_status status;
-    if (strcmp(ravel_comm_world_kind(), "mpi") == 0) {
+    if (strcmp(ravel_comm_auto_kind(NULL), "mpi") == 0) {
         status = ravel_comm_open("auto", NULL, &comm, &err);
         if (status == RAVEL_OK) status = work(comm, NULL, &err);
         ravel_comm_free(comm);

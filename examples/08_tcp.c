@@ -52,6 +52,6 @@ static int run_all(void) {
 
 int main(int argc, char **argv) {
     if (argc == 4) return run(argv[1], atoi(argv[2]), atoi(argv[3]));
-    const char *kind = ravel_comm_world_kind();
+    const char *kind = ravel_comm_auto_kind(NULL);
     return kind[0] == 's' ? run_all() : run(NULL, 0, -1);
 }

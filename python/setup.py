@@ -1,7 +1,7 @@
 """Builds libravel and the ravel command with make and puts them, with the MPI modules that could be built and the licence, into the
 package. An sdist carries the C sources in native/, so that it builds alone.
 
-    pip install ./python                      from a checkout
+    pip install ./python                      from a checkout; what `make` built in its build/ is taken
     RAVEL_MAKE_FLAGS="CC=clang -j8" pip install ./python
     RAVEL_PREBUILT=build pip install ./python   takes the files of that folder (of the checkout's) as they are
 """
@@ -28,6 +28,27 @@ def version() -> str:
     return re.search(r'RAVEL_VERSION_STRING "(.*?)"', header).group(1)
 
 
+def compile_with(command: list) -> None:
+    """Runs make. pip hides what a build prints, so a terminal gets a count of its own."""
+    try:
+        terminal = open("/dev/tty", "w")
+    except OSError:
+        terminal = None
+    files = 0
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as make:
+        for line in make.stdout:
+            print(line, end="", flush=True)
+            files += line.startswith("  CC")
+            if terminal and line.startswith("  CC"):
+                terminal.write(f"\r  ravel: {files} files compiled")
+                terminal.flush()
+    if terminal:
+        terminal.write("\r\x1b[K" if files else "")
+        terminal.close()
+    if make.returncode:
+        raise subprocess.CalledProcessError(make.returncode, command)
+
+
 class Build(build_py):
     """The package's files, and the libraries and the command among them."""
 
@@ -44,10 +65,14 @@ class Build(build_py):
         """Where the built files are; made first, unless RAVEL_PREBUILT names one."""
         prebuilt = os.environ.get("RAVEL_PREBUILT")
         folder = ROOT / (prebuilt or "build/python/libravel")
+        if not prebuilt and "RAVEL_MAKE_FLAGS" not in os.environ and (ROOT / "build" / "libravel.so").exists():
+            folder = ROOT / "build" # of `make`, which compiles what is out of date
         if not prebuilt:
             flags = shlex.split(os.environ.get("RAVEL_MAKE_FLAGS", f"-j{os.cpu_count() or 1}"))
-            subprocess.run(["make", "--no-print-directory", "-C", str(ROOT), f"BUILD={folder}", *flags, "lib",
-                            f"{folder}/ravel"], check=True)
+            if folder == ROOT / "build" and not (folder / "libravel_cuda.so").exists():
+                flags.append("HAVE_CUDA=") # it was left out
+            compile_with(["make", "--no-print-directory", "-C", str(ROOT), f"BUILD={folder.relative_to(ROOT)}", *flags, "lib",
+                          f"{folder.relative_to(ROOT)}/ravel"])
         missing = [name for name in ("libravel.so", "ravel") if not (folder / name).exists()]
         if missing:
             raise FileNotFoundError(f"{folder / missing[0]} is not there; run make in {ROOT}, or leave RAVEL_PREBUILT away")

@@ -45,7 +45,7 @@ def report() -> None:
     print(f"library      {_lib.path}")
     print(f"command      {command() or 'missing: run make in the checkout, or set RAVEL_COMMAND'}")
     for name, how in MODULES.items():
-        file = folder / f"libravel_{name}.so"
+        file = next((f for f in (folder, folder.parent / "ravel") if (f / f"libravel_{name}.so").exists()), folder) / f"libravel_{name}.so"
         print(f"{name:<12} {file if file.exists() else 'missing: ' + how}")
     for name in PACKAGES:
         print(f"{name:<12} {_installed(name) or 'not installed'}")

@@ -18,6 +18,16 @@ RAVEL_AXIS_PP = 8
 RAVEL_BAD_ROWS_ERROR = 0
 RAVEL_BAD_ROWS_SKIP = 1
 
+# ravel_correction_kind
+RAVEL_CORRECTION_NONE = 0
+RAVEL_CORRECTION_TIS = 1
+RAVEL_CORRECTION_MIS = 2
+RAVEL_CORRECTION_SEQ_TIS = 3
+RAVEL_CORRECTION_SEQ_MIS = 4
+RAVEL_CORRECTION_ICEPOP = 5
+RAVEL_CORRECTION_CISPO = 6
+RAVEL_CORRECTIONS = 7
+
 # ravel_cp_empty
 RAVEL_CP_EMPTY_FILLER = 0
 RAVEL_CP_EMPTY_WIDEN = 1
@@ -103,16 +113,6 @@ RAVEL_FRAMEWORK_MEAN = 1
 RAVEL_GROUPS_FREE = 0
 RAVEL_GROUPS_UPDATE = 1
 RAVEL_GROUPS_RANK = 2
-
-# ravel_json_kind
-RAVEL_JSON_NULL = 0
-RAVEL_JSON_FALSE = 1
-RAVEL_JSON_TRUE = 2
-RAVEL_JSON_INTEGER = 3
-RAVEL_JSON_REAL = 4
-RAVEL_JSON_STRING = 5
-RAVEL_JSON_ARRAY = 6
-RAVEL_JSON_OBJECT = 7
 
 # ravel_kl
 RAVEL_KL_K1 = 0
@@ -259,57 +259,67 @@ RAVEL_METRIC_TIME_EVAL_MAX = 101
 RAVEL_METRIC_TIME_EVAL_SLOWEST = 102
 RAVEL_METRIC_TIME_EVAL_SELF = 103
 RAVEL_METRIC_TIME_EVAL_TOTAL = 104
-RAVEL_METRIC_MEMORY_RSS = 105
-RAVEL_METRIC_MEMORY_RSS_PEAK = 106
-RAVEL_METRIC_MEMORY_DEVICE = 107
-RAVEL_METRIC_MEMORY_DEVICE_PEAK = 108
-RAVEL_METRIC_TRAIN_LOSS = 109
-RAVEL_METRIC_TRAIN_TOKEN_NLL = 110
-RAVEL_METRIC_TRAIN_GRAD_NORM = 111
-RAVEL_METRIC_TRAIN_LEARNING_RATE = 112
-RAVEL_METRIC_TRAIN_SKIPPED = 113
-RAVEL_METRIC_EVAL_LOSS = 114
-RAVEL_METRIC_REFIT_BYTES_NEEDED = 115
-RAVEL_METRIC_REFIT_BYTES_MOVED = 116
-RAVEL_METRIC_REFIT_TOTAL = 117
-RAVEL_METRIC_REFIT_ITERATE = 118
-RAVEL_METRIC_REFIT_PACK = 119
-RAVEL_METRIC_REFIT_SEND = 120
-RAVEL_METRIC_REFIT_RECEIVE = 121
-RAVEL_METRIC_REFIT_LOAD = 122
-RAVEL_METRIC_REFIT_COMMIT = 123
-RAVEL_METRIC_REFIT_OVERLAP = 124
-RAVEL_METRIC_REFIT_RATE = 125
-RAVEL_METRIC_REFIT_PUBLISH = 126
-RAVEL_METRIC_REFIT_PREPARE = 127
-RAVEL_METRIC_REFIT_PAUSE = 128
-RAVEL_METRIC_REFIT_VERSION_LAG = 129
-RAVEL_METRIC_REFIT_GENERATORS = 130
-RAVEL_METRIC_REFIT_GENERATOR_TOKENS = 131
-RAVEL_METRIC_REWARD_MEAN = 132
-RAVEL_METRIC_REWARD_STD = 133
-RAVEL_METRIC_REWARD_MIN = 134
-RAVEL_METRIC_REWARD_MAX = 135
-RAVEL_METRIC_REWARD_ZERO_VARIANCE = 136
-RAVEL_METRIC_REWARD_DROPPED = 137
-RAVEL_METRIC_EVAL_REWARD = 138
-RAVEL_METRIC_RESPONSE_LENGTH_MEAN = 139
-RAVEL_METRIC_RESPONSE_LENGTH_MIN = 140
-RAVEL_METRIC_RESPONSE_LENGTH_MAX = 141
-RAVEL_METRIC_RESPONSE_TRUNCATED = 142
-RAVEL_METRIC_ROLLOUT_TOKENS = 143
-RAVEL_METRIC_ROLLOUT_TOKENS_PER_SEC = 144
-RAVEL_METRIC_ROLLOUT_STALENESS = 145
-RAVEL_METRIC_POLICY_RATIO_MEAN = 146
-RAVEL_METRIC_POLICY_RATIO_MAX = 147
-RAVEL_METRIC_POLICY_APPROX_KL = 148
-RAVEL_METRIC_POLICY_KL_REF = 149
-RAVEL_METRIC_POLICY_ENTROPY = 150
-RAVEL_METRIC_POLICY_CLIP_SHARE = 151
-RAVEL_METRIC_POLICY_GAP_MEAN = 152
-RAVEL_METRIC_POLICY_GAP_MAX = 153
-RAVEL_METRIC_TOKEN_MULT_PROB_ERROR = 154
-RAVEL_METRICS = 155
+RAVEL_METRIC_TIME_FORWARD_MICRO = 105
+RAVEL_METRIC_TIME_BACKWARD_MICRO = 106
+RAVEL_METRIC_MEMORY_RSS = 107
+RAVEL_METRIC_MEMORY_RSS_PEAK = 108
+RAVEL_METRIC_MEMORY_RSS_UPDATE_PEAK = 109
+RAVEL_METRIC_MEMORY_DEVICE = 110
+RAVEL_METRIC_MEMORY_DEVICE_PEAK = 111
+RAVEL_METRIC_MEMORY_DEVICE_UPDATE_PEAK = 112
+RAVEL_METRIC_TRAIN_LOSS = 113
+RAVEL_METRIC_TRAIN_TOKEN_NLL = 114
+RAVEL_METRIC_TRAIN_GRAD_NORM = 115
+RAVEL_METRIC_TRAIN_LEARNING_RATE = 116
+RAVEL_METRIC_TRAIN_SKIPPED = 117
+RAVEL_METRIC_EVAL_LOSS = 118
+RAVEL_METRIC_REFIT_BYTES_NEEDED = 119
+RAVEL_METRIC_REFIT_BYTES_MOVED = 120
+RAVEL_METRIC_REFIT_TOTAL = 121
+RAVEL_METRIC_REFIT_ITERATE = 122
+RAVEL_METRIC_REFIT_PACK = 123
+RAVEL_METRIC_REFIT_SEND = 124
+RAVEL_METRIC_REFIT_RECEIVE = 125
+RAVEL_METRIC_REFIT_LOAD = 126
+RAVEL_METRIC_REFIT_COMMIT = 127
+RAVEL_METRIC_REFIT_OVERLAP = 128
+RAVEL_METRIC_REFIT_RATE = 129
+RAVEL_METRIC_REFIT_PUBLISH = 130
+RAVEL_METRIC_REFIT_PREPARE = 131
+RAVEL_METRIC_REFIT_PAUSE = 132
+RAVEL_METRIC_REFIT_VERSION_LAG = 133
+RAVEL_METRIC_REFIT_GENERATORS = 134
+RAVEL_METRIC_REFIT_GENERATOR_TOKENS = 135
+RAVEL_METRIC_REFIT_SENT = 136
+RAVEL_METRIC_REFIT_CHANGED = 137
+RAVEL_METRIC_REFIT_COMPARED = 138
+RAVEL_METRIC_REFIT_BLOCKS_WHOLE = 139
+RAVEL_METRIC_REFIT_BLOCKS_SPARSE = 140
+RAVEL_METRIC_REFIT_BLOCKS_KEPT = 141
+RAVEL_METRIC_REWARD_MEAN = 142
+RAVEL_METRIC_REWARD_STD = 143
+RAVEL_METRIC_REWARD_MIN = 144
+RAVEL_METRIC_REWARD_MAX = 145
+RAVEL_METRIC_REWARD_ZERO_VARIANCE = 146
+RAVEL_METRIC_REWARD_DROPPED = 147
+RAVEL_METRIC_EVAL_REWARD = 148
+RAVEL_METRIC_RESPONSE_LENGTH_MEAN = 149
+RAVEL_METRIC_RESPONSE_LENGTH_MIN = 150
+RAVEL_METRIC_RESPONSE_LENGTH_MAX = 151
+RAVEL_METRIC_RESPONSE_TRUNCATED = 152
+RAVEL_METRIC_ROLLOUT_TOKENS = 153
+RAVEL_METRIC_ROLLOUT_TOKENS_PER_SEC = 154
+RAVEL_METRIC_ROLLOUT_STALENESS = 155
+RAVEL_METRIC_POLICY_RATIO_MEAN = 156
+RAVEL_METRIC_POLICY_RATIO_MAX = 157
+RAVEL_METRIC_POLICY_APPROX_KL = 158
+RAVEL_METRIC_POLICY_KL_REF = 159
+RAVEL_METRIC_POLICY_ENTROPY = 160
+RAVEL_METRIC_POLICY_CLIP_SHARE = 161
+RAVEL_METRIC_POLICY_GAP_MEAN = 162
+RAVEL_METRIC_POLICY_GAP_MAX = 163
+RAVEL_METRIC_TOKEN_MULT_PROB_ERROR = 164
+RAVEL_METRICS = 165
 
 # ravel_metric_kind
 RAVEL_KIND_COUNTER = 0
@@ -364,6 +374,7 @@ RAVEL_OPTION_STRING = 6
 # ravel_oversize
 RAVEL_OVERSIZE_ERROR = 0
 RAVEL_OVERSIZE_SKIP = 1
+RAVEL_OVERSIZE_ALONE = 2
 
 # ravel_owners
 RAVEL_OWNERS_TP0_FIRST_LAST = 0
@@ -395,6 +406,11 @@ RAVEL_PULL_IDLE = 0
 RAVEL_PULL_NEWER = 1
 RAVEL_PULL_STAGING = 2
 RAVEL_PULL_READY = 3
+
+# ravel_qk_norm
+RAVEL_QK_NORM_NONE = 0
+RAVEL_QK_NORM_HEAD = 1
+RAVEL_QK_NORM_WHOLE = 2
 
 # ravel_ratio
 RAVEL_RATIO_TOKEN = 0
@@ -439,6 +455,8 @@ RAVEL_ROPE_PLAIN = 0
 RAVEL_ROPE_LINEAR = 1
 RAVEL_ROPE_LLAMA3 = 2
 RAVEL_ROPE_OTHER = 3
+RAVEL_ROPE_YARN = 4
+RAVEL_ROPE_LONG = 5
 
 # ravel_row_index
 RAVEL_INDEX_AUTO = 0
@@ -525,14 +543,6 @@ class ravel_place(C.Structure):
 
 
 class ravel_device_info(C.Structure):
-    pass
-
-
-class ravel_json_node_as(C.Union):
-    pass
-
-
-class ravel_json_node(C.Structure):
     pass
 
 
@@ -784,15 +794,11 @@ class ravel_lengths(C.Structure):
     pass
 
 
-class ravel_column(C.Structure):
-    pass
-
-
 class ravel_mock_options(C.Structure):
     pass
 
 
-class ravel_module(C.Structure):
+class ravel_correction(C.Structure):
     pass
 
 
@@ -856,19 +862,15 @@ class ravel_pull_report(C.Structure):
     pass
 
 
+class ravel_routes(C.Structure):
+    pass
+
+
 class ravel_safetensor(C.Structure):
     pass
 
 
 class ravel_safetensors_options(C.Structure):
-    pass
-
-
-class ravel_slab_tensor(C.Structure):
-    pass
-
-
-class ravel_fp8_matrix(C.Structure):
     pass
 
 
@@ -889,7 +891,6 @@ class ravel_tree_piece(C.Structure):
 
 
 ravel_rank_fn = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_void_p, C.POINTER(ravel_error))
-ravel_module_fn = C.CFUNCTYPE(None)
 ravel_write = C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_void_p, C.c_size_t, C.POINTER(ravel_error))
 ravel_error._fields_ = [
     ("status", C.c_int32),
@@ -920,20 +921,6 @@ ravel_device_info._fields_ = [
     ("cached_bytes", C.c_int64),
     ("driver_allocs", C.c_int64),
     ("uuid", C.c_uint8 * 16),
-]
-ravel_json_node_as._fields_ = [
-    ("integer", C.c_int64),
-    ("real", C.c_double),
-    ("string", C.c_char_p),
-]
-ravel_json_node._fields_ = [
-    ("kind", C.c_int16),
-    ("last", C.c_int16),
-    ("count", C.c_int32),
-    ("skip", C.c_uint32),
-    ("bytes", C.c_uint32),
-    ("key", C.c_char_p),
-    ("as", ravel_json_node_as),
 ]
 ravel_option._fields_ = [
     ("name", C.c_char_p),
@@ -1054,8 +1041,9 @@ ravel_row_part._fields_ = [
 ]
 ravel_row._fields_ = [
     ("pair", C.c_int32),
-    ("reserved", C.c_int32),
+    ("inserted", C.c_int32),
     ("parts", ravel_row_part * 2),
+    ("inserted_text", C.c_char_p),
 ]
 ravel_comm_options._fields_ = [
     ("size", C.c_size_t),
@@ -1117,11 +1105,26 @@ ravel_shape._fields_ = [
     ("v_dim", C.c_int64),
     ("window", C.c_int64),
     ("rope", C.c_int32),
-    ("reserved", C.c_int32),
+    ("family", C.c_int32),
     ("rope_factor", C.c_double),
     ("rope_low", C.c_double),
     ("rope_high", C.c_double),
     ("rope_positions", C.c_int64),
+    ("window_every", C.c_int64),
+    ("rope_every", C.c_int64),
+    ("rope_local", C.c_double),
+    ("attention_scale", C.c_double),
+    ("embedding_scale", C.c_double),
+    ("residual_scale", C.c_double),
+    ("logits_scale", C.c_double),
+    ("dense_mask", C.c_uint64 * 2),
+    ("router_norm", C.c_int64),
+    ("router_aux", C.c_double),
+    ("rope_attention", C.c_double),
+    ("rope_exact", C.c_int32),
+    ("rope_always", C.c_int32),
+    ("rope_short", C.c_float * 64),
+    ("rope_long", C.c_float * 64),
 ]
 ravel_cost._fields_ = [
     ("linear", C.c_int64),
@@ -1397,6 +1400,7 @@ ravel_meta._fields_ = [
     ("parts", C.c_void_p),
     ("loss_tokens", C.c_void_p),
     ("shared", C.c_void_p),
+    ("prompts", C.c_void_p),
 ]
 ravel_u128._fields_ = [
     ("high", C.c_uint64),
@@ -1443,13 +1447,14 @@ ravel_metrics_options._fields_ = [
     ("compute", C.c_int32),
     ("recompute", C.c_int32),
     ("per_rank", C.c_int32),
-    ("reserved", C.c_int32),
+    ("update_peaks", C.c_int32),
     ("shape", C.POINTER(ravel_shape)),
     ("reducer", C.POINTER(ravel_metrics_reducer)),
     ("extra", C.POINTER(ravel_metric)),
     ("extra_count", C.c_int64),
     ("logger", C.POINTER(ravel_logger)),
     ("allocator", C.POINTER(ravel_allocator)),
+    ("adapter", C.c_int64),
 ]
 ravel_metrics_batch._fields_ = [
     ("size", C.c_size_t),
@@ -1494,6 +1499,8 @@ ravel_metrics_totals._fields_ = [
     ("bins", C.c_int64),
     ("tokens", C.c_int64),
     ("loss_tokens", C.c_int64),
+    ("capacity", C.c_int64),
+    ("computed", C.c_int64),
     ("seconds", C.c_double),
     ("phases", C.c_double * 16),
 ]
@@ -1513,6 +1520,8 @@ ravel_samples._fields_ = [
     ("ragged", ravel_ragged),
     ("rows", C.c_void_p),
     ("parts", C.c_void_p),
+    ("inserted", C.c_int64),
+    ("inserted_text", C.c_char_p),
 ]
 ravel_source_options._fields_ = [
     ("size", C.c_size_t),
@@ -1543,6 +1552,7 @@ ravel_source_hooks._fields_ = [
     ("read", C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_int64, C.c_void_p, C.POINTER(ravel_error))),
     ("close", C.CFUNCTYPE(None, C.c_void_p)),
     ("allocator", C.POINTER(ravel_allocator)),
+    ("where", C.CFUNCTYPE(C.c_size_t, C.c_void_p, C.c_int64, C.c_void_p, C.c_size_t)),
 ]
 ravel_reader_stats._fields_ = [
     ("rows", C.c_int64),
@@ -1577,9 +1587,8 @@ ravel_feed_options._fields_ = [
     ("field_count", C.c_int64),
     ("logger", C.POINTER(ravel_logger)),
     ("allocator", C.POINTER(ravel_allocator)),
-    ("place", ravel_place),
     ("share_prefix", C.c_int32),
-    ("reserved2", C.c_int32),
+    ("keep_rows", C.c_int32),
     ("share_limit", C.c_int64),
 ]
 ravel_feed_update._fields_ = [
@@ -1616,6 +1625,7 @@ ravel_micro_batch._fields_ = [
     ("offsets", C.c_void_p),
     ("lengths", C.c_void_p),
     ("shared", C.c_void_p),
+    ("prompts", C.c_void_p),
     ("ids", C.c_void_p),
     ("parts", C.c_void_p),
     ("loss_tokens", C.c_void_p),
@@ -1623,7 +1633,6 @@ ravel_micro_batch._fields_ = [
     ("cp_rank", C.c_int32),
     ("cp_first", C.c_int32),
     ("reserved", C.c_int32),
-    ("ready", C.c_void_p),
 ]
 ravel_feed_iter._fields_ = [
     ("feed", C.c_void_p),
@@ -1663,10 +1672,6 @@ ravel_lengths._fields_ = [
     ("columns", C.c_char * 96),
     ("lines", C.c_void_p),
 ]
-ravel_column._fields_ = [
-    ("count", C.c_int64),
-    ("values", C.c_void_p),
-]
 ravel_mock_options._fields_ = [
     ("size", C.c_size_t),
     ("mode", C.c_int32),
@@ -1685,13 +1690,15 @@ ravel_mock_options._fields_ = [
     ("field", C.c_char_p),
     ("allocator", C.POINTER(ravel_allocator)),
 ]
-ravel_module._fields_ = [
-    ("what", C.c_char_p),
-    ("file", C.c_char_p),
-    ("variable", C.c_char_p),
-    ("advice", C.c_char_p),
-    ("names", C.c_char_p * 2),
-    ("global", C.c_int),
+ravel_correction._fields_ = [
+    ("kind", C.c_int32),
+    ("sequence", C.c_int32),
+    ("masked", C.c_int32),
+    ("now", C.c_int32),
+    ("low", C.c_double),
+    ("high", C.c_double),
+    ("name", C.c_char_p),
+    ("paper", C.c_char_p),
 ]
 ravel_policy_options._fields_ = [
     ("size", C.c_size_t),
@@ -1701,7 +1708,9 @@ ravel_policy_options._fields_ = [
     ("clip_high", C.c_double),
     ("dual_clip", C.c_double),
     ("kl", C.c_double),
-    ("tis", C.c_double),
+    ("correction", C.c_int32),
+    ("correction_low", C.c_double),
+    ("correction_high", C.c_double),
 ]
 ravel_policy_rows._fields_ = [
     ("size", C.c_size_t),
@@ -1723,8 +1732,11 @@ ravel_policy_sums._fields_ = [
     ("clipped", C.c_double),
     ("approx_kl", C.c_double),
     ("kl", C.c_double),
-    ("tis", C.c_double),
-    ("tis_capped", C.c_double),
+    ("corrected", C.c_double),
+    ("weight", C.c_double),
+    ("weight_square", C.c_double),
+    ("raw_square", C.c_double),
+    ("outside", C.c_double),
 ]
 ravel_refit_identity._fields_ = [
     ("version", C.c_int64),
@@ -1805,6 +1817,7 @@ ravel_refit_options._fields_ = [
     ("progress_user", C.c_void_p),
     ("allocator", C.POINTER(ravel_allocator)),
     ("logger", C.POINTER(ravel_logger)),
+    ("sparse", C.c_int32),
 ]
 ravel_refit_report._fields_ = [
     ("size", C.c_size_t),
@@ -1830,6 +1843,7 @@ ravel_refit_report._fields_ = [
     ("peak_bytes", C.c_int64),
     ("stage_bytes", C.c_int64),
     ("peak_most", C.c_int64),
+    ("bytes_sparse", C.c_int64),
 ]
 ravel_publish_options._fields_ = [
     ("size", C.c_size_t),
@@ -1844,6 +1858,7 @@ ravel_publish_options._fields_ = [
     ("max_links", C.c_int32),
     ("tls", C.c_int32),
     ("timeout", C.c_double),
+    ("sparse", C.c_int32),
     ("allocator", C.POINTER(ravel_allocator)),
     ("logger", C.POINTER(ravel_logger)),
 ]
@@ -1859,6 +1874,8 @@ ravel_generator_report._fields_ = [
     ("bytes", C.c_int64),
     ("commits", C.c_int64),
     ("age_seconds", C.c_double),
+    ("bytes_needed", C.c_int64),
+    ("changed_share", C.c_double),
 ]
 ravel_pull_options._fields_ = [
     ("size", C.c_size_t),
@@ -1886,6 +1903,17 @@ ravel_pull_report._fields_ = [
     ("lag", C.c_int64),
     ("mapped", C.c_int32),
     ("reserved", C.c_int32),
+    ("bytes_sparse", C.c_int64),
+    ("bytes_changes", C.c_int64),
+    ("elements", C.c_int64),
+    ("changed", C.c_int64),
+    ("compared", C.c_int64),
+]
+ravel_routes._fields_ = [
+    ("layers", C.c_int32),
+    ("topk", C.c_int32),
+    ("experts", C.c_int32),
+    ("dtype", C.c_int32),
 ]
 ravel_safetensor._fields_ = [
     ("name", C.c_char_p),
@@ -1903,23 +1931,6 @@ ravel_safetensors_options._fields_ = [
     ("durability", C.c_int32),
     ("reserved", C.c_int32),
     ("allocator", C.POINTER(ravel_allocator)),
-]
-ravel_slab_tensor._fields_ = [
-    ("data", C.c_void_p),
-    ("count", C.c_int64),
-    ("dtype", C.c_int32),
-    ("packed", C.c_int32),
-    ("scale", C.c_double),
-]
-ravel_fp8_matrix._fields_ = [
-    ("data", C.c_void_p),
-    ("dtype", C.c_int32),
-    ("reserved", C.c_int32),
-    ("rows", C.c_int64),
-    ("cols", C.c_int64),
-    ("stride", C.c_int64),
-    ("weight", C.c_void_p),
-    ("scale_inv", C.c_void_p),
 ]
 ravel_tree_input._fields_ = [
     ("size", C.c_size_t),
@@ -1985,12 +1996,9 @@ FUNCTIONS = {
     "ravel_chat_format_name": (C.c_char_p, [C.c_void_p]),
     "ravel_chat_format_of": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_chat_format_open": (C.c_int, [C.c_char_p, C.POINTER(ravel_allocator), C.c_void_p, C.POINTER(ravel_error)]),
-    "ravel_choice_index": (C.c_int32, [C.c_char_p, C.c_char_p]),
-    "ravel_choice_word": (C.c_int, [C.c_char_p, C.c_int32, C.c_char_p, C.c_size_t]),
     "ravel_collector_add": (C.c_int, [C.c_void_p, C.c_int64, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_collector_add_packed": (C.c_int, [C.c_void_p, C.c_int64, C.c_void_p, C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
-    "ravel_column_free": (None, [C.POINTER(ravel_column)]),
-    "ravel_column_read": (C.c_int, [C.c_char_p, C.c_char_p, C.c_int64, C.c_int64, C.POINTER(ravel_read_options), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_collector_inserted": (None, [C.c_void_p, C.c_int64, C.c_char_p]),
     "ravel_comm_abort": (None, [C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_comm_alive": (C.c_int, [C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_comm_allgather": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_int64, C.c_int32, C.POINTER(ravel_error)]),
@@ -2037,11 +2045,8 @@ FUNCTIONS = {
     "ravel_comm_tcp": (C.c_int, [C.POINTER(ravel_comm_options), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_comm_threads": (C.c_int, [C.c_int32, C.POINTER(ravel_comm_options), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_comm_timeout": (C.c_double, [C.c_void_p]),
-    "ravel_comm_world_kind": (C.c_char_p, []),
-    "ravel_comm_world_rank": (C.c_int32, [C.c_void_p, C.c_int32]),
     "ravel_compare": (C.c_int, [C.c_void_p, C.c_uint64, C.POINTER(ravel_error)]),
     "ravel_cost_fit_make": (C.c_int, [C.POINTER(ravel_cost_sample), C.c_int64, C.POINTER(ravel_cost_fit), C.POINTER(ravel_error)]),
-    "ravel_cost_fit_seconds": (C.c_double, [C.POINTER(ravel_cost_fit), C.POINTER(ravel_cost_sample)]),
     "ravel_cost_from_passes": (C.c_int, [C.POINTER(ravel_shape), C.POINTER(ravel_passes), C.POINTER(ravel_cost), C.POINTER(ravel_error)]),
     "ravel_cost_from_shape": (C.c_int, [C.POINTER(ravel_shape), C.POINTER(ravel_cost), C.POINTER(ravel_error)]),
     "ravel_cost_parse": (C.c_int, [C.c_char_p, C.POINTER(ravel_cost), C.POINTER(ravel_error)]),
@@ -2049,26 +2054,17 @@ FUNCTIONS = {
     "ravel_counts_add": (C.c_int, [C.POINTER(ravel_ragged), C.POINTER(ravel_bin), C.POINTER(ravel_field), C.c_void_p, C.POINTER(ravel_counts), C.POINTER(ravel_error)]),
     "ravel_counts_sample": (C.c_int, [C.POINTER(ravel_ragged), C.c_int64, C.POINTER(ravel_field), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_counts_sum": (C.c_int, [C.POINTER(ravel_counts), C.POINTER(ravel_sum_hook), C.POINTER(ravel_error)]),
-    "ravel_cp_check": (C.c_int, [C.POINTER(ravel_cp), C.c_void_p, C.c_int64, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_cp_gather": (C.c_int, [C.POINTER(ravel_cp), C.c_int32, C.c_void_p, C.c_int64, C.c_void_p, C.c_size_t, C.c_void_p, C.POINTER(ravel_place), C.POINTER(ravel_error)]),
-    "ravel_cp_index": (C.c_int, [C.POINTER(ravel_cp), C.c_int32, C.c_void_p, C.c_int64, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_cp_scatter": (C.c_int, [C.POINTER(ravel_cp), C.c_int32, C.c_void_p, C.c_int64, C.c_void_p, C.c_size_t, C.c_void_p, C.POINTER(ravel_place), C.POINTER(ravel_error)]),
-    "ravel_cp_work": (C.c_int, [C.POINTER(ravel_cp), C.c_int32, C.c_void_p, C.c_int64, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_cursor_format": (C.c_size_t, [C.POINTER(ravel_order), ravel_cursor, C.c_char_p, C.c_size_t]),
     "ravel_cursor_parse": (C.c_int, [C.POINTER(ravel_order), C.c_char_p, C.c_size_t, C.POINTER(ravel_cursor), C.POINTER(ravel_error)]),
-    "ravel_decoder_create": (C.c_int, [C.c_void_p, C.c_int32, C.POINTER(ravel_allocator), C.c_void_p, C.POINTER(ravel_error)]),
-    "ravel_decoder_flush": (None, [C.c_void_p, C.c_void_p, C.c_void_p]),
-    "ravel_decoder_free": (None, [C.c_void_p]),
-    "ravel_decoder_push": (None, [C.c_void_p, C.c_int32, C.c_void_p, C.c_void_p]),
-    "ravel_device_alive": (C.c_int, [C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_device_alloc": (C.c_int, [C.c_void_p, C.c_int32, C.c_size_t, C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_device_copy": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_size_t, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_device_fill": (C.c_int, [C.c_void_p, C.c_void_p, C.c_uint8, C.c_size_t, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_device_free": (None, [C.c_void_p]),
-    "ravel_device_info_get": (C.c_int, [C.c_void_p, C.POINTER(ravel_device_info), C.POINTER(ravel_error)]),
+    "ravel_device_get_info": (C.c_int, [C.c_void_p, C.POINTER(ravel_device_info), C.POINTER(ravel_error)]),
     "ravel_device_open": (C.c_int, [C.c_char_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_device_release": (None, [C.c_void_p, C.c_void_p, C.c_void_p]),
-    "ravel_device_trim": (None, [C.c_void_p]),
     "ravel_dtype_bytes": (C.c_int32, [C.c_int32]),
     "ravel_dtype_convert": (C.c_int, [C.c_int32, C.c_void_p, C.c_int32, C.c_void_p, C.c_int64, C.POINTER(ravel_error)]),
     "ravel_dtype_kind": (C.c_char, [C.c_int32]),
@@ -2076,7 +2072,6 @@ FUNCTIONS = {
     "ravel_dtype_name": (C.c_char_p, [C.c_int32]),
     "ravel_dtype_parse": (C.c_int, [C.c_char_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_dtype_store": (C.c_int, [C.c_int32, C.c_void_p, C.c_double]),
-    "ravel_dtype_tag": (C.c_char_p, [C.c_int32]),
     "ravel_encoder_create": (C.c_int, [C.c_void_p, C.POINTER(ravel_allocator), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_encoder_encode": (C.c_int, [C.c_void_p, C.c_char_p, C.c_size_t, C.c_int32, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_encoder_free": (None, [C.c_void_p]),
@@ -2097,13 +2092,10 @@ FUNCTIONS = {
     "ravel_exchange_measure": (None, [C.c_void_p, C.POINTER(ravel_ragged), C.POINTER(ravel_exchange_sizes)]),
     "ravel_exchange_run": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_ragged), C.c_void_p, C.c_void_p, C.POINTER(ravel_ragged), C.POINTER(ravel_error)]),
     "ravel_exchange_samples": (C.c_void_p, [C.c_void_p]),
-    "ravel_fd_recv": (C.c_int, [C.c_int, C.c_void_p, C.c_void_p, C.c_void_p, C.c_double, C.POINTER(ravel_error)]),
-    "ravel_fd_send": (C.c_int, [C.c_int, C.c_int, C.c_void_p, C.c_size_t, C.c_double, C.POINTER(ravel_error)]),
     "ravel_feed_batch": (None, [C.POINTER(ravel_update_counts), C.POINTER(ravel_lengths_sum), C.POINTER(ravel_metrics_batch)]),
     "ravel_feed_bound": (C.c_int64, [C.c_void_p, C.c_int64, C.c_int64, C.c_int64]),
     "ravel_feed_create": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_feed_options), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_feed_cursor": (ravel_cursor, [C.c_void_p]),
-    "ravel_feed_device": (C.c_void_p, [C.c_void_p, C.c_void_p]),
     "ravel_feed_find": (C.c_int64, [C.c_void_p, C.c_char_p]),
     "ravel_feed_free": (None, [C.c_void_p]),
     "ravel_feed_is_owner": (C.c_int32, [C.c_void_p]),
@@ -2120,40 +2112,17 @@ FUNCTIONS = {
     "ravel_feed_submit": (C.c_int, [C.c_void_p, C.POINTER(ravel_samples), C.POINTER(ravel_error)]),
     "ravel_feed_verify": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_field_bytes": (C.c_int64, [C.POINTER(ravel_ragged), C.POINTER(ravel_field)]),
-    "ravel_file_free": (None, [C.POINTER(ravel_allocator), C.c_char_p, C.c_size_t]),
-    "ravel_file_read": (C.c_int, [C.c_char_p, C.c_size_t, C.POINTER(ravel_allocator), C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
-    "ravel_file_resolve": (C.c_int, [C.c_char_p, C.c_char_p, C.c_size_t, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_flops_adapted": (C.c_int, [C.POINTER(ravel_shape), C.POINTER(ravel_lengths_sum), C.c_int64, C.c_int64, C.c_int, C.POINTER(ravel_flops), C.POINTER(ravel_error)]),
     "ravel_flops_count": (C.c_int, [C.POINTER(ravel_shape), C.POINTER(ravel_lengths_sum), C.c_int64, C.c_int, C.POINTER(ravel_flops), C.POINTER(ravel_error)]),
-    "ravel_flops_format": (C.c_size_t, [ravel_u128, C.c_char_p, C.c_size_t]),
     "ravel_flops_real": (C.c_double, [ravel_u128]),
-    "ravel_folder_make": (C.c_int, [C.c_char_p, C.POINTER(ravel_error)]),
-    "ravel_fp8_pack": (C.c_int, [C.POINTER(ravel_fp8_matrix), C.c_void_p, C.POINTER(ravel_error)]),
-    "ravel_fp8_scales": (C.c_int64, [C.c_int64, C.c_int64]),
-    "ravel_fp8_takes": (C.c_int, [C.c_char_p, C.c_int32]),
     "ravel_gather": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_int64, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_gather_counts": (C.c_int, [C.c_void_p, C.c_int64, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_gpu_name": (C.c_char_p, [C.c_int32, C.c_void_p]),
     "ravel_gpu_peak": (C.c_double, [C.c_char_p]),
-    "ravel_json_boolean": (C.c_int, [C.POINTER(ravel_json_node), C.c_void_p]),
-    "ravel_json_first": (C.POINTER(ravel_json_node), [C.c_void_p, C.POINTER(ravel_json_node)]),
-    "ravel_json_free": (None, [C.c_void_p]),
-    "ravel_json_get": (C.POINTER(ravel_json_node), [C.c_void_p, C.POINTER(ravel_json_node), C.c_char_p]),
-    "ravel_json_integer": (C.c_int, [C.POINTER(ravel_json_node), C.c_void_p]),
-    "ravel_json_is": (C.c_int, [C.POINTER(ravel_json_node), C.c_char_p]),
-    "ravel_json_next": (C.POINTER(ravel_json_node), [C.c_void_p, C.POINTER(ravel_json_node)]),
-    "ravel_json_parse": (C.c_int, [C.c_char_p, C.c_size_t, C.POINTER(ravel_allocator), C.c_void_p, C.POINTER(ravel_error)]),
-    "ravel_json_path": (C.POINTER(ravel_json_node), [C.c_void_p, C.POINTER(ravel_json_node), C.c_char_p]),
-    "ravel_json_quote": (C.c_size_t, [C.c_char_p, C.c_size_t, C.c_char_p, C.c_size_t]),
-    "ravel_json_real": (C.c_int, [C.POINTER(ravel_json_node), C.c_void_p]),
-    "ravel_json_root": (C.POINTER(ravel_json_node), [C.c_void_p]),
     "ravel_lengths_add": (None, [C.POINTER(ravel_lengths_sum), C.c_void_p, C.c_int64]),
     "ravel_lengths_free": (None, [C.POINTER(ravel_lengths)]),
     "ravel_lengths_merge": (None, [C.POINTER(ravel_lengths_sum), C.POINTER(ravel_lengths_sum)]),
-    "ravel_lengths_parse": (C.c_int, [C.c_char_p, C.c_void_p, C.c_size_t, C.POINTER(ravel_read_options), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_lengths_read": (C.c_int, [C.c_char_p, C.POINTER(ravel_read_options), C.c_void_p, C.POINTER(ravel_error)]),
-    "ravel_loan_close": (None, [C.c_void_p, C.c_void_p]),
-    "ravel_loan_export": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
-    "ravel_loan_open": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_mesh_add": (C.c_int, [C.c_void_p, C.c_int32, C.POINTER(ravel_error)]),
     "ravel_mesh_axes_parse": (C.c_int, [C.c_char_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_mesh_comm": (C.c_void_p, [C.c_void_p, C.c_int32]),
@@ -2161,7 +2130,6 @@ FUNCTIONS = {
     "ravel_mesh_create": (C.c_int, [C.c_void_p, C.POINTER(ravel_mesh_options), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_mesh_free": (None, [C.c_void_p]),
     "ravel_mesh_get_layout": (C.POINTER(ravel_mesh_layout), [C.c_void_p]),
-    "ravel_mesh_group_count": (C.c_int32, [C.POINTER(ravel_mesh_layout), C.c_int32]),
     "ravel_mesh_group_of": (C.c_int32, [C.POINTER(ravel_mesh_layout), C.c_int32, C.c_int32]),
     "ravel_mesh_group_size": (C.c_int32, [C.POINTER(ravel_mesh_layout), C.c_int32]),
     "ravel_mesh_groups": (None, [C.POINTER(ravel_mesh_layout), C.c_int32, C.c_void_p]),
@@ -2179,7 +2147,6 @@ FUNCTIONS = {
     "ravel_meta_words": (C.c_int64, [C.POINTER(ravel_meta)]),
     "ravel_method_doc": (C.c_char_p, [C.c_int32]),
     "ravel_method_name": (C.c_char_p, [C.c_int32]),
-    "ravel_metric_find": (C.c_int32, [C.c_char_p]),
     "ravel_metric_row": (C.POINTER(ravel_metric), [C.c_int32]),
     "ravel_metrics_add": (C.c_int, [C.c_void_p, C.c_int32, C.c_double, C.c_double]),
     "ravel_metrics_add_batch": (None, [C.c_void_p, C.POINTER(ravel_metrics_batch)]),
@@ -2193,6 +2160,7 @@ FUNCTIONS = {
     "ravel_metrics_flops": (C.c_int, [C.c_void_p, C.POINTER(ravel_flops)]),
     "ravel_metrics_free": (None, [C.c_void_p]),
     "ravel_metrics_get": (C.c_int, [C.c_void_p, C.c_char_p, C.c_void_p]),
+    "ravel_metrics_get_totals": (None, [C.c_void_p, C.POINTER(ravel_metrics_totals)]),
     "ravel_metrics_http_port": (C.c_int32, [C.c_void_p]),
     "ravel_metrics_integer": (C.c_int, [C.c_void_p, C.c_int32, C.c_void_p]),
     "ravel_metrics_line": (C.c_size_t, [C.c_void_p, C.c_char_p, C.c_size_t]),
@@ -2206,36 +2174,23 @@ FUNCTIONS = {
     "ravel_metrics_row": (C.POINTER(ravel_metric), [C.c_void_p, C.c_int32]),
     "ravel_metrics_rows": (C.c_int32, [C.c_void_p]),
     "ravel_metrics_run": (C.c_int, [C.c_void_p, C.c_char_p, C.c_char_p, C.c_char_p, C.POINTER(ravel_error)]),
+    "ravel_metrics_set_totals": (None, [C.c_void_p, C.POINTER(ravel_metrics_totals)]),
     "ravel_metrics_sink": (C.c_int, [C.c_void_p, C.c_char_p, C.POINTER(ravel_error)]),
     "ravel_metrics_sink_every": (C.c_int, [C.c_void_p, C.c_char_p, C.c_int64, C.POINTER(ravel_error)]),
     "ravel_metrics_sinks_failed": (C.c_int32, [C.c_void_p]),
-    "ravel_metrics_totals_get": (None, [C.c_void_p, C.POINTER(ravel_metrics_totals)]),
-    "ravel_metrics_totals_set": (None, [C.c_void_p, C.POINTER(ravel_metrics_totals)]),
     "ravel_metrics_update": (C.c_int, [C.c_void_p, C.c_int64, C.POINTER(ravel_error)]),
     "ravel_metrics_value": (C.c_int, [C.c_void_p, C.c_int32, C.c_void_p]),
-    "ravel_micro_ragged": (C.c_int, [C.POINTER(ravel_micro_batch), C.POINTER(ravel_field), C.POINTER(ravel_ragged), C.POINTER(ravel_error)]),
-    "ravel_mock_create": (C.c_int, [C.POINTER(ravel_mock_options), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_mock_described": (C.POINTER(ravel_mock_options), [C.c_void_p]),
     "ravel_mock_free": (None, [C.c_void_p]),
     "ravel_mock_length": (C.c_int64, [C.c_void_p, C.c_int64]),
     "ravel_mock_lengths": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_mock_open": (C.c_int, [C.c_char_p, C.POINTER(ravel_allocator), C.c_void_p, C.POINTER(ravel_error)]),
-    "ravel_mock_option_table": (C.POINTER(ravel_option), []),
-    "ravel_mock_options_default": (None, [C.POINTER(ravel_mock_options)]),
-    "ravel_mock_parse": (C.c_int, [C.c_char_p, C.c_size_t, C.POINTER(ravel_allocator), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_mock_prompt": (C.c_int64, [C.c_void_p, C.c_int64]),
-    "ravel_mock_recount": (None, [C.c_void_p, C.c_int64]),
-    "ravel_mock_reseed": (None, [C.c_void_p, C.c_uint64]),
     "ravel_mock_tokens": (None, [C.c_void_p, C.c_int64, C.c_int32, C.c_int64, C.c_void_p]),
-    "ravel_module_find": (ravel_module_fn, [C.c_void_p, C.c_char_p]),
-    "ravel_module_load": (C.c_int, [C.POINTER(ravel_module), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_option_find": (C.POINTER(ravel_option), [C.POINTER(ravel_option), C.c_char_p]),
     "ravel_option_format": (C.c_size_t, [C.POINTER(ravel_option), C.c_void_p, C.c_char_p, C.c_size_t]),
     "ravel_option_set": (C.c_int, [C.POINTER(ravel_option), C.c_void_p, C.c_char_p, C.c_char_p, C.POINTER(ravel_error)]),
-    "ravel_options_check": (C.c_int, [C.POINTER(ravel_option), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_options_default": (None, [C.POINTER(ravel_option), C.c_void_p]),
-    "ravel_options_from_json": (C.c_int, [C.POINTER(ravel_option), C.c_void_p, C.c_void_p, C.POINTER(ravel_json_node), C.POINTER(ravel_error)]),
-    "ravel_order_check": (C.c_int, [C.POINTER(ravel_order), C.POINTER(ravel_error)]),
     "ravel_order_row": (C.c_int64, [C.POINTER(ravel_order), C.c_int64, C.c_int64]),
     "ravel_order_rows": (None, [C.POINTER(ravel_order), ravel_cursor, C.c_int64, C.c_int64, C.c_void_p]),
     "ravel_order_take": (C.c_int64, [C.POINTER(ravel_order), ravel_cursor, C.c_int64, C.POINTER(ravel_cursor)]),
@@ -2247,12 +2202,12 @@ FUNCTIONS = {
     "ravel_padded_pack": (C.c_int, [C.POINTER(ravel_ragged), C.POINTER(ravel_bin), C.POINTER(ravel_padded_options), C.POINTER(ravel_padded), C.POINTER(ravel_error)]),
     "ravel_padded_place": (None, [C.POINTER(ravel_ragged), C.c_void_p, C.POINTER(ravel_padded)]),
     "ravel_padded_unpack": (C.c_int, [C.POINTER(ravel_ragged), C.POINTER(ravel_padded), C.POINTER(ravel_field), C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
-    "ravel_parse_size": (C.c_int, [C.c_char_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_phase_name": (C.c_char_p, [C.c_int32]),
     "ravel_pipeline_bubble": (C.c_int, [C.c_void_p, C.c_int64, C.c_int32, C.c_int32, C.POINTER(ravel_bubble), C.POINTER(ravel_error)]),
     "ravel_plan_align": (C.c_int32, [C.POINTER(ravel_plan_options)]),
     "ravel_plan_bubble": (C.c_int, [C.POINTER(ravel_plan), C.c_int32, C.c_int32, C.POINTER(ravel_bubble), C.POINTER(ravel_error)]),
     "ravel_plan_check": (C.c_int, [C.POINTER(ravel_plan_input), C.POINTER(ravel_plan_options), C.POINTER(ravel_plan), C.POINTER(ravel_error)]),
+    "ravel_plan_cp_price": (C.c_int64, [C.POINTER(ravel_plan_options), C.c_int32]),
     "ravel_plan_create": (C.c_int, [C.POINTER(ravel_plan_input), C.POINTER(ravel_plan_options), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_plan_csv": (C.c_int, [C.POINTER(ravel_plan_input), C.POINTER(ravel_plan_options), C.POINTER(ravel_plan), ravel_write, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_plan_free": (None, [C.POINTER(ravel_plan)]),
@@ -2261,31 +2216,25 @@ FUNCTIONS = {
     "ravel_plan_json": (C.c_int, [C.POINTER(ravel_plan_input), C.POINTER(ravel_plan_options), C.POINTER(ravel_plan), ravel_write, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_plan_option_table": (C.POINTER(ravel_option), []),
     "ravel_plan_options_default": (None, [C.POINTER(ravel_plan_options)]),
-    "ravel_plan_options_json": (C.c_int, [C.POINTER(ravel_plan_options), ravel_write, C.c_void_p, C.POINTER(ravel_error)]),
-    "ravel_plan_pack": (C.c_int, [C.POINTER(ravel_plan), C.c_void_p, C.c_size_t, C.POINTER(ravel_error)]),
-    "ravel_plan_packed_bytes": (C.c_size_t, [C.POINTER(ravel_plan)]),
     "ravel_plan_replay": (C.c_int, [C.POINTER(ravel_plan), C.c_uint64, C.c_int64, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_plan_slot": (C.c_int64, [C.POINTER(ravel_plan_options), C.c_int64, C.c_int32]),
-    "ravel_plan_stats_json": (C.c_int, [C.POINTER(ravel_plan), ravel_write, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_plan_svg": (C.c_int, [C.POINTER(ravel_plan_input), C.POINTER(ravel_plan_options), C.POINTER(ravel_plan), ravel_write, C.c_void_p, C.POINTER(ravel_error)]),
-    "ravel_plan_unpack": (C.c_int, [C.c_void_p, C.c_size_t, C.POINTER(ravel_allocator), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_plan_widths": (C.c_int32, [C.POINTER(ravel_plan_options), C.c_void_p]),
     "ravel_plan_workspace": (C.c_size_t, [C.c_int64, C.POINTER(ravel_plan_options)]),
     "ravel_planner_advance": (None, [C.c_void_p, C.c_int64, C.c_int64]),
-    "ravel_planner_create": (C.c_int, [C.POINTER(ravel_plan_options), C.c_double, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_planner_create": (C.c_int, [C.POINTER(ravel_plan_options), C.POINTER(ravel_planner_options), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_planner_free": (None, [C.c_void_p]),
     "ravel_planner_get_report": (None, [C.c_void_p, C.POINTER(ravel_planner_report)]),
     "ravel_planner_ids": (C.c_void_p, [C.POINTER(ravel_plan)]),
-    "ravel_planner_open": (C.c_int, [C.POINTER(ravel_plan_options), C.POINTER(ravel_planner_options), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_planner_options_default": (None, [C.POINTER(ravel_planner_options)]),
     "ravel_planner_push": (C.c_int, [C.c_void_p, C.POINTER(ravel_plan_input), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_planner_take": (C.c_int, [C.c_void_p, C.c_int32, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_planner_waiting": (C.c_int64, [C.c_void_p]),
-    "ravel_policy_divergence": (C.c_double, [C.c_int32, C.c_double, C.c_double, C.c_void_p]),
+    "ravel_policy_get_correction": (C.c_int, [C.c_int32, C.c_double, C.c_double, C.POINTER(ravel_correction), C.POINTER(ravel_error)]),
     "ravel_policy_loss": (C.c_int, [C.POINTER(ravel_policy_options), C.POINTER(ravel_policy_rows), C.c_void_p, C.c_void_p, C.POINTER(ravel_policy_sums), C.POINTER(ravel_error)]),
     "ravel_policy_option_table": (C.POINTER(ravel_option), []),
     "ravel_policy_options_default": (None, [C.POINTER(ravel_policy_options)]),
-    "ravel_policy_surrogate": (C.c_double, [C.c_double, C.c_double, C.c_double, C.c_double, C.c_double, C.c_void_p]),
+    "ravel_publication_list": (C.c_int, [C.c_char_p, C.POINTER(ravel_pull_options), C.CFUNCTYPE(C.c_int, C.c_void_p, C.POINTER(ravel_refit_tensor), C.POINTER(ravel_error)), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_publish_option_table": (C.POINTER(ravel_option), []),
     "ravel_publish_options_default": (None, [C.POINTER(ravel_publish_options)]),
     "ravel_publisher_address": (C.c_char_p, [C.c_void_p]),
@@ -2308,10 +2257,8 @@ FUNCTIONS = {
     "ravel_puller_identity": (ravel_refit_identity, [C.c_void_p]),
     "ravel_puller_newest": (ravel_refit_identity, [C.c_void_p]),
     "ravel_puller_note": (None, [C.c_void_p, C.c_double]),
-    "ravel_puller_pin": (C.c_int32, [C.c_void_p]),
     "ravel_puller_poll": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_puller_stage": (C.c_int, [C.c_void_p, C.c_int64, C.POINTER(ravel_error)]),
-    "ravel_puller_unpin": (None, [C.c_void_p, C.c_int32]),
     "ravel_puller_wait": (C.c_int, [C.c_void_p, C.c_double, C.POINTER(ravel_error)]),
     "ravel_ragged_check": (C.c_int, [C.POINTER(ravel_ragged), C.POINTER(ravel_error)]),
     "ravel_ragged_find": (C.c_int64, [C.POINTER(ravel_ragged), C.c_char_p]),
@@ -2320,7 +2267,6 @@ FUNCTIONS = {
     "ravel_reader_create": (C.c_int, [C.c_void_p, C.POINTER(ravel_allocator), C.POINTER(ravel_logger), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_reader_free": (None, [C.c_void_p]),
     "ravel_reader_read": (C.c_int, [C.c_void_p, C.c_void_p, C.c_int64, C.c_void_p, C.POINTER(ravel_error)]),
-    "ravel_reader_read_stats": (None, [C.c_void_p, C.POINTER(ravel_reader_stats)]),
     "ravel_refit_audit": (C.c_int, [C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_refit_connect": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_refit_count": (None, [C.POINTER(ravel_refit_report), C.c_void_p]),
@@ -2333,22 +2279,22 @@ FUNCTIONS = {
     "ravel_refit_rules_named": (C.c_int64, [C.c_char_p, C.c_int64, C.c_int64, C.c_int64, C.POINTER(ravel_refit_rule), C.c_int64]),
     "ravel_refit_run": (C.c_int, [C.c_void_p, C.POINTER(ravel_refit_source), C.POINTER(ravel_refit_sink), C.POINTER(ravel_refit_options), C.c_int64, C.POINTER(ravel_refit_report), C.POINTER(ravel_error)]),
     "ravel_refit_shape_tensors": (C.c_int64, [C.POINTER(ravel_shape), C.c_int32, C.c_int32, C.c_int32, C.POINTER(ravel_refit_tensor), C.c_char_p, C.c_int64]),
-    "ravel_refit_tensor_chunk": (None, [C.POINTER(ravel_refit_tensor), C.c_int32, C.c_int32, C.c_int32]),
     "ravel_refit_tensor_elements": (C.c_int64, [C.POINTER(ravel_refit_tensor)]),
-    "ravel_refit_tensor_padded": (None, [C.POINTER(ravel_refit_tensor), C.c_int32, C.c_int64, C.c_int32, C.c_int32]),
-    "ravel_refit_tensor_transposed": (None, [C.POINTER(ravel_refit_tensor)]),
     "ravel_refit_trace": (C.c_int, [C.c_void_p, C.c_int32, C.c_int32, C.CFUNCTYPE(C.c_int, C.c_void_p, C.c_void_p, C.c_size_t, C.POINTER(ravel_error)), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_refit_update": (C.c_int, [C.c_void_p, C.c_int64, C.POINTER(ravel_refit_report), C.POINTER(ravel_error)]),
     "ravel_refit_version": (C.c_int64, [C.c_void_p]),
     "ravel_request_test": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_request_wait": (C.c_int, [C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_request_wait_all": (C.c_int, [C.c_void_p, C.c_int64, C.POINTER(ravel_error)]),
+    "ravel_routes_add": (C.c_int, [C.POINTER(ravel_routes), C.c_int64, C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.c_int64, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_routes_compare": (C.c_int, [C.c_int64, C.c_void_p, C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_routes_ids": (C.c_int, [C.POINTER(ravel_routes), C.c_int64, C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_rows_create": (C.c_int, [C.POINTER(ravel_rows_options), C.c_void_p, C.POINTER(ravel_error)]),
-    "ravel_rows_encode": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_json_node), C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_rows_encode": (C.c_int, [C.c_void_p, C.c_char_p, C.c_size_t, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_rows_free": (None, [C.c_void_p]),
     "ravel_rows_options_default": (None, [C.POINTER(ravel_rows_options)]),
-    "ravel_rows_prompt": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_json_node), C.c_void_p, C.POINTER(ravel_error)]),
-    "ravel_rows_render": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_json_node), C.c_int32, C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_rows_prompt": (C.c_int, [C.c_void_p, C.c_char_p, C.c_size_t, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_rows_render": (C.c_int, [C.c_void_p, C.c_char_p, C.c_size_t, C.c_int32, C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_safetensor_read": (C.c_int, [C.POINTER(ravel_safetensor), C.c_int64, C.c_int64, C.c_int32, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_safetensors_at": (C.POINTER(ravel_safetensor), [C.c_void_p, C.c_int64]),
     "ravel_safetensors_count": (C.c_int64, [C.c_void_p]),
@@ -2361,37 +2307,17 @@ FUNCTIONS = {
     "ravel_safetensors_metadata_value": (C.c_char_p, [C.c_void_p, C.c_int64]),
     "ravel_safetensors_open": (C.c_int, [C.c_char_p, C.POINTER(ravel_allocator), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_safetensors_options_default": (None, [C.POINTER(ravel_safetensors_options)]),
-    "ravel_safetensors_view": (C.c_int, [C.c_void_p, C.c_size_t, C.POINTER(ravel_allocator), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_safetensors_write": (C.c_int, [C.c_char_p, C.POINTER(ravel_safetensor), C.c_int64, C.c_void_p, C.c_int64, C.POINTER(ravel_safetensors_options), C.POINTER(ravel_error)]),
-    "ravel_safetensors_writer_create": (C.c_int, [C.c_char_p, C.POINTER(ravel_safetensors_options), C.c_void_p, C.POINTER(ravel_error)]),
-    "ravel_safetensors_writer_declare": (C.c_int, [C.c_void_p, C.c_char_p, C.c_int32, C.c_int32, C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
-    "ravel_safetensors_writer_finish": (C.c_int, [C.c_void_p, C.POINTER(ravel_error)]),
-    "ravel_safetensors_writer_free": (None, [C.c_void_p]),
-    "ravel_safetensors_writer_metadata": (C.c_int, [C.c_void_p, C.c_char_p, C.c_char_p, C.POINTER(ravel_error)]),
-    "ravel_safetensors_writer_write": (C.c_int, [C.c_void_p, C.c_int64, C.c_void_p, C.c_int64, C.POINTER(ravel_error)]),
-    "ravel_shape_attention_width": (C.c_int64, [C.POINTER(ravel_shape)]),
     "ravel_shape_check": (C.c_int, [C.POINTER(ravel_shape), C.POINTER(ravel_error)]),
-    "ravel_shape_matmul_weights": (C.c_int64, [C.POINTER(ravel_shape)]),
+    "ravel_shape_has_experts": (C.c_int32, [C.POINTER(ravel_shape), C.c_int64]),
     "ravel_shape_name": (C.c_char_p, [C.c_int32]),
     "ravel_shape_named": (C.c_int, [C.c_char_p, C.POINTER(ravel_shape), C.POINTER(ravel_error)]),
     "ravel_shape_parameters": (C.c_int64, [C.POINTER(ravel_shape)]),
     "ravel_shape_parse": (C.c_int, [C.c_char_p, C.c_size_t, C.POINTER(ravel_shape), C.POINTER(ravel_error)]),
     "ravel_shape_read": (C.c_int, [C.c_char_p, C.POINTER(ravel_shape), C.POINTER(ravel_error)]),
     "ravel_share": (C.c_int64, [C.c_int64, C.c_int64, C.c_int64]),
-    "ravel_shared_bytes": (C.c_size_t, [C.c_void_p]),
-    "ravel_shared_create": (C.c_int, [C.c_void_p, C.c_size_t, C.c_void_p, C.POINTER(ravel_error)]),
-    "ravel_shared_data": (C.c_void_p, [C.c_void_p]),
-    "ravel_shared_fd": (C.c_int, [C.c_void_p]),
-    "ravel_shared_free": (None, [C.c_void_p]),
-    "ravel_shared_import": (C.c_int, [C.c_void_p, C.c_int, C.c_size_t, C.c_int32, C.c_void_p, C.POINTER(ravel_error)]),
-    "ravel_slab_blocks": (C.c_int64, [C.c_void_p]),
-    "ravel_slab_bytes": (C.c_int64, [C.c_void_p]),
-    "ravel_slab_create": (C.c_int, [C.c_void_p, C.POINTER(ravel_slab_tensor), C.c_int64, C.c_int64, C.c_void_p, C.POINTER(ravel_error)]),
-    "ravel_slab_free": (None, [C.c_void_p]),
-    "ravel_slab_hash": (C.c_int, [C.c_void_p, C.c_int64, C.c_int64, C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
-    "ravel_slab_offset": (C.c_int64, [C.c_void_p, C.c_int64]),
-    "ravel_slab_pack": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
-    "ravel_slab_unpack": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_share_bytes": (C.c_int, [C.c_void_p, C.c_void_p, C.c_int64, C.c_void_p, C.c_int32, C.POINTER(ravel_error)]),
+    "ravel_share_words": (C.c_int, [C.c_void_p, C.POINTER(ravel_words), C.c_int32, C.POINTER(ravel_error)]),
     "ravel_source_callbacks": (C.c_int, [C.POINTER(ravel_source_hooks), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_source_count": (C.c_int64, [C.c_void_p]),
     "ravel_source_field_count": (C.c_int32, [C.c_void_p]),
@@ -2410,12 +2336,9 @@ FUNCTIONS = {
     "ravel_stream_device": (C.c_void_p, [C.c_void_p]),
     "ravel_stream_follow": (C.c_int, [C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_stream_free": (None, [C.c_void_p]),
-    "ravel_stream_native": (C.c_void_p, [C.c_void_p]),
     "ravel_stream_wait": (C.c_int, [C.c_void_p, C.c_double, C.POINTER(ravel_error)]),
-    "ravel_suggest": (C.c_char_p, [C.c_char_p, C.c_void_p, C.c_size_t]),
     "ravel_thd_bytes": (C.c_size_t, [C.POINTER(ravel_ragged), C.POINTER(ravel_thd_options), C.POINTER(ravel_thd)]),
     "ravel_thd_field_bytes": (C.c_size_t, [C.POINTER(ravel_thd), C.POINTER(ravel_field)]),
-    "ravel_thd_index": (C.c_int, [C.POINTER(ravel_ragged), C.POINTER(ravel_thd_options), C.POINTER(ravel_thd), C.POINTER(ravel_field), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_thd_measure": (C.c_int, [C.POINTER(ravel_ragged), C.POINTER(ravel_bin), C.POINTER(ravel_thd_options), C.POINTER(ravel_thd), C.POINTER(ravel_error)]),
     "ravel_thd_option_table": (C.POINTER(ravel_option), []),
     "ravel_thd_options_default": (None, [C.POINTER(ravel_thd_options)]),
@@ -2430,19 +2353,18 @@ FUNCTIONS = {
     "ravel_tokenizer_chat_template": (C.c_char_p, [C.c_void_p]),
     "ravel_tokenizer_decode": (C.c_size_t, [C.c_void_p, C.c_void_p, C.c_int64, C.c_int32, C.c_char_p, C.c_size_t]),
     "ravel_tokenizer_eos": (C.c_int32, [C.c_void_p]),
+    "ravel_tokenizer_file": (C.c_size_t, [C.c_char_p, C.c_char_p, C.c_size_t]),
     "ravel_tokenizer_free": (None, [C.c_void_p]),
     "ravel_tokenizer_id": (C.c_int32, [C.c_void_p, C.c_char_p, C.c_size_t]),
-    "ravel_tokenizer_is_special": (C.c_int32, [C.c_void_p, C.c_int32]),
     "ravel_tokenizer_open": (C.c_int, [C.c_char_p, C.POINTER(ravel_allocator), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_tokenizer_pad": (C.c_int32, [C.c_void_p]),
-    "ravel_tokenizer_parse": (C.c_int, [C.c_char_p, C.c_size_t, C.c_char_p, C.c_size_t, C.POINTER(ravel_allocator), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_tokenizer_size": (C.c_int32, [C.c_void_p]),
     "ravel_tree_bytes": (C.c_size_t, [C.POINTER(ravel_tree_batch)]),
-    "ravel_tree_check": (C.c_int, [C.c_int64, C.c_void_p, C.c_void_p, C.c_void_p, C.POINTER(ravel_allocator), C.POINTER(ravel_error)]),
     "ravel_tree_deal": (C.c_int, [C.POINTER(ravel_tree_batch), C.c_int32, C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_tree_from_groups": (C.c_int, [C.c_int64, C.c_void_p, C.c_void_p, C.c_void_p, C.POINTER(ravel_allocator), C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_tree_measure": (C.c_int, [C.POINTER(ravel_tree_bin), C.c_int64, C.POINTER(ravel_tree_batch), C.POINTER(ravel_error)]),
     "ravel_tree_order": (C.c_int, [C.POINTER(ravel_tree_input), C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
+    "ravel_tree_own": (C.c_int, [C.POINTER(ravel_tree_bin), C.c_void_p, C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_tree_pack": (C.c_int, [C.POINTER(ravel_tree_bin), C.POINTER(ravel_tree_batch), C.POINTER(ravel_error)]),
     "ravel_tree_pack_field": (C.c_int, [C.POINTER(ravel_tree_bin), C.POINTER(ravel_tree_batch), C.c_void_p, C.c_size_t, C.c_void_p, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_tree_piece_measure": (C.c_int, [C.POINTER(ravel_tree_bin), C.POINTER(ravel_tree_batch), C.c_void_p, C.c_int32, C.c_int32, C.POINTER(ravel_tree_piece), C.POINTER(ravel_error)]),
@@ -2450,11 +2372,9 @@ FUNCTIONS = {
     "ravel_tree_place": (None, [C.c_void_p, C.POINTER(ravel_tree_batch)]),
     "ravel_tree_unpack": (C.c_int, [C.POINTER(ravel_tree_bin), C.POINTER(ravel_tree_batch), C.c_int32, C.c_void_p, C.c_size_t, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_version": (C.c_char_p, []),
-    "ravel_weights_check": (C.c_int, [C.POINTER(ravel_ragged), C.POINTER(ravel_bin), C.POINTER(ravel_field), C.c_void_p, C.POINTER(ravel_counts), C.POINTER(ravel_weights_options), C.c_int32, C.c_void_p, C.POINTER(ravel_sum_hook), C.POINTER(ravel_error)]),
     "ravel_weights_fill": (C.c_int, [C.POINTER(ravel_ragged), C.POINTER(ravel_bin), C.POINTER(ravel_field), C.c_void_p, C.POINTER(ravel_counts), C.POINTER(ravel_weights_options), C.c_int32, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_weights_option_table": (C.POINTER(ravel_option), []),
     "ravel_weights_options_default": (None, [C.POINTER(ravel_weights_options)]),
-    "ravel_weights_sample": (C.c_int, [C.POINTER(ravel_counts), C.POINTER(ravel_weights_options), C.c_int64, C.c_double, C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_weights_total": (C.c_int, [C.POINTER(ravel_counts), C.POINTER(ravel_weights_options), C.c_void_p, C.POINTER(ravel_error)]),
     "ravel_words_free": (None, [C.POINTER(ravel_words)]),
     "ravel_words_resize": (C.c_int, [C.POINTER(ravel_words), C.c_int64, C.POINTER(ravel_error)]),
@@ -2466,8 +2386,6 @@ STRUCTS = [
     ravel_logger,
     ravel_place,
     ravel_device_info,
-    ravel_json_node_as,
-    ravel_json_node,
     ravel_option,
     ravel_field,
     ravel_ragged,
@@ -2530,9 +2448,8 @@ STRUCTS = [
     ravel_feed_stats,
     ravel_read_options,
     ravel_lengths,
-    ravel_column,
     ravel_mock_options,
-    ravel_module,
+    ravel_correction,
     ravel_policy_options,
     ravel_policy_rows,
     ravel_policy_sums,
@@ -2548,10 +2465,9 @@ STRUCTS = [
     ravel_generator_report,
     ravel_pull_options,
     ravel_pull_report,
+    ravel_routes,
     ravel_safetensor,
     ravel_safetensors_options,
-    ravel_slab_tensor,
-    ravel_fp8_matrix,
     ravel_tree_input,
     ravel_tree_bin,
     ravel_tree_batch,

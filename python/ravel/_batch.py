@@ -225,7 +225,7 @@ def _field_arrays(store: Ragged, rows: Any, per_sample: int, memory: Any) -> tup
     table = (C.c_void_p * max(1, len(store.fields)))()
     for i, field in enumerate(store.fields.values()):
         shape = (per_sample,) if field.kind == "sample" else rows
-        shape = shape if field.width == 1 else (*shape, field.width)
+        shape = (*shape, *field.shape)
         arrays[field.name] = memory.new(field.name, shape, field.data.dtype if store.device is None else np.uint8, field.dtype)
         table[i] = address(arrays[field.name]) if arrays[field.name].size else None
     return arrays, table
@@ -365,14 +365,16 @@ def scatter(store: Ragged, batch: Batch, packed: ArrayLike, *, kind: str = "toke
     data = _contiguous(data, "packed")
     is_thd = isinstance(batch._c, _abi.ravel_thd)
     rows = 1 if is_thd else 2
-    if data.ndim not in (rows, rows + 1):
+    if kind != "sample" and data.ndim not in (rows, rows + 1):
         raise ValueError(f"packed results must have {rows} dimensions (or one more for a width), not {data.ndim}")
     shape = _batch_shape(batch, kind)
     if data.shape[:len(shape)] != shape:
         raise ValueError(f"packed results have shape {data.shape}; this batch is {shape}")
-    width = data.shape[-1] if data.ndim > len(shape) else 1
+    width = int(np.prod(data.shape[len(shape):], dtype=np.int64))
     field = _abi.ravel_field(name=b"result", kind=_KINDS[kind], dtype=code, width=width, place=place_of(data))
     result = _results(lib.ravel_field_bytes(C.byref(store._c), C.byref(field)), data, code, width, out, place, number)
+    if out is None and data.ndim > len(shape) + 1 and place is None:
+        result = result.reshape(-1, *data.shape[len(shape):])
     own = type(batch._c).from_buffer_copy(batch._c)
     if place is not None:
         own.place.stream = place.stream(number)

@@ -11,14 +11,18 @@ from typing import Any, Iterable, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
+from . import _lib
+
 __all__ = ["Answer", "command", "generate"]
 
 
 def command() -> pathlib.Path | None:
-    """The ravel program: RAVEL_COMMAND, else the wheel's own or the checkout's build; None: there is none."""
+    """The ravel program: RAVEL_COMMAND, else the wheel's own, the checkout's build or Debian's; None: there is none."""
     named = os.environ.get("RAVEL_COMMAND")
     here = pathlib.Path(__file__).resolve().parent
     places = [pathlib.Path(named)] if named else [here / "bin" / "ravel", here.parents[1] / "build" / "ravel"]
+    if not named and _lib.path.parent.parent.parent == pathlib.Path("/usr"): # the Debian package of the library has one of the command
+        places.append(pathlib.Path("/usr/bin/ravel"))
     return next((place for place in places if place.is_file() and os.access(place, os.X_OK)), None)
 
 

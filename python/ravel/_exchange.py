@@ -1,8 +1,9 @@
-"""The steps between a plan and packed batches that need a communicator, each by itself: gather, compare, exchange."""
+"""The steps between a plan and packed batches that need a communicator, each by itself: gather, compare, exchange, share."""
 
 from __future__ import annotations
 
 import ctypes as C
+from typing import Any, Sequence
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from ._source import copy_ragged
 from ._typing import ArrayLike
 from .comm import Comm
 
-__all__ = ["Arrived", "compare", "exchange", "gather"]
+__all__ = ["Arrived", "compare", "exchange", "gather", "share", "share_words"]
 
 
 def gather(comm: Comm, values: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
@@ -61,3 +62,27 @@ def exchange(comm: Comm, plan: Plan, store: Ragged, counts: ArrayLike) -> Arrive
     ends = np.cumsum([part.size for part in plan.micro_steps(comm.rank)])
     arrived.bins = [np.asarray(part, np.int32) for part in np.split(np.arange(int(sizes.samples)), ends[:-1])] if ends.size else []
     return arrived
+
+
+def share_words(comm: Comm, values: ArrayLike | None = None, root: int = 0) -> np.ndarray:
+    """Collective. The integers of ``root`` on every rank, however many there are: the shape of what will be sent, over the pipeline
+    stages and then over tensor-parallel ranks. ``values`` are looked at on ``root`` only."""
+    words = _abi.ravel_words()
+    try:
+        if comm.rank == root:
+            mine = as_array(() if values is None else values, np.int64, "values")
+            call("ravel_words_resize", C.byref(words), mine.size)
+            if mine.size:
+                C.memmove(words.at, mine.ctypes.data, mine.nbytes)
+        comm._call("ravel_share_words", C.byref(words), root)
+        return np.frombuffer(C.string_at(words.at, 8 * words.count), np.int64).copy() if words.count else np.empty(0, np.int64)
+    finally:
+        lib.ravel_words_free(C.byref(words))
+
+
+def share(comm: Comm, array: Any, root: int = 0, wants: Sequence[bool] | None = None) -> None:
+    """Collective. The array of ``root`` into those of the other ranks, in place: of all, or of those whose place in ``wants`` is
+    true (pipeline stages that need it). What was packed goes this way to tensor-parallel peers; cut it for cp first."""
+    data, _ = comm._whole(array, "array", None, writes=True)
+    flags = None if wants is None else as_array([int(bool(w)) for w in wants], np.int32, "wants", comm.size)
+    comm._call("ravel_share_bytes", address(data), data.nbytes, address(flags), root)

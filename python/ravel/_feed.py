@@ -11,12 +11,12 @@ import numpy as np
 
 from . import _abi
 from . import comm as _comm
-from ._batch import Batch, _Memory
+from ._batch import Batch, _Memory, pad
 from ._dtype import CODES, NUMPY, code_of
 from ._lib import Handle, Raised, address, as_array, check, fields as struct_fields, host_array, lib
 from ._options import Table
 from ._plan import _TABLE as _PLAN, _fresh_options
-from ._ragged import KINDS, Ragged, check_kind
+from ._ragged import KINDS, Field, Ragged, check_kind
 from ._source import Source, Stream, with_mask
 from ._typing import ArrayLike
 from ._weights import _TABLE as _WEIGHTS
@@ -42,8 +42,9 @@ def _numbers(struct: Any) -> dict[str, int]:
 class MicroBatch(Batch):
     """A micro-batch of a feed. Besides the arrays of a packed batch: ``tokens``, ``labels`` (the next token; -100 where there is
     none), ``weights`` (the loss is the sum of weights * token losses over all ranks and micro-steps), the source's other fields,
-    and one element per sample of ``lengths``, ``ids`` (row numbers), ``parts`` and ``loss_tokens``. What this part of the model
-    does not get is not there."""
+    and one element per sample of ``lengths``, ``ids`` (row numbers), ``parts`` and ``loss_tokens``; with layout padded-2d also of
+    ``prompts``. What this part of the model does not get is not there. Samples without tokens have no ``tokens``, ``labels`` and
+    ``positions`` to speak of; ``weights`` are one per sample then."""
 
     tokens: np.ndarray
     labels: np.ndarray
@@ -66,8 +67,20 @@ class MicroBatch(Batch):
     """Ranks that the samples are cut for: the mesh's cp, or, with ``cp_pool``, the width of the group (``local_cp_size``)."""
     cp_rank: int
     """This rank among them."""
+    _kinds: dict[str, tuple[str, float]]
     cp_first: int
     """With ``cp_pool``: the group is ranks ``cp_first`` .. ``cp_first + cp - 1`` of the pool; else -1."""
+
+    def padded(self, side: str = "right", **options: Any) -> Batch:
+        """The same as [rows, columns] arrays, as :func:`ravel.pad` makes them, for models without ragged attention. Of a feed with
+        layout padded, or padded-2d (``side="2d"``): the rectangle is then within the budget, ``align`` given alike."""
+        if self._c.tokens != self._c.actual_tokens and not self.filler:
+            raise ValueError("this micro-batch has padding between its samples: give the feed layout padded or padded-2d")
+        n = int(self.lengths.sum())
+        fields = {name: Field(name, self[name][:self.lengths.size if kind == "sample" else n], "sample" if kind == "sample" else "token", pads)
+                  for name, (kind, pads) in self._kinds.items() if name in self}
+        prompts = self["prompts"] if "prompts" in self else None
+        return pad(Ragged(self.lengths, prompts=prompts, **fields), np.arange(self.lengths.size), side=side, **options)
 
     def unpack(self, packed: ArrayLike, kind: str = "token") -> list[np.ndarray]:
         """Per-position results (log-probs, losses) back as one array per sample, in the order of ``ids``. ``kind`` "step" is for
@@ -112,7 +125,8 @@ def _copy(pointer: int | None, count: int, dtype: Any, name: str, memory: _Memor
     return out
 
 
-def _make(micro: _abi.ravel_micro_batch, steps: int, update: int, options: Any, pin: bool) -> MicroBatch:
+def _make(micro: _abi.ravel_micro_batch, steps: int, update: int, options: Any, pin: bool,
+          shapes: Mapping[str, tuple[int, ...]]) -> MicroBatch:
     """Copies a micro-batch out of the library's memory."""
     thd, memory = micro.thd.contents, _Memory(None, pin)
     arrays: dict[str, np.ndarray] = {}
@@ -127,20 +141,23 @@ def _make(micro: _abi.ravel_micro_batch, steps: int, update: int, options: Any, 
                                ("segments", thd.local_tokens, np.int32), ("padding", thd.local_tokens, np.uint8)):
         add(name, getattr(thd, name), count, dtype)
     table = C.cast(thd.fields, C.POINTER(C.c_void_p)) if thd.fields else None
-    codes = {}
+    codes, kinds = {}, {}
     for i in range(micro.field_count):
         field = micro.fields[i]
         width, name = max(1, field.width), field.name.decode()
         count = (thd.sequences if field.kind == KINDS["sample"] else thd.local_tokens) * width
         bits = {1: np.uint8, 2: np.int16}.get(lib.ravel_dtype_bytes(field.dtype), np.uint8)
         add(name, table[i] if table else None, count, NUMPY.get(field.dtype, bits))
+        kinds[name] = ("sample" if field.kind == KINDS["sample"] else "token", field.pad)
         if name in arrays and width > 1:
-            arrays[name] = arrays[name].reshape(-1, width)
+            arrays[name] = arrays[name].reshape(-1, *shapes.get(name, (width,)))
         if name in arrays and CODES.get(arrays[name].dtype) != field.dtype:
             codes[name] = field.dtype
     for name in ("lengths", "ids", "parts", "loss_tokens"):
         add(name, getattr(micro, name), thd.samples_count, np.int64)
         arrays.setdefault(name, np.empty(0, np.int64))
+    if micro.prompts:
+        add("prompts", micro.prompts, thd.samples_count, np.int64)
     numbers = {name: getattr(thd, name) for name in ("samples_count", "sequences", "local_tokens", "actual_tokens", "max_seqlen",
                                                      "max_length")}
     numbers |= {"slot_tokens": thd.tokens, "step": micro.step, "steps": steps, "update": update, "chunk": micro.chunk,
@@ -152,7 +169,9 @@ def _make(micro: _abi.ravel_micro_batch, steps: int, update: int, options: Any, 
     own.fields = own.loss_mask = None
     own_options = _abi.ravel_thd_options.from_buffer_copy(options)
     own_options.cp, own_options.cp_rank = micro.cp, micro.cp_rank if micro.cp > 1 else -1
-    return MicroBatch(arrays, numbers, own, own_options, None, codes)
+    made = MicroBatch(arrays, numbers, own, own_options, None, codes)
+    made._kinds = kinds
+    return made
 
 
 class Update:
@@ -174,11 +193,11 @@ class Update:
         self.prepare_sec, self.exposed_sec = c.prepare_sec, c.exposed_sec
         self.sent_bytes, self.needed_bytes, self.kept_bytes = c.sent_bytes, c.needed_bytes, c.kept_bytes
 
-    def flops(self, shape: Any, *, head_tokens: int | None = None, recompute: str = "none") -> Flops:
+    def flops(self, shape: Any, *, head_tokens: int | None = None, recompute: str = "none", adapter: int = 0) -> Flops:
         """Operations of this update over all ranks, as :func:`ravel.metrics.flops` counts them."""
         total = _abi.ravel_lengths_sum()
         lib.ravel_feed_batch(C.byref(self._of_all), C.byref(total), C.byref(_abi.ravel_metrics_batch()))
-        return count_flops(shape, total, head_tokens, recompute)
+        return count_flops(shape, total, head_tokens, recompute, adapter)
 
     def __len__(self) -> int:
         return int(self.counts["micro_steps"])
@@ -212,7 +231,8 @@ class Feed:
 
     ``samples`` rows of the source, over all ranks together, are planned at once. ``comm`` (all its ranks are data-parallel) or
     ``mesh`` says who shares them; without either this process is alone. Every rank makes the feed with the same arguments. Without
-    a source, ``fields`` (a store, or its fields) declares the fields of :meth:`submit`. A source may also be a :class:`Stream`, or
+    a source, ``fields`` (a store, or its fields) declares the fields of :meth:`submit`; those of ``Ragged.of_samples`` are samples without
+    tokens, whose budget is a number of samples and whose field ``cost`` (int64), where there is one, is what is balanced. A source may also be a :class:`Stream`, or
     an iterator whose rows have no further fields.
 
     ``ask`` are the pipeline chunks of this rank that want every field, though they are neither the first nor the last of the model
@@ -238,7 +258,7 @@ class Feed:
         rest = {name: value for name, value in options.items() if name not in own}
         unknown = [name for name in rest if name not in _PLAN.rows]
         if unknown:
-            raise TypeError(f"there is no option {unknown[0]!r}; the feed has {', '.join(_TABLE.rows)}, the planner "
+            raise TypeError(f"unknown option {unknown[0]!r}; the feed has {', '.join(_TABLE.rows)}, the planner "
                             f"{', '.join(_PLAN.rows)}")
         self._mesh = mesh or Mesh(comm or _comm.self())
         self._stream: Stream | None = None
@@ -258,6 +278,7 @@ class Feed:
             chosen.ask |= 1 << chunk
         chosen.plan, chosen.weights = C.pointer(planned), C.pointer(weighed)
         self._template = None if fields is None else with_mask(fields)
+        self._shapes = {} if self._template is None else {name: field.shape for name, field in self._template.fields.items()}
         if self._template is not None:
             chosen.fields, chosen.field_count = self._template._c.fields, self._template._c.field_count
         pointer = C.c_void_p()
@@ -317,7 +338,7 @@ class Feed:
             raise RuntimeError(f"update {update.number} is over: the feed has gone on to the next")
         micro = _abi.ravel_micro_batch()
         self._call("ravel_feed_micro", self._handle.pointer, chunk, step, C.byref(micro))
-        host = _make(micro, len(update), update.number, self._micro_options(micro), self._pin)
+        host = _make(micro, len(update), update.number, self._micro_options(micro), self._pin, self._shapes)
         if not self._torch:
             return host
         self._recent.append(host)

@@ -11,6 +11,7 @@ import numpy as np
 from . import _abi
 from ._dtype import CODES, NUMPY
 from ._lib import Handle, address, call, lib
+from ._refit import RefitTensor
 
 __all__ = ["Safetensors", "read_safetensors", "write_safetensors"]
 
@@ -76,15 +77,17 @@ def read_safetensors(path: str | os.PathLike[str]) -> Safetensors:
 
 def write_safetensors(path: str | os.PathLike[str], tensors: Mapping[str, Any],
                       metadata: Mapping[str, str] | None = None) -> None:
-    """Writes a file whole: the path holds the old one or the new one at any time."""
+    """Writes a file whole: the path holds the old one or the new one at any time. A :class:`RefitTensor` says a dtype that numpy
+    lacks."""
     keep = []
     table = (_abi.ravel_safetensor * max(1, len(tensors)))()
     for entry, (name, value) in zip(table, tensors.items()):
-        array = np.asarray(value, order="C")
-        if array.dtype not in CODES:
+        array = np.asarray(value.data if isinstance(value, RefitTensor) else value, order="C")
+        code = value.code if isinstance(value, RefitTensor) else CODES.get(array.dtype)
+        if code is None:
             raise TypeError(f"{name} has dtype {array.dtype}, which safetensors cannot hold")
         dims = (C.c_int64 * max(1, array.ndim))(*array.shape)
-        entry.name, entry.dtype, entry.rank = name.encode(), CODES[array.dtype], array.ndim
+        entry.name, entry.dtype, entry.rank = name.encode(), code, array.ndim
         entry.dims, entry.count, entry.bytes = C.addressof(dims), array.size, array.nbytes
         entry.data = address(array) if array.size else None
         keep.append((array, dims))

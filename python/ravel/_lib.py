@@ -66,6 +66,17 @@ def _candidates() -> list[pathlib.Path]:
     return [pathlib.Path(named)] if named else [here / "libravel.so", here.parents[1] / "build" / "libravel.so"]
 
 
+SONAME = "libravel.so.0"
+
+
+def _mapped() -> pathlib.Path:
+    """Where the loader found the system's library."""
+    for line in pathlib.Path("/proc/self/maps").read_text(encoding="utf8").splitlines():
+        if "/libravel.so" in line:
+            return pathlib.Path(line[line.index("/"):])
+    return pathlib.Path(SONAME)
+
+
 def _load() -> tuple[C.CDLL, pathlib.Path]:
     tried = _candidates()
     for path in tried:
@@ -73,8 +84,12 @@ def _load() -> tuple[C.CDLL, pathlib.Path]:
             library = C.CDLL(str(path))
             break
     else:
-        raise ImportError("libravel.so was not found; looked for " + ", ".join(map(str, tried)) +
-                          ". Run `make` in the checkout, `pip install ./python`, or set RAVEL_LIBRARY.")
+        try: # the system's, of a Debian package or of `make install`
+            library = C.CDLL(SONAME if not os.environ.get("RAVEL_LIBRARY") else str(tried[0]))
+            path = _mapped()
+        except OSError:
+            raise ImportError(f"libravel.so was not found; looked for {', '.join(map(str, tried))} and the system's {SONAME}. "
+                              "Run `make` in the checkout, `pip install ./python`, or set RAVEL_LIBRARY.") from None
     for name, (result, arguments) in _abi.FUNCTIONS.items():
         try:
             function = getattr(library, name)

@@ -58,7 +58,7 @@ class Table:
         row = self.rows.get(name)
         if row is None:
             near = difflib.get_close_matches(name, self.rows, 1)
-            raise ArgumentError(_abi.RAVEL_E_ARGUMENT, f"there is no option {name!r}" +
+            raise ArgumentError(_abi.RAVEL_E_ARGUMENT, f"unknown option {name!r}" +
                                 (f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(self.rows)}"))
         if row.kind in (_I32, _I64) and isinstance(value, (int, np.integer)) and not isinstance(value, bool):
             width = _WIDTHS[row.kind]

@@ -456,7 +456,7 @@ class Planner:
             if value is not None:
                 setattr(how, name, operator.index(value))
         pointer = C.c_void_p()
-        call("ravel_planner_open", C.byref(self._options), C.byref(how), C.byref(pointer))
+        call("ravel_planner_create", C.byref(self._options), C.byref(how), C.byref(pointer))
         self._handle = Handle(pointer.value, lib.ravel_planner_free)
         self._taken = _abi.ravel_plan_options.from_buffer_copy(self._options)  # what a taken plan is a plan of
         self._taken.multiple, self._taken.min_micro_steps = 1, 0

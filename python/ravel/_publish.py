@@ -8,13 +8,13 @@ from typing import Any, Callable, Iterable, Mapping, NamedTuple
 
 from . import _abi
 from . import comm as _comm
-from ._dtype import parse
-from ._lib import Handle, PeerError, address, lib
+from ._dtype import name_of, parse
+from ._lib import Handle, PeerError, address, call, lib
 from ._options import Table
 from ._refit import RefitRule, _make_sink, _make_source
 from .comm import Comm
 
-__all__ = ["Identity", "Publisher", "Puller", "publish_options", "pull_options"]
+__all__ = ["Identity", "Publisher", "Puller", "publish_options", "published", "pull_options"]
 
 _PUBLISH = Table(_abi.ravel_publish_options, "ravel_publish")
 _PULL = Table(_abi.ravel_pull_options, "ravel_pull")
@@ -100,6 +100,21 @@ class Publisher:
         self._handle.close()
 
 
+def published(at: str, **options: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """What is published at an address: dtype and shape of every tensor by name, for a generator that does not know yet what it will
+    get. ``options`` are a :class:`Puller`'s."""
+    found: dict[str, tuple[str, tuple[int, ...]]] = {}
+
+    def each(_user: Any, tensor: Any, _error: Any) -> int:
+        t = tensor.contents
+        found[t.name.decode()] = name_of(t.dtype), tuple(t.dims[:t.ndim])
+        return _abi.RAVEL_OK
+
+    made = _PULL.make(**options)
+    call("ravel_publication_list", at.encode(), C.byref(made), lib.ravel_publication_list.argtypes[2](each), None)
+    return found
+
+
 class Puller:
     """One generator rank's part; collective over ``comm`` (the generator's ranks; default: this process alone), as are
     :meth:`poll`, :meth:`stage`, :meth:`wait`, :meth:`commit` and :meth:`drop`.
@@ -160,6 +175,10 @@ class Puller:
     def drop(self) -> None:
         """Drops the version that is staged or being staged."""
         self.raised.call("ravel_puller_drop", self._handle.pointer)
+
+    def audit(self) -> None:
+        """With ``audit=True``: hashes the live arrays again; :class:`ravel.DataError` names the first that changed."""
+        self.raised.call("ravel_puller_audit", self._handle.pointer)
 
     def note(self, tokens_per_second: float) -> None:
         """Tells the trainers, with the next commit, how fast this generator is."""

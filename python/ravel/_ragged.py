@@ -34,9 +34,9 @@ def _jagged_lengths(value: Any) -> np.ndarray | None:
     return host_array(value.offsets().diff().cpu(), "offsets").astype(np.int64)
 
 
-def _flat(value: Any, what: str) -> tuple[Any, int]:
-    """A contiguous array of one or two dimensions and its dtype's number: of an array, of a list of arrays (concatenated),
-    of a nested tensor (its values). A tensor on a CUDA device stays there."""
+def _flat(value: Any, what: str, kind: str) -> tuple[Any, int]:
+    """A contiguous array of one or two dimensions (of any number with one element per sample) and its dtype's number: of an array, of
+    a list of arrays (concatenated), of a nested tensor (its values). A tensor on a CUDA device stays there."""
     if getattr(value, "is_nested", False):
         value = value.values()
     if isinstance(value, (list, tuple)) and len(value) and hasattr(value[0], "__len__"):
@@ -50,7 +50,7 @@ def _flat(value: Any, what: str) -> tuple[Any, int]:
         array = np.ascontiguousarray(array)
     elif not array.is_contiguous:
         raise ValueError(f"{what} is on {array.device} and has holes or another order; copy it first (torch: .contiguous())")
-    if array.ndim not in (1, 2):
+    if array.ndim < 1 or (array.ndim > 2 and kind != "sample"):
         raise ValueError(f"{what} must be flat, or [elements, width]; it has {array.ndim} dimensions")
     return array, code
 
@@ -59,7 +59,7 @@ class Field:
     """One array of a ragged store.
 
     ``kind`` says what an element belongs to: "token" (element t at position t), "next" (element t + 1 at position t:
-    labels, loss masks, weights), "step" (one element less than tokens: next-token log-probs), "sample" (one per sample),
+    labels, loss masks, weights), "step" (one element less than tokens: next-token log-probs), "sample" (one per sample, of any shape),
     "spread" (one per sample, at each of its positions). ``pad`` stands where there is nothing.
 
     ``data`` is flat, [elements, width], a list of one array per sample, padded rows [samples, columns] (what lies beyond
@@ -72,8 +72,10 @@ class Field:
         self.name, self.kind, self.pad = name, kind, pad
         self.jagged = _jagged_lengths(data)
         self.data: Any
-        self.data, self.dtype = _flat(data, name)
-        self.width: int = 1 if self.data.ndim == 1 else self.data.shape[1]
+        self.data, self.dtype = _flat(data, name, kind)
+        self.shape: tuple[int, ...] = tuple(self.data.shape[1:])
+        """Of one element."""
+        self.width = int(np.prod(self.shape, dtype=np.int64))
 
     def _fit(self, lengths: np.ndarray) -> None:
         """Looks at the lengths: rows of a nested tensor must have them, padded rows are cut to them."""
@@ -84,7 +86,7 @@ class Field:
                 raise ValueError(f"{self.name} is padded rows on {self.data.device}; cut them there: "
                                  f"{self.name}[attention_mask.bool()]")
             self.data = self.data[np.arange(self.data.shape[1]) < lengths[:, None]]
-            self.width = 1
+            self.width, self.shape = 1, ()
 
     def _is_padded(self, lengths: np.ndarray) -> bool:
         rows, columns = self.data.shape
@@ -139,6 +141,9 @@ class Ragged:
     device: Device | None
     """That the fields are on; None: host memory."""
 
+    fixed = False
+    """Samples have no tokens: see :meth:`of_samples`."""
+
     def __init__(self, lengths: ArrayLike | None = None, *, prompts: ArrayLike | None = None,
                  **fields: "ArrayLike | Field"):
         self.fields: dict[str, Field] = {
@@ -148,6 +153,28 @@ class Ragged:
         self.offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
         self.prompts = None if prompts is None else as_array(prompts, np.int64, "prompts", sizes.size)
         self._update()
+
+    @classmethod
+    def of_samples(cls, **fields: "ArrayLike | Field") -> "Ragged":
+        """Samples of a fixed shape without tokens (images, latents, audio clips): arrays [samples, ...], of any further shape, one element
+        per sample. ``lengths`` are 1: a budget is a number of samples, weights are one per sample.
+
+        >>> store = ravel.Ragged.of_samples(latents=latents, timestep=t, reward=rewards)
+        """
+        made = {name: value if isinstance(value, Field) else Field(name, value, "sample") for name, value in fields.items()}
+        if not made:
+            raise ValueError("give fields: arrays of one element per sample")
+        first = next(iter(made.values()))
+        for field in made.values():
+            if field.kind != "sample" or field.data.shape[0] != first.data.shape[0]:
+                raise ValueError(f"{field.name} is of kind {field.kind!r} with {field.data.shape[0]} elements; samples without tokens have "
+                                 f"fields of kind 'sample' alone, here of {first.data.shape[0]}")
+        store = cls.__new__(cls)
+        store.fields, store.fixed, store.prompts = made, True, None
+        store.lengths = np.ones(first.data.shape[0], np.int64)
+        store.offsets = np.arange(store.lengths.size + 1, dtype=np.int64)
+        store._update()
+        return store
 
     @classmethod
     def from_padded(cls, attention_mask: ArrayLike, *, prompts: ArrayLike | None = None, **fields: ArrayLike) -> "Ragged":
@@ -172,7 +199,7 @@ class Ragged:
             field._fit(self.lengths)
         self._array = (_abi.ravel_field * max(1, len(self.fields)))(*[f._c() for f in self.fields.values()])
         self._c = _abi.ravel_ragged(size=C.sizeof(_abi.ravel_ragged), count=self.lengths.size,
-                                    offsets=address(self.offsets), prompts=address(self.prompts), fields=self._array,
+                                    offsets=None if self.fixed else address(self.offsets), prompts=address(self.prompts), fields=self._array,
                                     field_count=len(self.fields))
         call("ravel_ragged_check", C.byref(self._c))
         for field in self.fields.values():

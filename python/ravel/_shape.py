@@ -44,7 +44,14 @@ class Shape:
 
     def to_dict(self) -> dict[str, Any]:
         """Every field by name; ``ravel.shape(**fields)`` makes the shape again."""
-        return {name: getattr(self._c, name) for name in fields(self._c)}
+        values = {name: getattr(self._c, name) for name in fields(self._c)}
+        return {name: tuple(value) if isinstance(value, C.Array) else value for name, value in values.items()}
+
+    def has_experts(self, layer: int) -> bool:
+        """Whether the layer's feed-forward block is a choice of experts."""
+        if not 0 <= layer < self.layers:
+            raise IndexError(f"layer {layer} of {self.layers}")
+        return bool(lib.ravel_shape_has_experts(C.byref(self._c), layer))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Shape) and self.to_dict() == other.to_dict()

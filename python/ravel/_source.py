@@ -228,7 +228,9 @@ class Source:
 
 
 def with_mask(store: Ragged) -> Ragged:
-    """A store as a feed wants it: tokens of int32, and a loss_mask."""
+    """A store as a feed wants it: tokens of int32, and a loss_mask; samples without tokens as they are."""
+    if store.fixed:
+        return store
     tokens = store.fields.get("tokens") or store.fields.get("input_ids")
     if tokens is None:
         raise ValueError(f"the store has no field tokens; it has {', '.join(store.fields) or 'none'}")

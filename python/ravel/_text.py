@@ -18,14 +18,15 @@ _TRAIN_ON = ("assistant", "last", "all")
 
 
 class Tokenizer:
-    """Text to token ids and back, as a model folder's tokenizer.json says.
+    """Text to token ids and back, by a model folder's tokenizer.
 
     >>> tokenizer = ravel.Tokenizer("models/SmolLM2-135M-Instruct")
     >>> tokenizer.encode("Hello, world!")
     array([19556,    28,   905,    17], dtype=int32)
     >>> tokens, mask = tokenizer.row({"messages": [...]})
 
-    Byte-level BPE only; what else a file asks for is an error with its name. One object belongs to one thread at a time.
+    Read are tokenizer.json (BPE and Unigram), tokenizer.model of sentencepiece, tekken.json and *.tiktoken; what else a file
+    asks for is an error with its name. One object belongs to one thread at a time.
     ``chat_format`` names a format or a file of a Jinja template; without it the folder's own chat template is used.
     ``chat_args`` are variables of the template, such as ``{"enable_thinking": False}``.
     """
@@ -120,23 +121,14 @@ class Tokenizer:
                **variables: Any) -> str:
         """A conversation as text, as transformers' ``apply_chat_template(..., tokenize=False)`` writes it."""
         text = json.dumps({"messages": messages, "tools": tools, "chat_template_kwargs": variables}).encode()
-        doc, out, size = C.c_void_p(), C.c_void_p(), C.c_size_t()
-        call("ravel_json_parse", text, len(text), None, C.byref(doc))
-        try:
-            call("ravel_rows_render", self._row_handle(), doc, lib.ravel_json_root(doc), int(add_generation_prompt),
-                 C.byref(out), C.byref(size))
-            return C.string_at(out.value or 0, size.value).decode() if size.value else ""
-        finally:
-            lib.ravel_json_free(doc)
+        out, size = C.c_void_p(), C.c_size_t()
+        call("ravel_rows_render", self._row_handle(), text, len(text), int(add_generation_prompt), C.byref(out), C.byref(size))
+        return C.string_at(out.value or 0, size.value).decode() if size.value else ""
 
     def _encode_row(self, function: str, row: dict[str, Any]) -> Any:
         text = json.dumps(row).encode()
-        doc, out = C.c_void_p(), C.POINTER(_abi.ravel_row)()
-        call("ravel_json_parse", text, len(text), None, C.byref(doc))
-        try:
-            call(function, self._row_handle(), doc, lib.ravel_json_root(doc), C.byref(out))
-        finally:
-            lib.ravel_json_free(doc)
+        out = C.POINTER(_abi.ravel_row)()
+        call(function, self._row_handle(), text, len(text), C.byref(out))
         parts = [(_copy(p.tokens, p.count, np.int32), _copy(p.loss_mask, p.count, np.uint8))
                  for p in out.contents.parts[:1 + out.contents.pair]]
         return tuple(parts) if out.contents.pair else parts[0]

@@ -112,7 +112,7 @@ def _found(store: Ragged, index: np.ndarray) -> np.ndarray:
         a, b = int(offsets[index[i - 1]]), int(offsets[index[i]])
         n = min(int(offsets[index[i - 1] + 1]) - a, int(offsets[index[i] + 1]) - b)
         for data in fields:
-            same = (data[a:a + n] == data[b:b + n]).reshape(n, -1).all(1)
+            same = (data[a:a + n] == data[b:b + n]).reshape(n, int(np.prod(data.shape[1:]))).all(1)
             n = n if same.all() else int(same.argmin())
         shared[i] = n if fields else 0
     return shared

@@ -73,7 +73,8 @@ def weights(store: Ragged, *, mode: str = "token-mean", mask: ArrayLike | None =
             sample_weights: ArrayLike | None = None, samples: ArrayLike | None = None, update_counts: Counts | None = None,
             all_reduce: Callable[[np.ndarray], None] | None = None, dtype: Any = np.float32,
             **options: Any) -> np.ndarray:
-    """The weight of every token, as the token that is predicted: pack it as a field of kind "next".
+    """The weight of every token, as the token that is predicted: pack it as a field of kind "next". Of samples without tokens
+    (``Ragged.of_samples``) one per sample, of kind "sample": the mean over samples, or with ``sample_weights`` their weighted mean.
 
     The loss of an update is then sum(weight * token loss) over all ranks and micro-steps, whatever the packing.
     ``mask`` says which tokens count (one per token; the store's prompts decide where it is None). Counts are those of the

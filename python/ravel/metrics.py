@@ -107,22 +107,23 @@ def _positive(lengths: Any) -> np.ndarray:
     return array
 
 
-def count_flops(shape: Any, total: _abi.ravel_lengths_sum, head_tokens: int | None, recompute: str) -> Flops:
+def count_flops(shape: Any, total: _abi.ravel_lengths_sum, head_tokens: int | None, recompute: str, adapter: int) -> Flops:
     """The same of a sum over lengths."""
     model, result = shape if isinstance(shape, Shape) else shape_of(shape), _abi.ravel_flops()
-    call("ravel_flops_count", C.byref(model._c), C.byref(total), total.tokens if head_tokens is None else head_tokens,
+    call("ravel_flops_adapted", C.byref(model._c), C.byref(total), total.tokens if head_tokens is None else head_tokens, adapter,
          _choice("recompute", recompute, _RECOMPUTE), C.byref(result))
     return _flops(result)
 
 
-def flops(shape: Any, lengths: Any, *, head_tokens: int | None = None, recompute: str = "none") -> Flops:
+def flops(shape: Any, lengths: Any, *, head_tokens: int | None = None, recompute: str = "none", adapter: int = 0) -> Flops:
     """Operations of one pass over packed samples of these lengths: causal attention inside each sample only.
 
-    ``head_tokens`` go through the LM head (None: all); ``recompute`` is none, attention or full.
+    ``head_tokens`` go through the LM head (None: all); ``recompute`` is none, attention or full; ``adapter`` is the number of
+    weights of a LoRA adapter beside the frozen model (0: the model is trained).
     """
     array, total = _positive(lengths), _abi.ravel_lengths_sum()
     lib.ravel_lengths_add(C.byref(total), address(array), array.size)
-    return count_flops(shape, total, head_tokens, recompute)
+    return count_flops(shape, total, head_tokens, recompute, adapter)
 
 
 def gpu_peak(name: str) -> float | None:
@@ -136,7 +137,7 @@ class Metrics:
     ``shape`` (a :class:`ravel.Shape`, a name, a path) is for FLOPs; ``extra`` are rows of the caller's own
     (:class:`Row`, or names of gauges that are averaged). ``reducer`` is (rank, size, all_reduce), with
     ``all_reduce(values, op)`` replacing an int64 array by its sum or max ("sum", "max") over ranks. Options: world,
-    updates, seq_length, peak_flops, gpu, rl, counts, compute, recompute, per_rank. A sink that fails is reported to the
+    updates, seq_length, peak_flops, gpu, rl, counts, compute, recompute, adapter, per_rank. A sink that fails is reported to the
     logger "ravel" of Python's logging, once, and tried again at the next update.
     """
 
@@ -354,7 +355,7 @@ class Metrics:
     def state_dict(self) -> dict[str, Any]:
         """The totals of the run, to be kept in a checkpoint."""
         totals = _abi.ravel_metrics_totals()
-        lib.ravel_metrics_totals_get(self._pointer, C.byref(totals))
+        lib.ravel_metrics_get_totals(self._pointer, C.byref(totals))
         values = {name: getattr(totals, name) for name in fields(totals)}
         return {**values, "phases": list(values["phases"])}
 
@@ -365,8 +366,8 @@ class Metrics:
             if name == "phases":
                 totals.phases[:len(state["phases"])] = state["phases"]
             else:
-                setattr(totals, name, state[name])
-        lib.ravel_metrics_totals_set(self._pointer, C.byref(totals))
+                setattr(totals, name, state.get(name, 0))
+        lib.ravel_metrics_set_totals(self._pointer, C.byref(totals))
 
     # -- sinks
     def sink(self, spec: str, every: int = 1) -> None:

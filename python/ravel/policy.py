@@ -21,7 +21,7 @@ from ._lib import address, as_array, call, fields, host_array
 from ._options import Table
 from ._typing import ArrayLike
 
-__all__ = ["KINDS", "Loss", "advantages", "loss", "loss_torch", "options"]
+__all__ = ["KINDS", "Loss", "advantages", "corrections", "loss", "loss_torch", "options"]
 
 KINDS = ("grpo", "dr-grpo", "rloo", "none")
 _TABLE = Table(_abi.ravel_policy_options, "ravel_policy")
@@ -30,6 +30,18 @@ _TABLE = Table(_abi.ravel_policy_options, "ravel_policy")
 def options() -> dict[str, str]:
     """The keywords of :func:`loss`: name -> one sentence with the default."""
     return _TABLE.docs()
+
+
+def corrections() -> dict[str, dict[str, Any]]:
+    """What ``correction`` may be: name -> sequence (the weight is of the sample), masked (0 beyond the limits, not the limit),
+    now (of the log-prob now), low and high (the limits by default) and paper."""
+    found = {}
+    for kind in range(_abi.RAVEL_CORRECTIONS):
+        row = _abi.ravel_correction()
+        call("ravel_policy_get_correction", kind, 0.0, 0.0, C.byref(row))
+        found[row.name.decode()] = {"sequence": bool(row.sequence), "masked": bool(row.masked), "now": bool(row.now),
+                                    "low": row.low, "high": row.high, "paper": row.paper.decode()}
+    return found
 
 
 def advantages(rewards: ArrayLike, groups: ArrayLike, kind: str = "grpo") -> np.ndarray:
@@ -53,7 +65,8 @@ class Loss(NamedTuple):
     slopes: np.ndarray
     """[tokens] float32: derivative of the sum by each log-prob."""
     sums: dict[str, float]
-    """tokens, ratio, ratio_max, clipped, approx_kl, kl, tis, tis_capped; divide by tokens for means."""
+    """tokens, ratio, ratio_max, clipped, approx_kl, kl; divide by tokens for means. With a correction
+    also corrected (tokens or samples), weight, weight_square, raw_square, outside, and of these ess, chi_square, outside_share."""
 
 
 def _floats(value: ArrayLike | None, what: str, count: int | None) -> np.ndarray | None:
@@ -70,8 +83,9 @@ def loss(logprobs: ArrayLike, *, advantages: ArrayLike, weights: ArrayLike, old:
     """The clipped policy loss of scored tokens. Arrays have one entry per token; ``old`` None is the first step of a batch.
 
     Options (``ravel.policy.options()``): ratio ("token", "sequence"; the latter needs ``samples``, the number of each token's
-    sample), clip_low, clip_high, dual_clip, kl and kl_kind (with ``reference``), tis (with ``generator``). A token of weight 0 is
-    left out, whatever its log-prob.
+    sample), clip_low, clip_high, dual_clip, kl and kl_kind (with ``reference``), correction and its limits correction_low and
+    correction_high (with ``generator``; seq-tis and seq-mis need ``samples``; see :func:`corrections`). A token of weight 0 is left
+    out, whatever its log-prob.
     """
     chosen = _TABLE.make(**keywords)
     now = _floats(logprobs, "logprobs", None)
@@ -86,6 +100,10 @@ def loss(logprobs: ArrayLike, *, advantages: ArrayLike, weights: ArrayLike, old:
     losses, slopes, sums = np.empty(now.size, np.float32), np.empty(now.size, np.float32), _abi.ravel_policy_sums()
     call("ravel_policy_loss", C.byref(chosen), C.byref(rows), address(losses), address(slopes), C.byref(sums))
     found = {name: float(getattr(sums, name)) for name in fields(sums)}
+    if n := found["corrected"]:
+        square = found["weight"] ** 2
+        found["ess"] = square / (n * found["weight_square"]) if square else 0.0
+        found["chi_square"], found["outside_share"] = found["raw_square"] / n - 1, found["outside"] / n
     return Loss(found.pop("loss"), losses, slopes, found)
 
 

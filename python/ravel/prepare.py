@@ -2,8 +2,10 @@
 
     python -m ravel.prepare --model FOLDER chat.jsonl out.jsonl [--train-on assistant|last|all]
     python -m ravel.prepare --model FOLDER --prompts questions.jsonl out.jsonl
+    python -m ravel.prepare train.parquet rows.jsonl
 
-Reads JSON lines with "messages" (and "tools"), "conversations", "prompt" and "completion" (or "response"), "instruction"
+Reads JSON lines, an array of rows, or a Parquet, Arrow or Feather file (through pyarrow). Without --model its rows are
+written as they are, as JSON lines. With it, it reads rows with "messages" (and "tools"), "conversations", "prompt" and "completion" (or "response"), "instruction"
 and "output", or "text", and writes lines with "input_ids" and "loss_mask", which `ravel train sft --data out.jsonl` takes.
 A row with "chosen" and "rejected" becomes "prompt", "chosen" and "rejected" as token ids, for `ravel train dpo`. With
 --prompts a row becomes the "input_ids" that a model is to continue, for `ravel train grpo` and `ravel generate`. Everything
@@ -14,6 +16,7 @@ marks; else what the text of the conversation has more than the text of the conv
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import pathlib
 import sys
@@ -214,8 +217,56 @@ def counts(row: Row) -> tuple[int, int]:
     return len(row["input_ids"]), sum(row.get("loss_mask", ()))
 
 
-def convert(data: str, out: pathlib.Path, encoder: typing.Callable[[Row], Row]) -> str:
-    """Writes every row of `data` through `encoder` to `out`, a file all or nothing; a sentence with the numbers."""
+def table_rows(data: str) -> typing.Iterator[Row] | None:
+    """The rows of a Parquet, Arrow or Feather file, a batch in memory at a time; None where it is another file."""
+    with open(data, "rb") as file:
+        magic = file.read(6)
+    if magic[:4] != b"PAR1" and magic != b"ARROW1":
+        return None
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as problem:
+        raise BadRow(f"{data} needs pyarrow (pip install pyarrow)") from problem
+    batches = (pyarrow.parquet.ParquetFile(data).iter_batches(1024) if magic[:4] == b"PAR1"
+               else map((reader := pyarrow.ipc.open_file(data)).get_batch, range(reader.num_record_batches)))
+    return (row for batch in batches for row in batch.to_pylist())
+
+
+def itself(row: typing.Any) -> typing.Any:
+    return row
+
+
+def parsed(line: bytes) -> typing.Any:
+    return json.loads(line.decode("utf8"))
+
+
+def rows_of(data: str) -> typing.Iterator[tuple[str, typing.Callable[[], typing.Any]]]:
+    """Where each row is, and a call that gives it or fails."""
+    table = table_rows(data)
+    if table is not None:
+        for number, row in enumerate(table):
+            yield f"{data}, row {number}", functools.partial(itself, row)
+        return
+    with open(data, "rb") as lines:
+        if lines.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"[":
+            lines.seek(0)
+            for number, row in enumerate(json.loads(lines.read().decode("utf-8-sig"))):
+                yield f"{data}, row {number}", functools.partial(itself, row)
+            return
+        lines.seek(0)
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                yield f"{data}:{number}", functools.partial(parsed, line)
+
+
+def plain(value: typing.Any) -> typing.Any:
+    """What JSON has no form of, as text: dates and decimals; bytes must be UTF-8."""
+    return value.decode("utf8") if isinstance(value, bytes) else str(value)
+
+
+def convert(data: str, out: pathlib.Path, encoder: typing.Callable[[Row], Row] | None) -> str:
+    """Writes every row of `data` through `encoder` (None: as it is) to `out`, a file all or nothing; a sentence with the numbers."""
     if out.exists() and out.samefile(data):
         raise BadRow(f"{out} would overwrite its own input")
     out = out.resolve()
@@ -223,45 +274,47 @@ def convert(data: str, out: pathlib.Path, encoder: typing.Callable[[Row], Row]) 
     aside = out.with_name(out.name + ".tmp") if whole else out
     rows = tokens = learnt = 0
     try:
-        with open(data, "rb") as lines, open(aside, "w", encoding="utf8") as written:
-            for number, line in enumerate(lines, 1):
-                if not line.strip():
-                    continue
+        with open(aside, "w", encoding="utf8") as written:
+            for where, row_at in rows_of(data):
                 try:
-                    row = encoder(json.loads(line.decode("utf8")))
+                    row = (encoder or dict)(row_at())
+                    line = json.dumps(row, default=plain, allow_nan=False)
                 except Exception as problem:  # the template may raise anything
-                    raise BadRow(f"{data}:{number}: {problem}") from problem
-                written.write(json.dumps(row) + "\n")
-                more = counts(row)
+                    raise BadRow(f"{where}: {problem}") from problem
+                written.write(line + "\n")
+                more = counts(row) if encoder else (0, 0)
                 rows, tokens, learnt = rows + 1, tokens + more[0], learnt + more[1]
         if whole:
             aside.replace(out)
     finally:
         if whole:
             aside.unlink(missing_ok=True)
-    return f"{rows} rows, {tokens} tokens, {learnt} learnt"
+    return f"{rows} rows, {tokens} tokens, {learnt} learnt" if encoder else f"{rows} rows"
+
+
+def encoder_of(options: argparse.Namespace) -> typing.Callable[[Row], Row]:
+    from transformers import AutoTokenizer
+    tokenizer = AutoTokenizer.from_pretrained(options.model)
+    return lambda row: encode_prompt(tokenizer, row) if options.prompts else encode(tokenizer, row, options.train_on)
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m ravel.prepare", description=__doc__.split("\n")[0])
-    parser.add_argument("--model", required=True, metavar="FOLDER", help="a folder with a tokenizer and a chat template")
+    parser.add_argument("--model", metavar="FOLDER",
+                        help="a folder with a tokenizer and a chat template; without it rows are only converted to JSON lines")
     parser.add_argument("--train-on", choices=("assistant", "last", "all"), default="assistant",
-                        help="what is learnt of a conversation")
+                        help="which tokens of a conversation get loss")
     parser.add_argument("--prompts", action="store_true", help="write what a model is to continue, for grpo and generate")
-    parser.add_argument("data", help="JSON lines to read")
+    parser.add_argument("data", help="JSON lines, an array of rows, Parquet, Arrow or Feather to read")
     parser.add_argument("out", help="JSON lines to write")
     options = parser.parse_args(arguments)
     try:
-        from transformers import AutoTokenizer
+        out = pathlib.Path(options.out)
+        done = convert(options.data, out, encoder_of(options) if options.model else None)
+        print(done, file=sys.stdout if out.is_file() else sys.stderr)
     except ImportError:
         print("ravel.prepare: transformers is not installed (pip install transformers)", file=sys.stderr)
         return 1
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(options.model)
-        out = pathlib.Path(options.out)
-        done = convert(options.data, out, lambda row: encode_prompt(tokenizer, row) if options.prompts
-                       else encode(tokenizer, row, options.train_on))
-        print(done, file=sys.stdout if out.is_file() else sys.stderr)
     except (OSError, ValueError) as problem:
         print(f"ravel.prepare: {problem}", file=sys.stderr)
         return 1

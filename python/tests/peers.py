@@ -23,7 +23,8 @@ REPOSITORIES = {
     "UniRL": ("Tencent-Hunyuan/UniRL", "1a7b501"),
 }
 # package -> the newest version that the adapters were tested with
-PACKAGES = {"verl": "0.9.1", "trl": "1.16.0", "transformers": "5.23.0", "vllm": "0.33.0", "sglang": "0.5.23", "wandb": "0.31.0"}
+PACKAGES = {"verl": "0.9.1", "trl": "1.16.0", "transformers": "5.23.0", "vllm": "0.33.0", "sglang": "0.5.23", "wandb": "0.31.0",
+            "mlflow": "3.17.2", "peft": "0.21.2"}
 
 
 def checkout(name, path):

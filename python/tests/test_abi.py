@@ -75,8 +75,8 @@ def public_functions():
     import inspect
     for module in map(importlib.import_module, ["ravel", "ravel.comm", "ravel.mesh", "ravel.metrics", "ravel.policy",
                                                 *(f"ravel.adapters.{n}" for n in (
-                                                    "verl", "nemo_rl", "nemo_rl_dynamic", "megatron", "megatron_rl", "slime",
-                                                    "trl", "trl_rollouts", "huggingface"))]):
+                                                    "verl", "nemo_rl", "nemo_rl_dynamic", "nemo_rl_refit", "megatron", "megatron_rl",
+                                                    "slime", "unirl", "trl", "trl_rollouts", "huggingface"))]):
         for name in module.__all__:
             thing = getattr(module, name)
             assert inspect.ismodule(thing) or inspect.getdoc(thing) or name == "ArrayLike", name  # a union

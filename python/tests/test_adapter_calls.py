@@ -1,6 +1,7 @@
 """Each adapter called as its framework calls it, at the commits that the modules name; and what those calls need."""
 
 import enum
+import pickle
 import sys
 import types
 
@@ -231,6 +232,45 @@ def test_megatron_costs_of_experts_and_of_latent_attention(monkeypatch):
     fields = {**ravel.shape("qwen3-30b-a3b").to_dict(), "kv_heads": 32, "head_dim": 192, "rope_dim": 64, "v_dim": 128, "kv_rank": 512,
               "dense_layers": 1}
     assert megatron.model_cost(config) == ravel.shape(**fields).cost
+
+
+def test_megatron_default_is_dp_balanced_under_its_first_name():
+    module = types.SimpleNamespace(scheduler_map={"default": Theirs})  # pull request 2924 before it was dp_balanced
+    megatron.install(module, name="default")
+    made = module.scheduler_map["default"](100, 1, 2, None)
+    assert isinstance(made, megatron.RavelScheduler) and len(made.get_groups_and_subsamples([(i, 50) for i in range(8)])) == 2
+    with pytest.raises(ValueError, match="RavelBatchSampler"):
+        megatron.install(module, name="empty")
+
+
+def packed_by_empty(loader, budget, cp):
+    """What the scheduler empty of pull request 2924 does with a loader: (samples of each micro-batch) of one update."""
+    batch = next(loader)
+    every = [batch] + [next(loader) for _ in range(batch[0]["num_micro_batches_left"])]
+    assert [b[0]["num_micro_batches_left"] for b in every] == list(range(len(every)))[::-1]
+    assert all(s["local_cp_size"] == cp and sum(len(x["tokens"]) for x in b) <= budget * cp for b in every for s in b)
+    return every
+
+
+@pytest.mark.parametrize("dp, cp", [(1, 1), (4, 1), (2, 2)])
+def test_megatron_empty_packs_what_the_sampler_planned(dp, cp):
+    lengths = np.minimum(np.random.default_rng(dp).lognormal(5, 1, 200).astype(int) + 1, 900)
+    rows = [{"tokens": np.full(n, i)} for i, n in enumerate(lengths)]
+    samplers = [megatron.RavelBatchSampler(lengths, 64, 1000, cp_size=cp, dp_size=dp, dp_rank=r) for r in range(dp)]
+    data = pickle.loads(pickle.dumps(megatron.PlannedDataset(rows)))  # as workers of a loader get it, and indices too
+    loaders = [iter([data[i] for i in pickle.loads(pickle.dumps(batch))] for batch in s) for s in samplers]
+    for update in range(3):  # the last 8 rows do not fill one
+        ranks = [packed_by_empty(loader, 1000, cp) for loader in loaders]
+        assert len({len(steps) for steps in ranks}) == 1 and len({s.digest for s in samplers}) == 1
+        seen = sorted(int(s["tokens"][0]) for steps in ranks for b in steps for s in b)
+        assert seen == list(range(update * 64, update * 64 + 64))
+    assert all(next(loader, None) is None for loader in loaders)
+    again = megatron.RavelBatchSampler(lengths, 64, 1000, cp_size=cp, dp_size=dp, consumed_samples=128)
+    assert min(int(i) for batch in again for i in batch) >= 128
+    with pytest.raises(ValueError, match="raise global_batch_size"):
+        list(megatron.RavelBatchSampler([5, 5], 2, 1000, dp_size=4))
+    with pytest.raises(ValueError, match="global_batch_size 0"):
+        megatron.RavelBatchSampler([5, 5], 0, 1000)
 
 
 def test_megatron_install_is_loud():

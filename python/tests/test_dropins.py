@@ -1,15 +1,16 @@
 """Drop-ins for the seams of UniRL and of Megatron's RL metrics: the recorded contract, and beside checkouts (make test-peers) their code."""
 
 import ast
+import contextlib
 import sys
 import types
 
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
-from peers import checkout
+from peers import checkout, load
 
-from ravel.adapters import megatron_rl, unirl
+from ravel.adapters import megatron_rl, nemo_rl_refit, unirl, vllm
 
 
 class Track:
@@ -123,3 +124,118 @@ def test_megatron_rl_figures_are_those_of_megatron(monkeypatch):
     theirs = functions(checkout("Megatron-LM", "megatron/rl/sequence_packing_utils.py"), *names, mpu=mpu)
     monkeypatch.setitem(sys.modules, "megatron.core.mpu", mpu)
     assert [f(context()) for f in theirs] == [getattr(megatron_rl, name)(context()) for name in names]
+
+
+# ---- NeMo-RL's packed broadcast: what tests/unit/utils/test_packed_tensor.py asks (7ea279ab), in host memory ------------------
+
+
+class Sent:
+    """A group that keeps what is broadcast, or gives out what was."""
+
+    device = "cpu"
+
+    def __init__(self, given=None):
+        self.given, self.sent = given, []
+
+    def broadcast(self, tensor, src):
+        if self.given is not None:
+            tensor.copy_(self.given[len(self.sent)])
+        self.sent.append(tensor.clone())
+
+
+def weights(torch):
+    made = {"a": torch.randn(10, 20), "bias": torch.randn(10), "b": torch.randn(20, 30), "half": torch.randn(30, 40).half(),
+            "scalar": torch.tensor(42.0, dtype=torch.bfloat16), "odd": torch.arange(3, dtype=torch.uint8),
+            "transposed": torch.randn(4, 5).T, "none": torch.empty(0, 3)}
+    return made, {name: (list(t.shape), t.dtype) for name, t in made.items()}
+
+
+def theirs_without_a_gpu(monkeypatch, torch):
+    """NeMo-RL's module, whose "cuda" is the host."""
+    class Stream:
+        def synchronize(self):
+            pass
+
+    class Torch:
+        cuda = types.SimpleNamespace(Stream=Stream, stream=lambda stream: contextlib.nullcontext(), current_device=lambda: "cpu")
+
+        def __getattr__(self, name):
+            return getattr(torch, name)
+
+        def empty(self, *shape, device=None, **keywords):
+            return torch.empty(*shape, **keywords)
+
+    module = load(monkeypatch, "nemo_rl.utils.packed_tensor", checkout("RL", "nemo_rl/utils/packed_tensor.py"))
+    module.torch, module.get_target_packed_tensor_size = Torch(), lambda: 2000
+    return module
+
+
+def refit(produce, consume, made, announced):
+    out, got = Sent(), {}
+    produce(iter(made.items()), out, 0, lambda item: item[1])
+    consume(iter(announced.items()), Sent(out.sent), 0, got.update)
+    assert list(got) == list(made)
+    for name, tensor in made.items():
+        assert got[name].shape == tensor.shape and got[name].dtype == tensor.dtype and (got[name] == tensor).all(), name
+    return out.sent
+
+
+def test_packed_broadcast_keeps_nemos_contract(monkeypatch):
+    torch = pytest.importorskip("torch", reason="torch is not installed: NeMo-RL's broadcast was not tried")
+    made, announced = weights(torch)
+    home = types.ModuleType("nemo_rl.utils.packed_tensor")
+    home.get_target_packed_tensor_size, home.get_num_buffers = (lambda: 2000), lambda: 2  # as the tests of NeMo-RL patch it
+    monkeypatch.setitem(sys.modules, home.__name__, home)
+    for _ in range(2):  # buffers live from refit to refit
+        sent = refit(nemo_rl_refit.packed_broadcast_producer, nemo_rl_refit.packed_broadcast_consumer, made, announced)
+        assert [t.numel() for t in sent] == [800 + 40 + 2400, 2400, 2 + 3 + 80] and all(t.dtype == torch.uint8 for t in sent)
+    group = Sent()
+    nemo_rl_refit.packed_broadcast_producer(iter([torch.ones(1000, 1000)]), group, 0, lambda t: t, buffer_size_bytes=100, num_buffers=1)
+    assert [t.numel() for t in group.sent] == [4_000_000]  # a tensor is never cut there
+    group = Sent()
+    nemo_rl_refit.packed_broadcast_producer(iter([torch.ones(10, 10)] * 20), group, 0, lambda t: t)
+    assert len(group.sent) > 1 and sum(t.numel() for t in group.sent) == 20 * 400
+    nemo_rl_refit.packed_broadcast_producer(iter(()), group, 0, lambda t: t)
+    with pytest.raises(TypeError, match="must give a tensor"):
+        nemo_rl_refit.packed_broadcast_producer(iter([1]), group, 0, lambda t: t)
+
+
+def test_packed_broadcast_is_nemos_byte_for_byte(monkeypatch):
+    torch = pytest.importorskip("torch", reason="torch is not installed: NeMo-RL's broadcast was not tried")
+    theirs, (made, announced) = theirs_without_a_gpu(monkeypatch, torch), weights(torch)
+    ours = nemo_rl_refit.packed_broadcast_producer, nemo_rl_refit.packed_broadcast_consumer
+    both = theirs.packed_broadcast_producer, theirs.packed_broadcast_consumer
+    sent = [refit(produce, consume, made, announced) for produce in (ours[0], both[0]) for consume in (ours[1], both[1])]
+    assert all(len(s) == len(sent[0]) and all(torch.equal(x, y) for x, y in zip(s, sent[0])) for s in sent)
+    assert len(nemo_rl_refit.install(theirs)) == 2 and theirs.packed_broadcast_producer is ours[0]
+
+
+def test_packed_broadcast_is_chosen_by_a_line_or_a_variable(monkeypatch, caplog):
+    def producer(iterator, group, src, post_iter_func):
+        pass
+
+    def consumer(iterator, group, src, post_unpack_func):
+        pass
+
+    def newer(iterator, group, src, post_unpack_func, *, return_iterator=False):
+        pass
+
+    home = types.ModuleType("nemo_rl.utils.packed_tensor")
+    home.packed_broadcast_producer, home.packed_broadcast_consumer = producer, newer
+    worker = types.ModuleType("nemo_rl.models.worker")
+    worker.packed_broadcast_consumer = consumer
+    for module in (types.ModuleType("nemo_rl"), types.ModuleType("nemo_rl.utils"), home, worker):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    with pytest.raises(AttributeError, match="takes return_iterator, which the adapter does not know"):
+        nemo_rl_refit.install()
+    monkeypatch.setenv("RAVEL_NEMO_RL_REFIT", "1")
+    vllm.register()
+    assert home.packed_broadcast_producer is producer and "NeMo-RL's own broadcast stays" in caplog.text
+    home.packed_broadcast_consumer = consumer
+    monkeypatch.setenv("RAVEL_NEMO_RL_REFIT", "0")
+    vllm.register()
+    assert home.packed_broadcast_consumer is consumer
+    monkeypatch.setenv("RAVEL_NEMO_RL_REFIT", "1")
+    vllm.register()  # as vLLM's plug-in in every worker
+    assert home.packed_broadcast_producer is nemo_rl_refit.packed_broadcast_producer
+    assert worker.packed_broadcast_consumer is nemo_rl_refit.packed_broadcast_consumer

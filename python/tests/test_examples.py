@@ -20,5 +20,5 @@ def test_example(example):
         pytest.skip(done.stdout.strip().partition(": ")[2])
 
 
-def test_all_four_are_there():
-    assert {p.stem for p in EXAMPLES} >= {"pack_dataloader", "verl_dynamic_batch", "exact_accumulation", "refit_two_processes"}
+def test_all_are_there():
+    assert {p.stem for p in EXAMPLES} >= {"feed_steps", "pack_dataloader", "verl_dynamic_batch", "exact_accumulation", "refit_two_processes"}

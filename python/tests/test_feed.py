@@ -129,6 +129,22 @@ def test_other_plans_are_found_before_data_moves():
     ravel.comm.threads(2, work, timeout=60)
 
 
+def test_what_one_rank_has_is_shared_with_those_that_want_it():
+    def work(comm):
+        words = ravel.share_words(comm, [3, 1, 4] if comm.rank == 2 else None, root=2)
+        array = np.full((2, 3), comm.rank, np.float32)
+        ravel.share(comm, array, root=1, wants=[True, False, False])
+        once = array.copy()
+        ravel.share(comm, array, root=2)
+        with pytest.raises(ValueError, match="contiguous"):
+            ravel.share(comm, np.zeros((2, 3))[:, :2])
+        return words.tolist(), once.ravel().tolist(), array.ravel().tolist(), ravel.share_words(comm).tolist()
+
+    for rank, (words, once, after, none) in enumerate(ravel.comm.threads(3, work, timeout=60)):
+        assert words == [3, 1, 4] and none == []
+        assert once == [float((1, 1, 2)[rank])] * 6 and after == [2.0] * 6
+
+
 # ---- feeds -----------------------------------------------------------------------------------------------------------
 
 
@@ -219,7 +235,7 @@ def test_a_callback_that_raises_comes_out_as_itself():
 
 
 def test_wrong_arguments_are_said():
-    with pytest.raises(TypeError, match="no option 'buget'"):
+    with pytest.raises(TypeError, match="unknown option 'buget'"):
         ravel.Feed(mock(), budget=8, buget=3)
     with pytest.raises(ValueError, match="must be np or pt"):
         ravel.Feed(mock(), budget=8, tensors="tf")
@@ -388,3 +404,62 @@ def test_an_update_goes_into_metrics_in_one_call():
     assert values["tokens/capacity"] == counts["capacity_tokens"] and values["batch/micro_steps"] == counts["micro_steps"]
     assert flops == ravel.metrics.flops("qwen3-0.6b", lengths, head_tokens=counts["loss_tokens"])
     assert values["flops/model"] == pytest.approx(flops.model) and 0 <= values["plan/idle_share"] < 1
+
+
+# ---- padded rows, and samples without tokens --------------------------------------------------------------------------
+
+
+def test_prompts_and_responses_are_padded_apart():
+    source = mock()
+    with ravel.Feed(source, budget=2048, samples=100, layout="padded-2d", align=8, epochs=1, first_fields="*") as feed:
+        seen = 0
+        for batch in feed:
+            rows = batch.padded(side="2d", align=8)
+            assert rows.rows * rows.columns <= 2048 and rows.prompt_columns % 8 == 0
+            seen += batch.lengths.size
+            for i, row in enumerate(batch.ids):
+                own = source.read([int(row)])
+                learnt = np.flatnonzero(own.fields["loss_mask"].data[1:])
+                assert batch["prompts"][i] == (learnt[0] + 1 if learnt.size else own.lengths[0])
+                begin = rows.prompt_columns - batch["prompts"][i]
+                assert rows["tokens"][i, begin:begin + own.lengths[0]].tolist() == own.fields["tokens"].data.tolist()
+            assert np.isclose(rows["weights"].sum(), batch.weights.sum()) and (rows["labels"][rows["attention_mask"] == 0] == -100).all()
+        assert seen == len(source)
+    with ravel.Feed(source, budget=2048, samples=100, align=8) as feed, pytest.raises(ValueError, match="give the feed layout padded"):
+        next(iter(feed)).padded()
+
+
+def test_samples_without_tokens_pack_weigh_and_scatter():
+    rng = np.random.default_rng(2)
+    images, cost, reward = rng.standard_normal((23, 2, 3, 4)).astype(np.float32), rng.integers(1, 90, 23), rng.random(23)
+    store = ravel.Ragged.of_samples(images=images, reward=reward)
+    store.add("weight", ravel.weights(store, sample_weights=reward, dtype=np.float64), kind="sample")
+    assert np.allclose(store.fields["weight"].data, reward / reward.sum(), rtol=1e-12)
+    plan = ravel.plan(store.lengths, budget=4, dp=3, costs=cost)
+    back = np.zeros((23, 24), np.float32)
+    total = 0
+    for part in plan.bins:
+        batch = ravel.pack(store, part)
+        assert batch["images"].shape[1:] == (2, 3, 4) and (batch["images"][:len(part)] == images[part]).all()
+        total += (batch["weight"][:, None] * batch["images"].reshape(len(batch["weight"]), -1)).sum(0)
+        ravel.scatter(store, batch, batch["images"] + 1, kind="sample", out=back)
+    assert np.allclose(total, (reward[:, None] * images.reshape(23, -1)).sum(0) / reward.sum()) and np.array_equal(back, images.reshape(23, 24) + 1)
+    whole = ravel.scatter(store, ravel.pack(store, np.arange(23)), images, kind="sample")
+    assert whole.shape == images.shape and (whole == images).all()
+    fed = ravel.Ragged.of_samples(images=images, cost=cost, sample_weight=reward)
+    with ravel.Feed(fields=fed, budget=4) as feed:
+        feed.submit(fed)
+        update = next(feed.updates())
+        seen = []
+        for batch in update:
+            n = batch.lengths.size
+            assert n <= 4 and (batch["images"][:n] == images[batch.ids]).all() and "tokens" not in batch
+            assert np.allclose(batch.weights[:n], reward[batch.ids] / reward.sum())
+            assert [a.shape for a in batch.unpack(batch["images"], "sample")] == [(1, 2, 3, 4)] * n
+            seen += batch.ids.tolist()
+        assert sorted(seen) == list(range(23)) and update.counts["samples"] == 23
+    for wrong, says in ((lambda: ravel.Ragged.of_samples(), "give fields"), (lambda: ravel.Ragged.of_samples(a=[1], b=[1, 2]), "2 elements"),
+                        (lambda: ravel.Ragged.of_samples(a=ravel.Field("a", [1])), "kind 'token'"),
+                        (lambda: ravel.counts(store, mask=np.ones(23, np.uint8)), "no loss mask")):
+        with pytest.raises((ValueError, ravel.Error), match=says):
+            wrong()

@@ -136,6 +136,10 @@ def test_flops_are_the_formula(lengths, recompute):
     forward = 2 * (shape.layers * layer + tokens * shape.hidden * shape.vocab)
     again = {"none": 0, "attention": 2 * shape.layers * 2 * d * pairs, "full": 2 * shape.layers * layer}[recompute]
     assert done == (forward, 2 * forward, again, 3 * forward, 3 * forward + again)
+    beside = ravel.metrics.flops(shape, lengths, recompute=recompute, adapter=1000)
+    below = tokens * shape.hidden * (d + 2 * k)
+    assert beside.forward == forward + 2000 * tokens
+    assert beside.backward == 2 * (forward // 2 - below) + 2 * shape.layers * 2 * d * pairs + 4000 * tokens
 
 
 def test_mfu_needs_a_known_gpu():

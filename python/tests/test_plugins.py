@@ -345,3 +345,55 @@ def test_sglang(kind):
         load(model, [("ravel", torch.frombuffer(bytearray(text), dtype=torch.uint8))])
         assert all(torch.equal(model.loaded[n], t) for n, t in source.items())
     publisher.close()
+
+
+def test_sglang_command(monkeypatch):
+    """What `ravel train grpo --rollout` runs per server and version: the request, as sglang 0.5.23 takes it."""
+    import http.server
+    import io
+    import json
+    import threading
+
+    from ravel.adapters import sglang
+
+    bodies = []
+
+    class Server(http.server.BaseHTTPRequestHandler):
+        def log_message(self, *args):
+            pass
+
+        def answer(self, document, code=200):
+            text = json.dumps(document).encode()
+            self.send_response(code)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def do_GET(self):
+            assert self.path == "/server_info"
+            self.answer({"tp_size": 2})
+
+        def do_POST(self):
+            assert self.path == "/update_weights_from_tensor"
+            bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.answer({"success": len(bodies) == 1, "message": "why"}, 200 if len(bodies) == 1 else 400)
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    utils = types.ModuleType("sglang.srt.utils")
+    utils.MultiprocessingSerializer = types.SimpleNamespace(
+        serialize=lambda tensors, output_str: json.dumps([(n, bytes(t.numpy().tobytes()).decode()) for n, t in tensors]))
+    for name, module in (("sglang", types.ModuleType("sglang")), ("sglang.srt", types.ModuleType("sglang.srt")), ("sglang.srt.utils", utils)):
+        monkeypatch.setitem(sys.modules, name, module)
+    asked = dict(url=f"http://127.0.0.1:{server.server_port}", version=7, address="host:1", names=["a"], dtypes=["float32"], shapes=[[2, 3]])
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(asked)))
+    sglang.main()
+    body, = bodies
+    assert body["load_format"] == "ravel.adapters.sglang.load" and body["weight_version"] == "7" and len(body["serialized_named_tensors"]) == 2
+    (name, text), = json.loads(body["serialized_named_tensors"][0])
+    assert name == "ravel" and json.loads(text) == dict(address="host:1", names=["a"], dtypes=["float32"], shapes=[[2, 3]], version=7, token=None)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(asked)))
+    with pytest.raises(RuntimeError, match="why"):
+        sglang.main()
+    server.shutdown()
+    server.server_close()

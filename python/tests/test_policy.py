@@ -29,8 +29,8 @@ def test_advantages():
         policy.advantages(rewards, groups, "ppo")
 
 
-@pytest.mark.parametrize("options", [{}, {"clip_high": 0.28, "dual_clip": 3}, {"kl": 0.1, "kl_kind": "k3"}, {"tis": 1.2},
-                                     {"ratio": "sequence", "kl": 0.05, "kl_kind": "k2", "tis": 1.1}])
+@pytest.mark.parametrize("options", [{}, {"clip_high": 0.28, "dual_clip": 3}, {"kl": 0.1, "kl_kind": "k3"}, {"correction": "tis", "correction_high": 1.2},
+                                     {"ratio": "sequence", "kl": 0.05, "kl_kind": "k2", "correction": "tis", "correction_high": 1.1}])
 def test_loss_against_torch(options):
     torch = pytest.importorskip("torch", reason="torch is not installed: policy losses were not compared with autograd")
     c = case(1)
@@ -47,8 +47,8 @@ def test_loss_against_torch(options):
     value = torch.maximum(-ratio * a, -clipped * a)
     if "dual_clip" in options:
         value = torch.where(a < 0, torch.minimum(value, -options["dual_clip"] * a), value)
-    if "tis" in options:
-        value = value * (old - generator).exp().clamp(max=options["tis"])
+    if "correction" in options:
+        value = value * (old - generator).exp().clamp(max=options["correction_high"])
     if "kl" in options:
         d = now - reference
         value = value + options["kl"] * (d**2 / 2 if options["kl_kind"] == "k2" else (-d).exp() + d - 1)
@@ -64,7 +64,9 @@ def test_loss_against_torch(options):
 
 def test_what_is_missing_is_said():
     c = case(2)
-    assert set(policy.options()) == {"ratio", "kl_kind", "clip_low", "clip_high", "dual_clip", "kl", "tis"}
+    assert list(policy.corrections()) == ["none", "tis", "mis", "seq-tis", "seq-mis", "icepop", "cispo"]
+    assert set(policy.options()) == {"ratio", "kl_kind", "clip_low", "clip_high", "dual_clip", "kl", "correction",
+                                     "correction_low", "correction_high"}
     del c["reference"]
     with pytest.raises(ravel.ArgumentError, match="reference is NULL; it is needed with kl"):
         policy.loss(**c, kl=0.1)
@@ -72,3 +74,44 @@ def test_what_is_missing_is_said():
         policy.loss(**{**c, "weights": [1, 2, 3]})
     first = policy.loss(**{**c, "old": None})
     assert first.sums["ratio"] == first.sums["tokens"] and first.sums["clipped"] == 0
+
+
+def hand(c, kind, low, high):
+    """Loss and slopes of the corrections in float64 numpy: (loss, slopes, weights of the samples or tokens, x before the limits)."""
+    now, old, generator, a, w = (np.asarray(c[k], np.float64) for k in
+                                 ("logprobs", "old", "generator", "advantages", "weights"))
+    live = w != 0
+    gap = old - generator
+    if kind.startswith("seq-"):
+        sums = np.zeros(6)
+        np.add.at(sums, c["samples"][live], gap[live])
+        gap = sums[c["samples"]]
+    x = np.exp(now - generator if kind == "cispo" else gap)
+    inside = (x >= low) & (x <= high)
+    weight = x * inside if kind in ("mis", "seq-mis", "icepop") else x.clip(low, high)
+    ratio = np.exp(now - old)
+    value, slope = -ratio * a, -ratio * a
+    cut = -ratio.clip(0.8, 1.2) * a
+    value, slope = np.maximum(value, cut), np.where(cut > value, 0, slope)
+    if kind == "cispo":
+        value, slope = -a * now, -a
+    return (w * weight * value)[live].sum(), np.where(live, w * weight * slope, 0), weight, x
+
+
+@pytest.mark.parametrize("kind", ["tis", "mis", "seq-tis", "seq-mis", "icepop", "cispo"])
+def test_corrections_against_float64(kind):
+    low, high = (0.9, 1.1) if kind == "icepop" else (0, 1.1)
+    c = case(3)
+    c["weights"] = np.asarray(c["weights"]).copy()
+    c["weights"][5] = 0
+    want, slopes, weight, x = hand(c, kind, low, high)
+    got = policy.loss(**c, correction=kind, correction_low=low, correction_high=high)
+    assert got.loss == pytest.approx(want, rel=1e-6) and got.slopes == pytest.approx(slopes, rel=1e-5, abs=1e-7)
+    live = np.flatnonzero(c["weights"])
+    if kind.startswith("seq-"):
+        live = [np.flatnonzero(np.asarray(c["samples"]) == s)[0] for s in np.unique(np.asarray(c["samples"])[live])]
+    assert got.sums["ess"] == pytest.approx(weight[live].sum() ** 2 / (len(live) * (weight[live] ** 2).sum()))
+    assert got.sums["chi_square"] == pytest.approx((x[live] ** 2).mean() - 1)
+    assert got.sums["outside_share"] == pytest.approx(((x[live] < low) | (x[live] > high)).mean())
+    row = policy.corrections()[kind]
+    assert row["paper"] and row["masked"] == (kind in ("mis", "seq-mis", "icepop")) and row["high"] >= 2

@@ -87,3 +87,47 @@ def test_what_cannot_be_is_named():
         ravel.plan([5, 6], budget=16, shared=[0, 9])
     with pytest.raises(ValueError, match="lengths add up to 3; there are 4 ids"):
         ravel.tree_order([1, 2, 3, 4], [1, 2])
+
+
+def padded(rows, left):
+    width = max(map(len, rows)) + 2
+    ids, mask = np.zeros((len(rows), width), np.int64), np.zeros((len(rows), width), np.int64)
+    for i, row in enumerate(rows):
+        at = width - len(row) - 1 if left else 1
+        ids[i, at:at + len(row)], mask[i, at:at + len(row)] = row, 1
+    return ids, mask
+
+
+def test_rows_of_any_kind_become_a_tree_and_find_their_way_back():
+    from ravel.adapters import tree_rows
+
+    rows = draw(7, groups=4)
+    packed = np.concatenate(rows)[None]
+    positions = np.concatenate([np.arange(len(row)) for row in rows])[None]
+    for ids, mask, given in ((*padded(rows, True), None), (*padded(rows, False), None), (packed, None, positions)):
+        batch, places = tree_rows.find(ids, mask, given)
+        assert batch.actual_tokens == sum(map(len, rows)) > batch.unique_tokens
+        assert (batch["tokens"][batch["path"]] == ids.reshape(-1)[places]).all()
+        assert sorted(places.tolist()) == (np.flatnonzero(mask).tolist() if mask is not None else list(range(ids.size)))
+    assert tree_rows.find(packed, None, positions + 1) is None  # nobody knows where samples begin
+    assert tree_rows.find(np.ones((1, 5), np.int64)) is None    # one sample shares with nothing
+
+
+def test_verl_micro_batches_count_shared_tokens_once():
+    from ravel.adapters import verl
+
+    rows = draw(8, groups=10, answers=6)
+    lengths, tree = [len(row) for row in rows], ravel.tree_order(rows)
+    flat, shared = (verl.get_micro_batch_indices(lengths, 150, tree=found) for found in (None, tree))
+    assert sorted(i for part in shared for i in part) == list(range(len(rows))) and len(shared) < len(flat)
+    for part in shared:
+        assert part and len({tuple(rows[i][:n].tolist()) for i in part for n in range(1, len(rows[i]) + 1)}) <= 150
+    with pytest.raises(ValueError, match="trees need"):
+        verl.get_micro_batch_indices(lengths, 150, force_group_size=2, tree=tree)
+
+    class Batch(dict):
+        def __getitem__(self, key):
+            return super().__getitem__(key) if isinstance(key, str) else key
+
+    ids, mask = padded(rows, True)
+    assert verl.rearrange_micro_batches(Batch(input_ids=ids, attention_mask=mask), 150, trees=True)[1] == shared

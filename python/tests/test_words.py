@@ -31,7 +31,7 @@ def program():
     ("--batch-size", "sft", "--batch"), ("--max-length", "sft", "--truncate"), ("--actor.ppo_mini_batch_size", "sft", None)])
 def test_options_of_others_are_answered(name, kind, here):
     code, _, said = ravel("train", kind, name, "8")
-    assert code == 2 and f"there is no option {name}" in said
+    assert code == 2 and f"unknown option {name}" in said
     assert here is None or f"; here it is {here}" in said, said
 
 
@@ -44,7 +44,7 @@ def test_methods_of_others_are_answered(kind):
 def test_every_word_is_answered_and_names_an_option_that_is_there():
     page = ravel("words", "--markdown")[1]
     rows = [[cell.strip() for cell in line.strip("| \n").split(" | ")] for line in page.splitlines() if line.startswith("| `")]
-    helps = "".join(ravel(*words, "--help")[1] for words in (["plan"], ["feed"], ["refit"], ["train", "sft"], ["train", "dpo"],
+    helps = "".join(ravel(*words, "--help")[1] for words in (["plan"], ["feed"], ["refit"], ["serve"], ["train", "sft"], ["train", "dpo"],
                                                              ["train", "grpo"]))
     options = set(re.findall(r"^  (--[a-z0-9-]+)", helps, re.M))
     seen = set()

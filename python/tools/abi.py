@@ -148,12 +148,12 @@ class Parser:
 
     def base_type(self) -> str:
         words = []
-        while self.peek() in ("const", "struct", "enum", "unsigned", "static", "extern"):
+        while self.peek() in ("const", "volatile", "struct", "enum", "unsigned", "static", "extern"):
             words.append(self.take())
         words.append(self.take())
         if self.peek() == "const":
             words.append(self.take())
-        return " ".join(w for w in words if w not in ("struct", "enum", "static", "extern"))
+        return " ".join(w for w in words if w not in ("volatile", "struct", "enum", "static", "extern"))
 
     def declarator(self, base: str) -> tuple[str, str]:
         kind = base

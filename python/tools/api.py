@@ -18,9 +18,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 OUT = ROOT / "docs" / "python-api.md"
 sys.path.insert(0, str(ROOT / "python"))
 MODULES = ["ravel", "ravel.comm", "ravel.mesh", "ravel.metrics", "ravel.policy", "ravel.adapters.verl", "ravel.adapters.nemo_rl",
-           "ravel.adapters.nemo_rl_dynamic", "ravel.adapters.megatron", "ravel.adapters.megatron_rl", "ravel.adapters.slime",
-           "ravel.adapters.trl", "ravel.adapters.trl_rollouts", "ravel.adapters.huggingface", "ravel.adapters.transformers_tree",
-           "ravel.adapters.areal"]
+           "ravel.adapters.nemo_rl_dynamic", "ravel.adapters.nemo_rl_refit", "ravel.adapters.megatron", "ravel.adapters.megatron_rl",
+           "ravel.adapters.slime", "ravel.adapters.trl", "ravel.adapters.trl_rollouts", "ravel.adapters.huggingface", "ravel.adapters.transformers_tree",
+           "ravel.adapters.tree_rows",
+           "ravel.adapters.areal", "ravel.adapters.routes"]
 
 
 def text(thing: Any) -> str:

@@ -15,31 +15,29 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "python" / "ravel"
 
 REASONS = {  # pattern of names: why Python has no function of its own
-    r"json_\w+|column_\w+|words_\w+|parse_size|rows_render|file_(read|free|resolve)|folder_make":
-        "text, JSON and files: Python's own; ravel.read_lengths and Source.open read the formats",
     r"status_name|error_\w+|suggest|choice_\w+|options?_(find|format|check|default|from_json)|\w+_option_table|\w+_options_default":
         "statuses are exceptions, options are keywords (ravel.plan_options() and the like list them)",
     r"comm_i\w+|comm_isend|comm_irecv|request_\w+|comm_reduce_scatterv|comm_neighbours":
         "calls release the GIL: use a thread; the blocking call is there",
-    r"comm_(threads|tcp|auto_kind|world_kind|world_rank|local_rank|nccl_find)|module_\w+|comm_self_\w+":
+    r"comm_(threads|tcp|auto_kind|local_rank|nccl_find)|module_\w+|comm_self_\w+":
         "ravel.comm.world, self, threads and nccl choose; `python -m ravel` says which modules are there",
-    r"agree|share|exchange_cut\w*|meta_\w+|collector_add_packed|reader_read_stats|order_\w+":
-        "steps between gathering and packing that Feed composes; gather, exchange and compare are there",
+    r"agree|share|exchange_cut\w*|meta_\w+|collector_add_packed|order_\w+":
+        "steps between gathering and packing that Feed composes; gather, exchange, compare and share are there",
     r"micro_ragged|feed_(bound|device|find|iter_next|iterate)":
         "Update and MicroBatch iterate and name fields; tensors go to the device with device=",
     r"counts_(sample|sum)|weights_(check|sample|total)|cp_(check|index|work)|ragged_find|thd_\w+|padded_\w+":
         "over whole batches: ravel.counts, weights, cp_shard, pack and pad",
-    r"dtype_\w+|device_\w+|event_\w+|stream_\w+|loan_\w+|fd_\w+|slab_\w+|shared_\w+|gpu_name|fp8_\w+":
+    r"dtype_\w+|device_\w+|event_\w+|stream_\w+|gpu_name":
         "memory, dtypes and streams: numpy's, torch's and DLPack's",
-    r"cost_(fit_\w+|from_passes|read)|lengths_(merge|parse)|flops_(format|real)|pipeline_bubble|plan_bubble|method_\w+":
+    r"cost_(fit_\w+|from_passes|read)|lengths_merge|flops_(count|format|real)|pipeline_bubble|plan_bubble|plan_cp_price|method_\w+":
         "for programs that print or fit; ravel plan --fit writes a cost that cost= takes",
-    r"plan_(group|pack|packed_bytes|unpack|stats_json|options_json|widths|workspace)|planner_create":
-        "Plan has the arrays and pickles; Planner makes its own",
-    r"chat_\w+|decoder_\w+|tokenizer_(bytes|chat_template|id|is_special|parse)": "Tokenizer encodes, decodes and renders whole texts",
+    r"plan_(group|widths|workspace)":
+        "Plan has the arrays and pickles",
+    r"chat_\w+|tokenizer_(bytes|chat_template|file|id)": "Tokenizer encodes, decodes and renders whole texts",
     r"mesh_(group_count|group_of|index_in|world)|metric_find|metrics_get|metrics_sink|metrics_report|mock_\w+":
         "Layout.groups, Metrics[name], Metrics.sink with every=, and ravel.mock",
     r"policy_\w+|publisher_\w+|puller_\w+|refit_\w+|safetensors_\w+": "whole calls: ravel.policy, Publisher, Puller, Refit, safetensors",
-    r"shape_(attention_width|matmul_weights)|tree_\w+": "parts of Shape.cost, and of TreeBatch and plan(shared=)",
+    r"tree_\w+": "parts of TreeBatch and plan(shared=)",
 }
 
 

@@ -10,6 +10,9 @@ In Megatron itself one call puts the class in front of its own, which then runs 
     import ravel.adapters.megatron; ravel.adapters.megatron.install()
     ravel.adapters.megatron.install(name="default_dynamic_cp")      groups of different context-parallel widths
 
+The scheduler ``empty`` of pull request 2924 (``default`` there is ``dp_balanced`` here) packs what the sampler put together:
+:class:`RavelBatchSampler` puts it together by a plan, and :class:`PlannedDataset` adds the two keys that it reads.
+
 ``ravel.adapters.megatron_rl`` has the ``SequencePacker`` of Megatron's RL. Read at commits d98e8a64 (main) and d48bd6be (dev).
 """
 
@@ -18,7 +21,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import sys
-from typing import Any, Iterable
+from typing import Any, Iterable, Iterator
 
 import numpy as np
 
@@ -29,7 +32,7 @@ from .._plan import Plan, plan
 from .._shape import shape
 from ._bins import fill_empty
 
-__all__ = ["RavelDynamicScheduler", "RavelScheduler", "install", "model_cost", "packed_seq_params"]
+__all__ = ["PlannedDataset", "RavelBatchSampler", "RavelDynamicScheduler", "RavelScheduler", "install", "model_cost", "packed_seq_params"]
 
 
 WORKLOAD = (24576, 1)  # 24576 * length + length ** 2: a dense model of 7 B parameters, where no configuration is known
@@ -229,8 +232,68 @@ def packed_seq_params(batch: Batch, device: Any = None, *, of: Any = None, local
     return {name: value for name, value in values.items() if name in known}
 
 
+class PlannedIndex(int):
+    """A row of a dataset, and what the plan says of its micro-batch."""
+
+    num_micro_batches_left: int
+    local_cp_size: int
+
+
+class RavelBatchSampler:
+    """A ``batch_sampler`` that yields the rows of one micro-batch of this data-parallel rank after another: for the scheduler
+    ``empty``, whose loader gives a list of samples per micro-batch (``DataLoader(..., collate_fn=list)``).
+
+    ``lengths`` are of all rows, in slots as the dataset pads them; ``global_batch_size`` rows are one update, in file order or in that of
+    ``order``; the last rows are left out where they are fewer. ``consumed_samples`` says where to go on. Other keywords are the
+    planner's. Every rank plans alike, without a word to the others; ``digest`` is the last plan's.
+    """
+
+    def __init__(self, lengths: Any, global_batch_size: int, max_seqlen_per_dp_cp_rank: int, *, cp_size: int = 1, dp_size: int = 1,
+                 dp_rank: int = 0, consumed_samples: int = 0, order: Any = None, cost: Any = WORKLOAD, **options: Any):
+        self.lengths = as_array(lengths, np.int64, "lengths")
+        self.order = np.arange(len(self.lengths)) if order is None else as_array(order, np.int64, "order")
+        if not 1 <= global_batch_size <= len(self.order) or not 0 <= dp_rank < dp_size:
+            raise ValueError(f"global_batch_size {global_batch_size} of {len(self.order)} rows and dp_rank {dp_rank} of {dp_size}: the first "
+                             f"must be from 1 to the rows, the second from 0 to dp_size - 1")
+        self.global_batch_size, self.consumed_samples, self.dp_rank, self.cp_size = global_batch_size, consumed_samples, dp_rank, cp_size
+        self.options = dict(options, budget=max_seqlen_per_dp_cp_rank, cp=cp_size, dp=dp_size, cost=cost)
+        self.digest: str | None = None
+
+    def __iter__(self) -> Iterator[list[PlannedIndex]]:
+        """One epoch, from ``consumed_samples`` on."""
+        each, rows = self.global_batch_size, len(self.order) // self.global_batch_size * self.global_batch_size
+        for begin in range(self.consumed_samples % max(rows, 1), rows, each):
+            part = self.order[begin:begin + each]
+            done = plan(self.lengths[part], **self.options)
+            bins = fill_empty([part[b].tolist() for b in done.bins])
+            if not all(bins):
+                raise ValueError(f"{each} samples cannot fill {len(done)} micro-batches on each of {self.options['dp']} data-parallel "
+                                 f"ranks; raise global_batch_size")
+            steps = bins[self.dp_rank::self.options["dp"]]
+            self.digest, self.consumed_samples = done.digest, self.consumed_samples + each
+            for number, step in enumerate(steps):
+                indices = [PlannedIndex(i) for i in step]
+                for index in indices:
+                    index.num_micro_batches_left, index.local_cp_size = len(steps) - 1 - number, self.cp_size
+                yield indices
+
+
+class PlannedDataset:
+    """A dataset of dicts behind a :class:`RavelBatchSampler`: ``num_micro_batches_left`` and ``local_cp_size`` are added to each."""
+
+    def __init__(self, dataset: Any):
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: PlannedIndex) -> dict[str, Any]:
+        return {**self.dataset[int(index)], "num_micro_batches_left": index.num_micro_batches_left,
+                "local_cp_size": index.local_cp_size}
+
+
 # Megatron's names and what goes in front of its classes
-_SCHEDULERS: dict[str, Any] = {"dp_balanced": RavelScheduler, "default_dynamic_cp": RavelDynamicScheduler}
+_SCHEDULERS: dict[str, Any] = {"dp_balanced": RavelScheduler, "default": RavelScheduler, "default_dynamic_cp": RavelDynamicScheduler}
 
 
 def install(data_schedule: Any = "megatron.core.datasets.data_schedule", name: str = "dp_balanced",
@@ -246,6 +309,8 @@ def install(data_schedule: Any = "megatron.core.datasets.data_schedule", name: s
     if not isinstance(table, dict):
         raise AttributeError(f"{getattr(module, '__name__', module)} has no scheduler_map: this release of Megatron has no "
                              f"schedulers to replace")
+    if name == "empty":
+        raise ValueError("the scheduler empty plans nothing: give the loader a RavelBatchSampler, which does")
     if name not in _SCHEDULERS:
         raise ValueError(f"name is {name!r}; it must be one of {', '.join(_SCHEDULERS)}")
     key = next((k for k in table if str(getattr(k, "value", k)).lower() == name), None)

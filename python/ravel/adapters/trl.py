@@ -346,11 +346,19 @@ def pack_dataset(dataset: Any, seq_length: int, strategy: str = "bfd", map_kwarg
     return done
 
 
-def install(module: Any = "trl.data_utils", *, overflow: str | None = None, method: str = "bfd") -> list[str]:
+def install(module: Any = "trl.data_utils", *, overflow: str | None = None, method: str = "bfd",
+            share_prefix: bool = False) -> list[str]:
     """Puts :func:`pack_dataset`, with these two arguments, in the place of TRL's, also where a trainer has imported it by name
-    already. Returns the names that were replaced. ``SFTTrainer(..., args=SFTConfig(packing=True))`` then packs with it."""
+    already. Returns the names that were replaced. ``SFTTrainer(..., args=SFTConfig(packing=True))`` then packs with it.
+    ``share_prefix``: trainers of GRPO and RLOO that are made from then on compute a prompt once for its answers
+    (:mod:`.trl_trees`)."""
     import importlib
 
     if module == "trl.data_utils":
         importlib.import_module("trl.trainer.sft_trainer")  # it imports the function by name
-    return put(module, {"pack_dataset": functools.partial(pack_dataset, overflow=overflow, method=method)})
+    places = put(module, {"pack_dataset": functools.partial(pack_dataset, overflow=overflow, method=method)})
+    if share_prefix:
+        from . import trl_trees
+
+        places += trl_trees.install()
+    return places

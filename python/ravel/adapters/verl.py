@@ -6,6 +6,9 @@ As in verl, the budget of a micro-batch is never exceeded, no micro-batch is emp
 ``ValueError`` on every rank of ``dp_group``. Differences: the rank whose row or group is too large names it; micro-batches are
 planned at once instead of one more at a time, so there are fewer of them and the ranks talk once or twice instead of three
 times and more.
+
+With ``install(share_prefix=True)`` answers to a prompt go to one rank and into micro-batches together, the budget counts a token that
+they share once, and the FSDP engine's model computes it once (:mod:`.verl_trees`, :mod:`.tree_rows`).
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import numpy as np
 from .._abi import RAVEL_E_OVERSIZE
 from .._lib import OversizeError, as_array, host_array
 from .._plan import plan
+from .._tree import tree_order
 from ._bins import fill_empty
 from ._switch import Refused, put
 
@@ -153,8 +157,11 @@ def _largest(values: list[int], group: Any) -> list[int]:
 class _Rows:
     """Rows, or groups of neighbouring rows that stay together, as the samples of a plan."""
 
-    def __init__(self, seqlens: Any, group_size: int, budget: int, layout: str, oversize: str):
+    def __init__(self, seqlens: Any, group_size: int, budget: int, layout: str, oversize: str, tree: Any = None):
         lengths = _lengths(seqlens, "seqlens")
+        self.tree: dict[str, Any] = {} if tree is None else tree._asdict()
+        if tree is not None and (group_size > 1 or layout != "packed" or oversize != "error"):
+            raise Refused("trees need layout packed, no force_group_size and oversize error")
         if group_size < 1 or lengths.size % group_size:
             raise Refused(f"{lengths.size} rows are no multiple of force_group_size {group_size}")
         if oversize not in ("error", "alone"):
@@ -189,7 +196,7 @@ def get_micro_batch_indices(seqlens: Any, max_token_len: int, dp_group: Any = No
                             num_batches_divided_by: int | None = None, same_micro_num_in_dp: bool = True,
                             min_num_micro_batch: int | None = None, use_dynamic_bsz_balance: bool = True,
                             force_group_size: int = 1, *, cost: Any = WORKLOAD, layout: str = "packed",
-                            oversize: str = "error") -> list[list[int]]:
+                            oversize: str = "error", tree: Any = None) -> list[list[int]]:
     """Index lists of this rank's micro-batches, none empty, each at most ``max_token_len`` tokens.
 
     With a ``dp_group`` of torch.distributed and ``same_micro_num_in_dp``, all its ranks get the same number of them;
@@ -197,7 +204,7 @@ def get_micro_batch_indices(seqlens: Any, max_token_len: int, dp_group: Any = No
     ``force_group_size`` rows in a row stay together. What is larger than the budget is an error on every rank, or alone in
     its micro-batch with ``oversize="alone"``; more micro-batches than a rank has rows (or groups) are an error on every
     rank. ``cost`` is what is balanced, as in :func:`ravel.plan`; ``layout`` "padded" counts rows times the longest against
-    the budget.
+    the budget. ``tree`` (of :func:`ravel.tree_order`): what the rows share; the budget counts it once per micro-batch.
     """
     group = dp_group if same_micro_num_in_dp else None
     options: dict[str, Any] = {"budget": max_token_len, "multiple": num_batches_divided_by or 1, "cost": cost,
@@ -205,10 +212,10 @@ def get_micro_batch_indices(seqlens: Any, max_token_len: int, dp_group: Any = No
     failure: Exception | None = None
     failed, longest, groups = 0, 0, 0
     try:
-        rows = _Rows(seqlens, force_group_size, max_token_len, layout, oversize)
+        rows = _Rows(seqlens, force_group_size, max_token_len, layout, oversize, tree)
         longest, groups = int(rows.lengths.max(initial=0)), rows.lengths.size
         done = None if longest > max_token_len else plan(rows.lengths, costs=rows.costs,
-                                                         min_micro_steps=min_num_micro_batch or 0, **options)
+                                                         min_micro_steps=min_num_micro_batch or 0, **rows.tree, **options)
     except Exception as exception:  # the others wait for this rank: they hear of it, then it is raised
         failure, failed = exception, 1
     count = 0 if failed or done is None else len(done)
@@ -223,7 +230,7 @@ def get_micro_batch_indices(seqlens: Any, max_token_len: int, dp_group: Any = No
                       f"but none may be empty; raise max_token_len or lower min_num_micro_batch")
     assert done is not None  # no rank is over the budget
     if most != count:
-        done = plan(rows.lengths, costs=rows.costs, min_micro_steps=most, **options)
+        done = plan(rows.lengths, costs=rows.costs, min_micro_steps=most, **rows.tree, **options)
     return [rows.rows(part) for part in fill_empty([part.tolist() for part in done.bins])]
 
 
@@ -231,6 +238,17 @@ def _seqlens(batch: Any) -> Any:
     """The real length of every row: of nested ``input_ids``, else what ``attention_mask`` adds up to."""
     ids: Any = batch["input_ids"] if "input_ids" in batch.keys() else None
     return ids.offsets().diff() if getattr(ids, "is_nested", False) else batch["attention_mask"].sum(-1)
+
+
+def _tree(batch: Any) -> Any:
+    """What the rows of a batch share, from their ids: nested ones, or padded ones with a mask."""
+    ids = batch["input_ids"]
+    if getattr(ids, "is_nested", False):
+        rows = [_host(row, "input_ids") for row in ids.unbind()]
+    else:
+        mask = _host(batch["attention_mask"], "attention_mask") != 0
+        rows = [row[keep] for row, keep in zip(_host(ids, "input_ids"), mask)]
+    return tree_order([row if row.size else np.full(1, -1) for row in rows])
 
 
 def _rows(batch: Any, index: list[int]) -> Any:
@@ -243,7 +261,7 @@ def rearrange_micro_batches(batch: Any, max_token_len: int, dp_group: Any = None
                             num_batches_divided_by: int | None = None, same_micro_num_in_dp: bool = True,
                             min_num_micro_batch: int | None = None, use_dynamic_bsz_balance: bool = True,
                             force_group_size: int = 1, *,
-                            oversize: str = "error") -> tuple[list[Any], list[list[int]]]:
+                            oversize: str = "error", trees: bool = False) -> tuple[list[Any], list[list[int]]]:
     """Cuts a batch into micro-batches. It is anything with ``batch["attention_mask"]`` (or nested ``input_ids``),
     ``keys()`` and row indexing, such as a TensorDict. The arguments are those of :func:`get_micro_batch_indices`.
 
@@ -251,7 +269,7 @@ def rearrange_micro_batches(batch: Any, max_token_len: int, dp_group: Any = None
     """
     indices = get_micro_batch_indices(_seqlens(batch), max_token_len, dp_group, num_batches_divided_by,
                                       same_micro_num_in_dp, min_num_micro_batch, use_dynamic_bsz_balance,
-                                      force_group_size, oversize=oversize)
+                                      force_group_size, oversize=oversize, tree=_tree(batch) if trees else None)
     return [_rows(batch, index) for index in indices], indices
 
 
@@ -266,7 +284,8 @@ def _select(data: Any, index: list[int]) -> Any:
 def prepare_dynamic_batch(data: Any, max_token_len: int, dp_group: Any = None,
                           num_batches_divided_by: int | None = None, same_micro_num_in_dp: bool = True,
                           min_num_micro_batch: int | None = None, use_dynamic_bsz_balance: bool = True, *,
-                          padding_mode: Any = "remove_padding", **kwargs: Any) -> tuple[list[Any], list[list[int]]]:
+                          padding_mode: Any = "remove_padding", trees: bool = False,
+                          **kwargs: Any) -> tuple[list[Any], list[list[int]]]:
     """The same for a ``DataProto`` (anything with ``data.batch`` and ``data.select_idxs``); each micro-batch has a copy of
     ``meta_info``.
 
@@ -284,7 +303,8 @@ def prepare_dynamic_batch(data: Any, max_token_len: int, dp_group: Any = None,
                       f"max_sequence_length_padding")
     indices = get_micro_batch_indices(lengths, max_token_len, dp_group, num_batches_divided_by, same_micro_num_in_dp,
                                       min_num_micro_batch, use_dynamic_bsz_balance,
-                                      layout="padded" if mode == "truncate_padding" else "packed", **kwargs)
+                                      layout="padded" if mode == "truncate_padding" else "packed",
+                                      tree=_tree(data.batch) if trees and mode == "remove_padding" else None, **kwargs)
     return [_select(data, index) for index in indices], indices
 
 
@@ -319,14 +339,22 @@ _SWITCHED = ("get_seqlen_balanced_partitions", "get_group_balanced_partitions", 
              "calculate_workload")
 
 
-def install(module: Any = "verl.utils.seqlen_balancing", *, oversize: str = "error") -> list[str]:
+def install(module: Any = "verl.utils.seqlen_balancing", *, oversize: str = "error", share_prefix: bool = False) -> list[str]:
     """Puts these functions in the place of verl's, also where they were imported by name already. Returns the names that
-    were replaced. Call it in every process that trains, before the first batch. ``oversize="alone"`` lets a group
-    (``force_group_size``) that is larger than the budget have a micro-batch of its own, as verl does."""
+    were replaced. Call it in every process, before engines and trainers are made. ``oversize="alone"`` lets a group
+    (``force_group_size``) that is larger than the budget have a micro-batch of its own, as verl does. ``share_prefix``: what rows
+    begin with alike is computed once."""
     if oversize not in ("error", "alone"):
         raise Refused(f"oversize is {oversize!r}; it must be error or alone")
+    if oversize != "error" and share_prefix:
+        raise Refused("share_prefix needs oversize error")
     found = {name: globals()[name] for name in _SWITCHED}
-    if oversize != "error":
-        for name in ("rearrange_micro_batches", "prepare_dynamic_batch"):
-            found[name] = functools.partial(found[name], oversize=oversize)
-    return put(module, found)
+    options: dict[str, Any] = {"trees": True} if share_prefix else {"oversize": oversize}
+    for name in ("rearrange_micro_batches", "prepare_dynamic_batch"):
+        found[name] = functools.partial(found[name], **options)
+    places = put(module, found)
+    if share_prefix:
+        from . import verl_trees
+
+        places += verl_trees.install()
+    return places
