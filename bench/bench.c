@@ -1,6 +1,6 @@
 #include "bench/bench.h"
 
-#include <ravel/json.h>
+#include "base/json.h"
 
 #include <pthread.h>
 #include <stdarg.h>
@@ -79,7 +79,7 @@ void bench_report(const char *name, double value, const char *unit, bench_better
     printf("  %-32s %12.6g %-10s %-6s  %s\n", name, value, unit, better == LOWER ? "lower" : "higher", text);
     (void)fflush(stdout);
     if (!json) return;
-    ravel_json_quote(text, strlen(text), quoted, sizeof quoted);
+    ravel__json_quote(text, strlen(text), quoted, sizeof quoted);
     (void)fprintf(json,
                   "%s\n {\"name\": \"%s\", \"value\": %.9g, \"unit\": \"%s\", \"better\": \"%s\", \"conditions\": %s}",
                   rows++ ? "," : "", name, value, unit, better == LOWER ? "lower" : "higher", quoted);

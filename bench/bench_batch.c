@@ -4,6 +4,9 @@
  * several; the two sides take turns, so that a busy machine slows both. */
 #include "bench/bench.h"
 
+#include "base/options.h"
+#include "io/mock.h"
+
 #include <ravel/batch.h>
 #include <ravel/mock.h>
 #include <ravel/weights.h>
@@ -37,7 +40,7 @@ typedef struct job {
 static int64_t make_lengths(const char *spec, int64_t tokens, int64_t **offsets) {
     ravel_mock *mock = NULL;
     int64_t count = 0, room = tokens / 8 + 2;
-    if (ravel_mock_parse(spec, strlen(spec), NULL, &mock, NULL)) return 0;
+    if (ravel__mock_parse(spec, strlen(spec), NULL, &mock, NULL)) return 0;
     *offsets = malloc((size_t)room * sizeof **offsets);
     if (*offsets) {
         (*offsets)[0] = 0;
@@ -196,7 +199,7 @@ static void report_cp(const char *name, const char *spec, int32_t kind, int32_t 
         char word[32] = "";
         j.cp = (ravel_cp){ranks, kind};
         j.copy_bytes = FIELDS * (size_t)j.thd.tokens * sizeof(int32_t);
-        ravel_choice_word(RAVEL_CP_CHOICES, kind, word, sizeof word);
+        ravel__choice_word(RAVEL_CP_CHOICES, kind, word, sizeof word);
         bench_report(name, ratio(&j, run_gather), "ratio", HIGHER,
                      "%s shards of every rank of cp %d, three 4-byte fields, lognormal, mean %lld, %lld MiB out", word,
                      ranks, (long long)(j.tokens / j.count), (long long)(j.copy_bytes >> 20));

@@ -14,6 +14,7 @@ enum { RANKS_MOST = 64, WARM_UP = 2 };
 typedef struct run {
     int32_t ranks, cp;        /* cp 0: 1 */
     int32_t hybrid;           /* all ranks are one pool, of groups of different widths */
+    int32_t share;            /* ravel_share_prefix; file order */
     int64_t samples, updates; /* after the warm-up */
     int32_t prefetch, copies; /* copies: measure memcpy too */
     int32_t consumes;         /* every update is used for as long as it took to prepare */
@@ -110,6 +111,8 @@ static ravel_status run_rank(ravel_comm *comm, void *user, ravel_error *err) {
         plan.budget = 2048;
     }
     options.plan = &plan;
+    options.share_prefix = r->share;
+    options.shuffle = !r->source || ravel_source_count(r->source) > 10000;
     options.samples = r->samples;
     options.prefetch = r->prefetch;
     options.updates = r->updates + WARM_UP;
@@ -177,6 +180,58 @@ BENCH(feed_moves) {
     report_bytes("feed.bytes_ratio_hybrid", &r,
                  "a pool of 8 ranks, budget 2048, 1024 samples in groups of 1 to 8 ranks");
     ravel_source_free(source);
+}
+
+/* Eight answers to each prompt, of which the first `user` tokens are those of all prompts. Rows of one prompt do not stand
+ * together. */
+enum { PROMPTS = 128, PROMPT = 1000 };
+
+static ravel_status read_answer(void *user, int64_t row, ravel_collector *collector, ravel_error *err) {
+    int32_t tokens[PROMPT + 1000], *same = user;
+    uint8_t mask[PROMPT + 1000];
+    uint32_t group = (uint32_t)(row % PROMPTS), own = (uint32_t)row + 1000,
+             length = PROMPT + 100 + own * 2654435761u % 900;
+    for (uint32_t t = 0; t < length; t++) {
+        uint32_t of = t < (uint32_t)*same ? 7 : t < PROMPT ? group : own;
+        tokens[t] = (int32_t)((of * 40503 + t * 2654435761u) >> 16);
+        mask[t] = t >= PROMPT;
+    }
+    const void *data[] = {tokens, mask};
+    return ravel_collector_add(collector, length, data, err);
+}
+
+static int64_t bytes_of(run *r) {
+    int64_t sent = 0;
+    if (!go(r)) return 0;
+    for (int32_t i = 0; i < r->ranks; i++) sent += r->sent[i];
+    return sent;
+}
+
+BENCH(feed_tree) {
+    static const ravel_field fields[] = {{.name = "tokens", .kind = RAVEL_FIELD_TOKEN, .dtype = RAVEL_I32},
+                                         {.name = "loss_mask", .kind = RAVEL_FIELD_NEXT, .dtype = RAVEL_U8}};
+    static int32_t same[] = {0, 24};
+    static const int32_t ranks[] = {8, 64};
+    for (int k = 0; k < 4; k++) {
+        ravel_source_hooks hooks = {.size = sizeof hooks, .fields = fields, .field_count = 2, .read = read_answer};
+        ravel_source *source = NULL;
+        char name[48];
+        hooks.user = &same[k / 2];
+        hooks.count = k < 2 ? 8 * PROMPTS : PROMPTS; /* one answer each: the template of the chat is all they share */
+        if (ravel_source_callbacks(&hooks, &source, NULL)) return;
+        run off = {.ranks = ranks[k % 2], .samples = hooks.count, .updates = 1, .source = source}, on = off;
+        on.share = k < 2 ? RAVEL_SHARE_ON : RAVEL_SHARE_AUTO;
+        int64_t plain = bytes_of(&off), shared = bytes_of(&on);
+        (void)snprintf(name, sizeof name, "feed.tree_bytes_%s_dp%d", k < 2 ? "grpo" : "template", ranks[k % 2]);
+        if (plain && shared)
+            bench_report(
+                name, (double)shared / (double)plain, "", LOWER,
+                "bytes that ranks send with shared prefixes / without: %s; dp %d, the rows of a prompt on different ranks",
+                k < 2 ? "8 answers of 550 tokens to each of 128 prompts of 1,000"
+                      : "128 rows that share 24 tokens of 1,550",
+                ranks[k % 2]);
+        ravel_source_free(source);
+    }
 }
 
 BENCH(feed_overlap) {

@@ -1,9 +1,9 @@
-/* Bytes that the ranks of a mesh send per update, against the count by formula (docs/train.md): whole SFT runs over a
+/* Bytes that the ranks of a mesh send per update, against the count by formula (docs/train-internals.md): whole SFT runs over a
  * transport that counts every byte, cards and lengths of the feed included. A run of three updates less a run of one is two
  * updates. All samples have the same length, so that every update moves the same. */
 #include "bench/bench.h"
 
-#include "train/run/sft.h"
+#include "train/run/sft/sft.h"
 
 #include <ravel/comm.h>
 

@@ -2,6 +2,8 @@
  * frameworks' methods on real request lengths (when RAVEL_TRACES names the folder that holds them and
  * peers-to-beat.csv). */
 #include "bench/bench.h"
+
+#include "io/mock.h"
 #include "bench/plan_job.h"
 
 #include <ravel/mock.h>
@@ -17,7 +19,7 @@ static const char *const lognormal =
 
 static int64_t *draw(int64_t count) {
     ravel_mock *mock = NULL;
-    if (ravel_mock_parse(lognormal, strlen(lognormal), NULL, &mock, NULL) != RAVEL_OK) return NULL;
+    if (ravel__mock_parse(lognormal, strlen(lognormal), NULL, &mock, NULL) != RAVEL_OK) return NULL;
     int64_t *lengths = malloc((size_t)count * sizeof *lengths);
     for (int64_t i = 0; lengths && i < count; i++) lengths[i] = ravel_mock_length(mock, i);
     ravel_mock_free(mock);

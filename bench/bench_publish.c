@@ -1,6 +1,7 @@
 /* Publish and pull: over TCP against a plain copy loop between two sockets, publishing against a copy on all cores, and the
  * planning of a large pull. */
 #include "bench/bench.h"
+#include "refit/wire/block.h"
 
 #include <ravel/publish.h>
 
@@ -176,4 +177,114 @@ BENCH(refit_cores) {
     ravel_comm_free(self);
     free(from.block);
     free(to);
+}
+
+/* ---- changed elements ----------------------------------------------------------------------------------- */
+
+enum { SPARSE_BYTES = 128 << 20, BLOCK_BYTES = 256 << 10, BLOCKS = SPARSE_BYTES / BLOCK_BYTES, EACH = BLOCK_BYTES / 2 };
+
+/* One tensor in three versions: the live one, the trainer's weights, and what the trainer sends. */
+typedef struct versions {
+    char *base, *fresh, *packed, *spare;
+    unsigned char *changes;
+    size_t sizes[BLOCKS], total;
+    uint64_t hashes[BLOCKS];
+    ravel_refit_tensor tensor;
+    ravel_refit_sink sink;
+    ravel__arena arena;
+    ravel__holding holding;
+    ravel__stage stage;
+} versions;
+
+/* One element of two bytes in a hundred, scattered. */
+static void make_versions(versions *v) {
+    uint64_t x = 20261119;
+    for (size_t i = 0; i < SPARSE_BYTES / 8; i++) {
+        x ^= x << 13, x ^= x >> 7, x ^= x << 17;
+        memcpy(v->base + 8 * i, &x, 8);
+    }
+    memcpy(v->fresh, v->base, SPARSE_BYTES);
+    for (size_t i = 0; i < SPARSE_BYTES / 2; i++) {
+        x ^= x << 13, x ^= x >> 7, x ^= x << 17;
+        if (x % 100 == 0) v->fresh[2 * i] ^= 1;
+    }
+}
+
+/* As a trainer does: the new version packed and hashed, and compared with the one before. */
+static void encode_all(void *user) {
+    versions *v = user;
+    const ravel__view *view = &v->holding.items[0].view;
+    size_t changed;
+    v->total = 0;
+    for (size_t b = 0; b < BLOCKS; b++) {
+        size_t at = b * BLOCK_BYTES;
+        if (ravel__block_encode(view, v->fresh, &view->box, (int64_t)b * EACH, EACH, RAVEL_BF16, v->packed + at,
+                                &v->hashes[b], NULL) != RAVEL_OK)
+            exit(1);
+        v->sizes[b] = ravel__sparse_encode(v->base + at, v->fresh + at, EACH, 2, v->changes + at, &changed);
+        v->total += v->sizes[b];
+    }
+}
+
+/* As a generator does: the live version with the changes, hashed, compared, and staged. */
+static void apply_all(void *user) {
+    versions *v = user;
+    const ravel__box *box = &v->holding.items[0].view.box;
+    if (ravel__stage_begin(&v->stage, (ravel_refit_identity){2, 1, 0}, NULL) != RAVEL_OK) exit(1);
+    for (size_t b = 0; b < BLOCKS; b++) {
+        ravel__refit_block block = {.span = {0, box, (int64_t)b * EACH, EACH}, .kind = RAVEL__BLOCK_SPARSE};
+        block.dtype = RAVEL_BF16;
+        block.bytes = v->changes + b * BLOCK_BYTES;
+        block.size = v->sizes[b];
+        block.hash = v->hashes[b];
+        if (ravel__block_decode(&v->stage, &block, NULL) != RAVEL_OK) exit(1);
+    }
+    (void)ravel__stage_abort(&v->stage, NULL);
+}
+
+static void copy_all(void *user) {
+    versions *v = user;
+    memcpy(v->spare, v->base, SPARSE_BYTES);
+}
+
+static void open_stage(versions *v) {
+    ravel_refit_options o;
+    ravel_refit_options_default(&o);
+    v->tensor = (ravel_refit_tensor){.name = "w", .dtype = RAVEL_BF16, .ndim = 1, .dims = {SPARSE_BYTES / 2}};
+    v->tensor.data = v->base, v->tensor.spare = v->spare;
+    v->sink = (ravel_refit_sink){.size = sizeof v->sink, .tensors = &v->tensor, .count = 1, .version = 1};
+    ravel__arena_init(&v->arena, NULL, 4096);
+    if (ravel__holding_make(&v->tensor, 1, NULL, 0, 0, "sink", &v->arena, &v->holding, NULL) != RAVEL_OK ||
+        ravel__stage_init(&v->stage, &v->sink, &v->holding, &o, NULL, NULL) != RAVEL_OK)
+        exit(1);
+}
+
+BENCH(refit_sparse) {
+    static versions v;
+    v.base = malloc(SPARSE_BYTES), v.fresh = malloc(SPARSE_BYTES), v.packed = malloc(SPARSE_BYTES);
+    v.spare = malloc(SPARSE_BYTES), v.changes = malloc(SPARSE_BYTES);
+    if (!v.base || !v.fresh || !v.packed || !v.spare || !v.changes) exit(1);
+    memset(v.spare, 1, SPARSE_BYTES);
+    memset(v.packed, 1, SPARSE_BYTES);
+    memset(v.changes, 1, SPARSE_BYTES);
+    make_versions(&v);
+    open_stage(&v);
+    double copy = 0, encode = 0, apply = 0, gb = SPARSE_BYTES * 1e-9;
+    for (int i = 0; i < 3 * REPEATS; i++) { /* in turn: other jobs come and go */
+        copy = least(copy, bench_best(1, copy_all, &v));
+        encode = least(encode, bench_best(1, encode_all, &v));
+        apply = least(apply, bench_best(1, apply_all, &v));
+    }
+    if (memcmp(v.spare, v.fresh, SPARSE_BYTES) != 0) exit(1);
+    bench_report("refit.sparse_encode_vs_memcpy", copy / encode, "x", HIGHER,
+                 "1 %% of bf16 elements of 134 MB changed: packed, hashed, compared, one core, %.1f GB/s; wanted .5",
+                 gb / encode);
+    bench_report("refit.sparse_apply_vs_memcpy", copy / apply, "x", HIGHER,
+                 "read, changed, hashed, staged, %.1f GB/s; memcpy %.1f; wanted .5", gb / apply, gb / copy);
+    bench_report("refit.sparse_share", (double)v.total / SPARSE_BYTES, "of the bytes", LOWER,
+                 "changes at 1 %% of the elements; wanted .03");
+    ravel__stage_free(&v.stage);
+    ravel__holding_free(&v.holding, NULL);
+    ravel__arena_free(&v.arena);
+    free(v.base), free(v.fresh), free(v.packed), free(v.spare), free(v.changes);
 }

@@ -1,6 +1,5 @@
-/* The time of `ravel.plan` over that of the C call, and packing a data set compared with TRL. Python scripts time both
- * sides in one
- * process, in turns, and print a line of numbers; this file only runs them and reports. */
+/* The time of `ravel.plan` over that of the C call, packing a data set compared with TRL, and `ravel serve` beside `ravel
+ * generate`. Python scripts time both sides in turns and print a line of numbers; this file only runs them and reports. */
 #include "bench/bench.h"
 
 #include <stdio.h>
@@ -20,11 +19,9 @@ static const char *find_python(void) {
 }
 
 /* 1 where the script printed as many numbers as were asked for. */
-static int measure(const char *row, const char *python, const char *script, double *numbers, int wanted) {
+static int run_script(const char *row, const char *python, const char *script, double *numbers, int wanted) {
     const char *build = getenv("BUILD");
     char command[1024], line[256] = "", last[256] = "";
-    if (access(script, R_OK) != 0)
-        return bench_note("%s: %s is not here; run the bench from the top of the tree", row, script), 0;
     snprintf(command, sizeof command, "RAVEL_LIBRARY=\"%s/libravel.so\" %s %s 2>&1", build ? build : "build", python,
              script);
     FILE *pipe = popen(command, "r");
@@ -39,6 +36,12 @@ static int measure(const char *row, const char *python, const char *script, doub
     if (found == wanted) return 1;
     last[strcspn(last, "\n")] = 0;
     bench_note("%s: the script failed: %s", row, last);
+    return 0;
+}
+
+static int measure(const char *row, const char *python, const char *script, double *numbers, int wanted) {
+    if (access(script, R_OK) == 0) return run_script(row, python, script, numbers, wanted);
+    bench_note("%s: %s is not here; run the bench from the top of the tree", row, script);
     return 0;
 }
 
@@ -72,6 +75,25 @@ static void beside_trl(void) {
         bench_report("python.trl_call_vs_trl_wrapped", numbers[3], "x", HIGHER,
                      "TRL's pack_dataset(wrapped) / ours (%.3f ms), the same; target 1", numbers[7]);
     }
+}
+
+/* Needs no packages. */
+static void serve_beside_generate(void) {
+    const char *build = getenv("BUILD");
+    char script[512];
+    double numbers[3];
+    snprintf(script, sizeof script, "bench/serve_gain.py %s/ravel", build ? build : "build");
+    if (access("bench/serve_gain.py", R_OK) != 0) {
+        bench_note("serve.vs_generate: bench/serve_gain.py is not here; run the bench from the top of the tree");
+    } else if (run_script("serve.vs_generate", "python3", script, numbers, 3)) {
+        bench_report("serve.vs_generate", numbers[0], "x", HIGHER,
+                     "tokens/s of ravel serve at 64 clients (%.0f) over ravel generate on the same prompts; target 0.9",
+                     numbers[1]);
+    }
+}
+
+BENCH(serve) {
+    serve_beside_generate();
 }
 
 BENCH(python) {

@@ -6,7 +6,7 @@
 #include "bench/train_profile.h"
 
 #include "train/learn/optimizer.h"
-#include "train/model/generator.h"
+#include "train/model/generate/generator.h"
 #include "train/model/model.h"
 
 #include <math.h>
@@ -273,7 +273,7 @@ static product make_product(void) {
 
 static double flops_of(const job *j) {
     const batch_of *b = j->batch;
-    return train_model_flops(j->shape, b->samples, b->lengths, b->cu[b->samples] - b->samples);
+    return train_model_flops(j->shape, 0, b->samples, b->lengths, b->cu[b->samples] - b->samples);
 }
 
 static void report_ratio(const job *j, times *t, const char *name, const char *what) {
@@ -605,6 +605,72 @@ static double talk_rate(const job *j, int64_t slots, int64_t *tokens) {
     *tokens = t.tokens;
     train_generator_free(t.generator);
     return (double)t.tokens / best;
+}
+
+/* Answers to one long prompt: the prompt's keys and values once for all of them, or, with prompts that differ in their first
+ * token, once for each. */
+enum { LONG = 1000, ANSWERS = 16, ANSWER = 64 };
+
+typedef struct group {
+    train_generator *generator;
+    train_request requests[ANSWERS];
+    int64_t count, tokens;
+} group;
+
+static void run_group(void *user) {
+    group *g = user;
+    talk t = {0};
+    ravel_error err = RAVEL_ERROR_INIT;
+    if (train_generator_run(g->generator, g->requests, g->count, count_answer, &t, &err))
+        bench_note("failed: %s", err.message);
+    g->tokens = t.tokens;
+}
+
+static double group_seconds(const job *j, int apart, int64_t *tokens) {
+    static int32_t prompts[ANSWERS][LONG];
+    static train_sampling sampling;
+    uint64_t state = 5;
+    group g = {.count = apart ? ANSWERS : 1};
+    ravel_error err = RAVEL_ERROR_INIT;
+    train_generator_options o;
+    train_generator_options_default(&o);
+    o.slots = ANSWERS;
+    o.slot_tokens = LONG + ANSWER;
+    if (train_generator_create(j->kernels, j->device, j->shape, &o, &g.generator, &err)) {
+        bench_note("failed: %s", err.message);
+        return 0;
+    }
+    train_generator_set_weights(g.generator, train_model_weights(j->model), 0);
+    train_sampling_default(&sampling);
+    sampling.max_tokens = ANSWER;
+    for (int i = 0; i < LONG; i++) prompts[0][i] = (int32_t)(draw(&state) % (uint64_t)shape.vocab);
+    for (int k = 0; k < g.count; k++) {
+        memcpy(prompts[k], prompts[0], sizeof prompts[0]);
+        prompts[k][0] = k;
+        g.requests[k] = (train_request){
+            .prompt = prompts[k], .count = LONG, .id = k, .samples = apart ? 1 : ANSWERS, .sampling = &sampling};
+    }
+    double best = best_of(2, run_group, &g);
+    *tokens = g.tokens;
+    train_generator_free(g.generator);
+    return best;
+}
+
+BENCH(generate_group) {
+    static batch_of batch;
+    job j;
+    int64_t together = 0, apart = 0;
+    fill_batch(&batch, 40);
+    if (job_open(&j, &shape, &batch, (train_device_options){.threads = 1})) {
+        double shared = group_seconds(&j, 0, &together), own = group_seconds(&j, 1, &apart);
+        if (shared > 0 && own > 0)
+            bench_report(
+                "generate.group_vs_own_prompts", own / (double)apart / (shared / (double)together), "ratio", HIGHER,
+                "%d answers of %d tokens to one prompt of %d tokens, against as many prompts of which no two begin "
+                "alike: time per token; 20 M parameters, one thread",
+                ANSWERS, ANSWER, LONG);
+    }
+    job_close(&j);
 }
 
 BENCH(generate) {

@@ -1,117 +1,15 @@
 /* Prefix trees: predicted time over the proven bound by family of batches, planning time, and the order of ids against a
  * memcpy of the same bytes. The batches are made here: sizes as in RL, no data of others. */
 #include "bench/bench.h"
+#include "bench/tree_families.h"
 
 #include <ravel/plan.h>
 #include <ravel/tree.h>
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-enum { MOST = 4096 };
-
-typedef struct batch {
-    int64_t count;
-    int64_t lengths[MOST], shared[MOST];
-} batch;
-
-/* ---- random numbers: fixed here, so that figures stay comparable ------------------------------------------------ */
-
-static uint64_t state;
-
-static double uniform(void) {
-    state += 0x9e3779b97f4a7c15u;
-    uint64_t x = state;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return (double)((x ^ (x >> 31)) >> 11) / 9007199254740992.0;
-}
-
-static int64_t between(int64_t low, int64_t high) {
-    return low + (int64_t)(uniform() * (double)(high - low + 1));
-}
-
-/* About lognormal: a sum of uniforms in the exponent. */
-static int64_t lognormal(double median, double sigma, int64_t low, int64_t high) {
-    double z = 0;
-    for (int i = 0; i < 12; i++) z += uniform();
-    double x = median * exp(sigma * (z - 6));
-    return x < (double)low ? low : x > (double)high ? high : (int64_t)x;
-}
-
-static void add(batch *b, int64_t length, int64_t shared) {
-    if (b->count == MOST) return;
-    b->lengths[b->count] = length;
-    b->shared[b->count] = b->count ? shared : 0;
-    b->count++;
-}
-
-/* ---- families --------------------------------------------------------------------------------------------------- */
-
-static void answers(batch *b, int64_t count, int64_t group, double prompt, double answer, int64_t longest) {
-    for (int64_t i = 0, head = 0; i < count; i++) {
-        if (i % group == 0) head = lognormal(prompt, .8, 32, longest / 2);
-        add(b, head + lognormal(answer, .7, 8, longest / 2), i % group ? head : 0);
-    }
-}
-
-static void grpo(batch *b) {
-    answers(b, 1024, 8, 600, 1200, 16000);
-}
-static void grpo_many(batch *b) {
-    answers(b, MOST, 16, 500, 2000, 16000);
-}
-static void grpo_long(batch *b) {
-    answers(b, 256, 8, 9000, 500, 16000);
-}
-
-/* Rollouts of one task, each leaving the one before at some turn, or beginning anew; one system prompt for all. */
-static void agents(batch *b) {
-    for (int task = 0; task < 64; task++) {
-        int64_t system = 800, head = system + lognormal(600, .6, 50, 4000), before = head;
-        for (int k = 0; k < 8; k++) {
-            int64_t keep = !k ? system : uniform() < .6 ? between(head, before) : head;
-            int64_t length = keep + lognormal(4000, .9, 300, 13000);
-            if (length <= head) length = head + 50;
-            add(b, length, keep < before ? keep : before);
-            before = length;
-        }
-    }
-}
-
-static void branch(batch *b, int64_t depth, int64_t level, int64_t *shared) {
-    int64_t end = depth + lognormal(350, .6, 20, 2000);
-    if (level == 0) {
-        add(b, end, *shared);
-        return;
-    }
-    for (int k = 0; k < 3; k++) {
-        branch(b, end, level - 1, shared);
-        *shared = end;
-    }
-    *shared = depth; /* of what comes next under the parent */
-}
-
-static void search(batch *b) {
-    for (int tree = 0; tree < 8; tree++) {
-        int64_t shared = 0;
-        branch(b, 0, 4, &shared);
-    }
-}
-
-static const struct {
-    const char *name;
-    void (*draw)(batch *b);
-    int64_t budget;
-} families[] = {{"grpo", grpo, 16384},
-                {"grpo_n4096", grpo_many, 16384},
-                {"grpo_long", grpo_long, 32768},
-                {"agents", agents, 32768},
-                {"search", search, 16384}};
-enum { FAMILIES = sizeof families / sizeof *families };
 
 /* ---- planning --------------------------------------------------------------------------------------------------- */
 
@@ -143,9 +41,7 @@ static void begin(job *j, const batch *b, int64_t budget, int32_t dp) {
 static void report_family(int family, batch *b) {
     static const int32_t ranks[] = {1, 8, 64};
     char name[64];
-    state = 1;
-    b->count = 0;
-    families[family].draw(b);
+    draw_family(b, family);
     for (int k = 0; k < 3; k++) {
         job j;
         begin(&j, b, families[family].budget, ranks[k]);
@@ -175,9 +71,7 @@ BENCH(plan_tree) {
     for (int f = 0; b && f < FAMILIES; f++) report_family(f, b);
     if (b) {
         static const int32_t ranks[] = {1, 8, 64};
-        state = 1;
-        b->count = 0;
-        grpo_many(b);
+        draw_family(b, GRPO_N4096);
         for (int k = 0; k < 6; k++) {
             job j;
             char name[64];
@@ -249,23 +143,12 @@ static void report_order(const char *name, const batch *b) {
     free(t.copy);
 }
 
-/* Calls of an agent: each sends the history of the one before and some more. */
-static void calls(batch *b) {
-    for (int64_t i = 0, length = 0; i < 2048; i++) {
-        int64_t before = length;
-        length = i % 32 ? before + lognormal(500, .8, 20, 3000) : 1000 + lognormal(500, .8, 20, 3000);
-        add(b, length, i % 32 ? before : 1000);
-    }
-}
-
 BENCH(tree_order) {
     batch *b = calloc(1, sizeof *b);
     if (!b) return;
-    state = 2;
-    calls(b);
+    draw_family(b, CALLS);
     report_order("tree_order.vs_memcpy", b);
-    b->count = 0;
-    grpo_long(b);
+    draw_family(b, GRPO_LONG);
     report_order("tree_order.grpo_vs_memcpy", b);
     free(b);
 }

@@ -15,13 +15,13 @@ quick=unit,ladder,headers,snippets,cli,lint
 # Long suites stand at the two ends of the list: in front those that keep both cores busy, at the end those that mostly
 # wait (for deadlines, packages, one process after another). One lane begins in front and the others at the end: what waits
 # leaves the two cores to what computes.
-busy="lint sanitize tsan unit demo cli" waiting="install text feed metrics tcp train python mpi refit"
+busy="lint sanitize tsan unit demo cli" waiting="install text feed metrics tcp serve train python mpi refit"
 top=${BUILD:-build} CC=${CC:-gcc} MAKE=${MAKE:-make}
 BUILD=$top/test
 export BUILD CC MAKE
 export ASSERT=1 DEBUGINFO=-g1 # lines of stack traces, not variables
 # CUDA kernels are compiled here for their errors and warnings, and run by `make test-gpu`, from $top.
-export NVCCFLAGS="${NVCCFLAGS:--Xcicc -O0 -Xptxas -O0}" CUDA_CODE="-gencode arch=compute_90a,code=sm_90a"
+export NVCCFLAGS="${NVCCFLAGS:--Xcicc -O0 -Xptxas -O0}" CUDA_CODE="-gencode arch=compute_80,code=sm_80 -gencode arch=compute_90a,code=sm_90a"
 [ -z "${CHECK:-}" ] || MAKE="$MAKE HAVE_CUDA=" # a third of the build
 # Random tests run with a fixed seed, and once more with this one; RAVEL_SEED=N repeats both with N.
 export RAVEL_SEED_OF_DAY="${RAVEL_SEED:-$(date -u +%Y%m%d)}"

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "train/model/generator.h"
+#include "train/model/generate/generator.h"
 
 enum { REQUESTS = 256, LEAST = 100, MOST = 1024 };
 static const double COPY_RATE = 4.25e12; /* bytes per second, read and written, of a device copy on an H200 */

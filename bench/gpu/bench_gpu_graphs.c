@@ -65,7 +65,7 @@ static uint64_t hash_grads(train_model *model) {
 static ravel_status measure(train_model *model, const train_batch *micros, int32_t passes, pass_result *result,
                             ravel_error *err) {
     const train_kernels *k = train_model_kernels(model);
-    train_gpu_state state = {{0}, 0, 0, 0, 0, 0, 0};
+    train_gpu_state state = {.model = {0}};
     ravel_status s = RAVEL_OK;
     result->seconds = 1e9;
     for (int i = 0; i < WARM + passes && !s; i++) {

@@ -109,6 +109,20 @@ static int one_round(gpu *g, const model *m, ravel_publisher *p, FILE *from, int
     return 1;
 }
 
+/* Milliseconds of PyTorch's best way, 0 if there is no PyTorch. */
+static double torch_ms(void) {
+    double ms = 0;
+    char line[256];
+    FILE *f = popen("python3 bench/gpu/refit_torch.py 2>/dev/null", "r");
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "best_ms %lf", &ms) == 1) {
+            line[strcspn(line, "\n")] = '\0';
+            bench_note("PyTorch: %s", line);
+        }
+    if (f) (void)pclose(f);
+    return ms;
+}
+
 static int run(const char *how, figures *best) {
     static model m;
     gpu g;
@@ -158,4 +172,8 @@ BENCH(gpu_pull) {
                      "f32 on the GPU to bf16 in host memory: publish %.1f ms, stage %.1f ms; the link alone %.1f ms",
                      link.publish * 1e3, link.prepare * 1e3, wire.prepare * 1e3);
     }
+    double torch = mapped.total < 1e299 ? torch_ms() : 0; /* last: importing it can take a minute on a cold machine */
+    if (torch > 0)
+        bench_report("gpu.refit_vs_torch", torch / (mapped.total * 1e3), "x", HIGHER,
+                     "PyTorch's cast, cat, copy, copy_ at its best takes %.2f ms and checks nothing", torch);
 }

@@ -178,7 +178,7 @@ static double flops_of(const mix *m, const char *shape_name) {
     ravel_shape shape;
     ravel_error err;
     if (ravel_shape_named(shape_name, &shape, &err)) return 0;
-    return train_model_flops(&shape, m->count, m->lengths, m->total - m->count);
+    return train_model_flops(&shape, 0, m->count, m->lengths, m->total - m->count);
 }
 
 static void report_phases(const char *name, const double *seconds, int steps) {
@@ -307,7 +307,7 @@ static double free_bytes(void) {
     ravel_device *device = NULL;
     ravel_device_info info = {.size = sizeof info};
     if (ravel_device_open("cuda:0", &device, NULL)) return 0;
-    (void)ravel_device_info_get(device, &info, NULL);
+    (void)ravel_device_get_info(device, &info, NULL);
     ravel_device_free(device);
     return (double)info.free_bytes;
 }

@@ -83,7 +83,7 @@ refuses "a bad mock file" 1 "bad.jsonl: JSON" $P --mock "@$T/bad.jsonl" --budget
 refuses "nothing to plan" 2 "there is nothing to plan" $P --budget 1k
 refuses "two inputs" 2 "not both" $P --lengths "$T/a.csv" --mock '{}' --budget 1k
 refuses "no budget" 2 "--budget is missing" $P --lengths "$T/a.csv"
-refuses "a typo" 2 "there is no option --bugdet; did you mean --budget?" $P --lengths "$T/a.csv" --bugdet 1k
+refuses "a typo" 2 "unknown option --bugdet; did you mean --budget?" $P --lengths "$T/a.csv" --bugdet 1k
 refuses "a bad size" 2 "\"16q\" is not a whole number" $P --lengths "$T/a.csv" --budget 16q
 refuses "a huge size" 2 "does not fit 64 bits" $P --lengths "$T/a.csv" --budget 99999999999999999999
 refuses "a bad word" 2 "it must be one of micro-step|update|pipeline" $P --lengths "$T/a.csv" --budget 16k --sync never
@@ -91,13 +91,16 @@ refuses "dp 0" 2 "dp is 0; it must be from 1" $P --lengths "$T/a.csv" --budget 1
 refuses "budget below align" 2 "below align" $P --lengths "$T/a.csv" --budget 16 --align 32
 refuses "a value is missing" 2 "--budget needs a value" $P --lengths "$T/a.csv" --budget
 refuses "a stray word" 2 "\"extra\" is neither an option" $P --lengths "$T/a.csv" --budget 16k extra
-refuses "a short option" 2 "there is no option -b" $P -b 16k
+refuses "a short option" 2 "unknown option -b" $P -b 16k
 refuses "a bad cost" 2 "is not LINEAR:QUADRATIC" $P --lengths "$T/a.csv" --budget 16k --cost 1:2:3:4
 refuses "an unknown shape" 2 "did you mean qwen3-8b?" $P --lengths "$T/a.csv" --budget 16k --cost qwen3-8
 refuses "a bad mock" 2 "mock: JSON, line 1" $P --mock '{"type":' --budget 16k
 refuses "a mock's typo" 2 "did you mean \"max-seq-len\"?" $P --mock '{"max_seqlen":5}' --budget 16k
 refuses "two things on standard output" 2 "only one output" $P --lengths "$T/a.csv" --budget 16k --json - --csv -
 refuses "a picture of a table" 2 "--svg shows one plan" $P --lengths "$T/a.csv" --budget 16k --compare --svg "$T/x.svg"
+refuses "another system's option that this command lacks" 2 "unknown option --tensor-parallel-size; other commands call it --tp" "$RAVEL" serve x --tensor-parallel-size 2
+refuses "another system's option" 2 "unknown option --port; here it is --listen" "$RAVEL" serve x --port 80
+refuses "another system's command" 2 'there is no command "finetune"; here it is train sft' "$RAVEL" finetune
 refuses "a sweep of nothing" 2 "is not an option and its values" $P --lengths "$T/a.csv" --sweep budget
 refuses "a sweep's typo" 2 "did you mean \"budget\"?" $P --lengths "$T/a.csv" --sweep bugdet=1k
 refuses "a sweep's bad value" 2 "sweep: budget: \"1q\"" $P --lengths "$T/a.csv" --sweep budget=1k,1q

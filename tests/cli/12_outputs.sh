@@ -7,10 +7,10 @@ code "compare" 0 $P --budget 16k --dp 8 --compare --csv "$T/compare.csv" --json 
 says out "method" "next-fit-decreasing" "as-is" "* the best of its column"
 [ "$(wc -l <"$T/compare.csv")" = 11 ] && ok "a row for each method" || bad "rows of compare.csv" "$(cat "$T/compare.csv")"
 code "sweep" 0 $P --sweep budget=2k,8k,16k dp=8,64 --csv "$T/sweep.csv" --json "$T/sweep.json"
-says out "budget" "a bin holds 2048" "16384"
+says out "budget" "fit no bin of 2,048 tokens" "16k"
 [ "$(wc -l <"$T/sweep.csv")" = 7 ] && ok "a row for each combination" || bad "rows of sweep.csv" "$(cat "$T/sweep.csv")"
 name="a sweep's budget that is too small is a row with a reason"
-grep -q '^2048,8,.*"sample .* a bin holds 2048' "$T/sweep.csv" && ok "$name" || bad "$name" "$(cat "$T/sweep.csv")"
+grep -q '^2048,8,.*"[0-9,]* of 2,000 samples fit no bin of 2,048 tokens' "$T/sweep.csv" && ok "$name" || bad "$name" "$(cat "$T/sweep.csv")"
 code "a sweep over words and costs" 0 $P --budget 16k --sweep method=ffd,kk sync=micro-step,update cost=tokens,24576:1
 code "the bubble of a pipeline" 0 $P --budget 16k --dp 4 --sync pipeline --multiple 4 --pp 4 --vpp 2
 says out "bubble" "pp 4, vpp 2"
@@ -20,14 +20,17 @@ code "two sweeps are one table" 0 $P --sweep budget=8k,16k --sweep dp=2,4 --csv 
 echo '{"ravel_cost": 1, "linear": 4096000, "quadratic": 40, "overhead": 9, "cp_price": "2:30"}' >"$T/fit.json"
 code "a sweep over costs" 0 $P --budget 16k --sweep cost=tokens,"$T/fit.json" --csv "$T/costs.csv"
 [ "$(cut -d, -f10 "$T/costs.csv" | tail -n 2 | sort -u)" = 1 ] && ok "speeds of different costs are not compared" || bad "speeds of costs" "$(cat "$T/costs.csv")"
-for n in 100 200 400 800 1600; do echo "{\"lengths\": [$n], \"seconds\": 0.0$n}"; done >"$T/times.jsonl"
+for n in 100 200 400 800 1600; do echo "{\"lengths\": [$n], \"seconds\": ${n}e-4}"; done >"$T/times.jsonl"
 cp "$T/times.jsonl" "$T/wrong.jsonl"
 printf '{"lengths": [12, 3' >>"$T/times.jsonl"
 printf '{"lengths": [12, x]}\n' >>"$T/wrong.jsonl"
 code "a fit of a run that is still going" 0 "$RAVEL" plan --fit "$T/times.jsonl"
 says out "5 measurements"
 refuses "a fit's wrong line" 1 "wrong.jsonl, line 6: " "$RAVEL" plan --fit "$T/wrong.jsonl"
-refuses "a sweep in which nothing fits" 1 "a bin holds 16" $P --sweep budget=16,32 --quiet
+awk 'BEGIN { for (i = 1; i <= 40; i++) printf "{\"lengths\": [%d], \"seconds\": %g}\n", 100 * i, (i % 5 == 0 ? 1 : i % 7 * 3 + 2) * i }' >"$T/noise.jsonl"
+refuses "a fit of measurements that do not agree" 1 "are more than 25 % off the best cost model" "$RAVEL" plan --fit "$T/noise.jsonl" --json "$T/noise.json"
+[ ! -e "$T/noise.json" ] && ok "... writes no cost" || bad "a fit that was refused left a file"
+refuses "a sweep in which nothing fits" 1 "2,000 of 2,000 samples fit no bin of 16 tokens" $P --sweep budget=16,32 --quiet
 if [ -n "$PYTHON" ]; then
     $PYTHON - "$T" <<'PY' && ok "the tables' JSON and CSV agree" || bad "the tables' JSON and CSV agree"
 import csv, json, sys
@@ -63,6 +66,44 @@ for a, b in zip(j["bins"], c):
     assert b["sample_ids"] == " ".join(map(str, a["samples"])) and b["samples"] == str(len(a["samples"])) and b["filler"] == str(int(a["filler"]))
 PY
 fi
+
+# Which budget? The rows that fail name file and line; the advice counts memory, and the price of cp.
+awk 'BEGIN { for (i = 0; i < 600; i++) print 200 + i * 7919 % 3000; print 5000 }' >"$T/l.csv"
+S="$RAVEL plan --lengths $T/l.csv --dp 4"
+code "a sweep over budgets" 0 $S --sweep budget=4k,8k,16k
+says out "1 of 601 samples fit no bin of 4,096 tokens (the longest has 5,000): $T/l.csv:601 (5,000 tokens)" \
+    "--budget 8k: the smallest within 1 % of the fastest" "1 row has no plan" "A micro-step by itself costs nothing here"
+code "the memory of a model" 0 $S --sweep budget=1k,2k,8k,32k --oversize skip --shape qwen3-0.6b --recompute full --csv "$T/shape.csv" --json "$T/shape.json"
+says out "memory" "GiB of a rank: the least memory within 1 % of the fastest" "of a rank of ravel train, qwen3-0.6b, kernels cpu, recompute full, shard none."
+grep -q "costs nothing" "$T/out" && bad "a model's micro-steps cost something" || ok "a model's micro-steps cost something"
+code "a limit of memory" 0 $S --sweep budget=8k,32k cp=1,2 --shape qwen3-0.6b --memory 30G
+says out "2 rows need more than 30.0 GiB"
+code "a limit that no row keeps" 0 $S --sweep budget=8k,32k --shape qwen3-0.6b --memory 1G
+says out "none; 2 rows need more than 1.0 GiB; the least is" "--budget 32k does not fit with --shard params, --recompute full and --tp 8 either"
+code "the sweep of --help" 0 $S --sweep budget=8k,16k,32k --shape qwen3-8b --memory 80G --html "$T/none.html"
+says out "--budget 8k fits with --shard params --recompute full: " "--budget 32k fits with --shard params --recompute full: "
+grep -q '<p class=bad>none; ' "$T/none.html" && grep -q '<p>  --budget 8k fits with' "$T/none.html" && ok "... and its page" || bad "... and its page"
+code "a sweep over cp alone" 0 $S --budget 8k --sweep cp=1,2 --shape qwen3-0.6b --html "$T/cp.html"
+says out "--cp 1, " " <-"
+[ "$(grep -c '<tr class=taken>' "$T/cp.html")" = 1 ] && ok "the page marks the row to take" || bad "the page marks the row to take"
+code "the price of cp" 0 $S --sweep budget=8k cp=1,2 --cp-price 2:250 --cost tokens --csv "$T/cp.csv"
+says out "--budget 8k --cp 1: the smallest within 1 %"
+refuses "a price that lacks a width" 2 'cp-price "2:250" has no price of width 4' $S --budget 8k --sweep cp=4 --cp-price 2:250 --quiet
+refuses "a memory without a model" 2 "give it too" $S --budget 8k --memory 8G
+refuses "a shape that is not known" 2 'did you mean qwen3-8b' $S --budget 8k --shape qwen3-8
+if [ -n "$PYTHON" ]; then
+    $PYTHON - "$T" <<'PY' && ok "memory is in CSV and JSON, and grows with the budget; cp 2 is slower by its price" || bad "memory in CSV and JSON, price of cp"
+import csv, json, sys
+t = sys.argv[1]
+rows, plans = list(csv.DictReader(open(t + "/shape.csv"))), json.load(open(t + "/shape.json"))["sweep"]
+memory = [int(r["memory_bytes"]) for r in rows]
+assert memory == [p["memory_bytes"] for p in plans] and memory == sorted(memory) and memory[0] < memory[-1]
+one, two = (float(r["relative_speed"]) for r in csv.DictReader(open(t + "/cp.csv")))
+assert one == 1 and 0.78 < two < 0.802, (one, two)
+PY
+fi
+code "a plan of a model" 0 $S --budget 8k --shape qwen3-0.6b
+says out "memory" "of a rank of ravel train: qwen3-0.6b" "per micro-step"
 
 # oversize samples are loud
 printf '100\n9000\n200\n9001\n' >"$T/big.csv"
@@ -126,6 +167,10 @@ for signal in INT TERM HUP; do
     if [ -z "$PYTHON" ]; then skip "$name"; continue; fi
     said=$($PYTHON $HERE/interrupt.py "$signal" "$T/cut.json" "$RAVEL" 2>&1) && ok "$name" || bad "$name" "$said"
 done
+
+# what somebody has put where the temporary file would be is not written to: the shell and the command it becomes have one number
+sh -c 'echo precious >"$1.mine"; ln -s "$1.mine" "$1.tmp.$$.0"; exec "$2" plan --mock "{}" --mock-count 100 --budget 16k --quiet --json "$1"' - "$T/planted.json" "$RAVEL" >"$T/out" 2>"$T/err"
+[ "$(cat "$T/planted.json.mine")" = precious ] && grep -q '"bins"' "$T/planted.json" && ok "a link at the temporary name" || bad "a link at the temporary name" "$(cat "$T/err")"
 
 # pipes that close early: no crash, no message, and files that were asked for are still written
 for what in json csv html svg; do

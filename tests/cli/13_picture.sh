@@ -10,9 +10,12 @@ grep -q '<h1>.*cost qwen3-0.6b' "$T/a.html" && ok "the page names its cost model
 "$RAVEL" plan --mock '{}' --mock-count 400 --budget 16k --dp 8 --compare --html "$T/e.html" --quiet
 "$RAVEL" plan --mock '{}' --mock-count 400 --sweep budget=4k,16k dp=8,16 cost=tokens,qwen3-0.6b --html "$T/f.html" --quiet
 for f in e f; do
-    grep -q '<th>relative speed</th>' "$T/$f.html" && grep -q 'class=bar style="width:12.0em"' "$T/$f.html" && ok "$f.html has relative speeds" || bad "$f.html has no relative speeds"
+    grep -q 'class="best speed " style="--share:100.0%">100.00 %' "$T/$f.html" && ok "$f.html has relative speeds" || bad "$f.html has no relative speeds"
+    grep -q '<dt>samples</dt><dd>400</dd>' "$T/$f.html" && grep -q '<dt>tokens</dt><dd>[0-9,]*</dd>' "$T/$f.html" && ok "$f.html has the samples" || bad "$f.html does not have the samples"
 done
-for f in a b c; do
+grep -q '<dt>budget, tokens per bin and rank</dt><dd>16,384</dd>' "$T/e.html" && grep -q '<dt>data-parallel ranks</dt><dd>8</dd>' "$T/e.html" &&
+    ok "a comparison has ranks and budget" || bad "a comparison has no ranks and budget"
+for f in a b c e f; do
     bad_url=$(grep -oE '(src|href|url\()=?"?(https?:)?//[^" ]*' "$T/$f.html")
     [ -z "$bad_url" ] && ok "$f.html loads nothing from elsewhere" || bad "$f.html loads $bad_url"
     grep -q -e '<!--@' "$T/$f.html" && bad "$f.html has a mark left" || ok "$f.html has every mark filled"

@@ -81,7 +81,7 @@ row 1 "cursor" cursor.json 'x' feed --mock '{"max_seq_len":64}' --budget 1k --up
 row 1 "model.safetensors" model.safetensors 'xx' refit --from @ --ranks 2
 row 1 "x has 7 dimensions; at most 6 can be refitted" model.safetensors '\101\000\000\000\000\000\000\000{"x":{"dtype":"U8","shape":[1,1,1,1,1,1,1],"data_offsets":[0,1]}}\001' refit --from @ --ranks 2
 # ---- options of plan ----
-p() { code=$1 words=$2; shift 2; wrong "$code" "$words" plan --mock '{}' --budget 16k "$@"; }
+p() { code=$1 words=$2; shift 2; case " $* " in *" --budget"*) ;; *) set -- --budget 16k "$@" ;; esac; wrong "$code" "$words" plan --mock "{}" "$@"; }
 p 2 "budget is missing or 0" --budget 0
 p 2 "budget is -5" --budget -5
 p 2 '"1e3" is not a whole number' --budget 1e3
@@ -101,7 +101,7 @@ p 2 "limit is -1" --limit -1
 p 2 "is not a non-negative whole number" --seed x
 p 2 "is not a whole number" --mock-count many
 p 2 "--json needs a value" --json
-p 2 "there is no option --no-json; did you mean --json?" --no-json
+p 2 "unknown option --no-json; did you mean --json?" --no-json
 p 2 "is not LINEAR:QUADRATIC" --cost 1
 p 2 "is not LIN:QUAD" --cost a:b
 p 2 "is not LIN:QUAD" --cost -1:2
@@ -122,7 +122,7 @@ wrong 1 "/none.json: cannot open it" plan --budget 1k --mock @/none.json
 wrong 1 "it has no rows" plan --budget 1k --lengths /dev/null
 
 # ---- options of feed ----
-f() { code=$1 words=$2; shift 2; wrong "$code" "$words" feed --mock '{"max_seq_len":64}' --budget 1k "$@"; }
+f() { code=$1 words=$2; shift 2; case " $* " in *" --budget"*) ;; *) set -- --budget 1k "$@" ;; esac; wrong "$code" "$words" feed --mock "{\"max_seq_len\":64}" "$@"; }
 f 2 "budget is missing or 0" --budget 0
 f 2 "which does not divide 3 ranks" --ranks 3 --tp 2
 f 2 "samples is 0" --samples 0
@@ -130,7 +130,7 @@ f 2 "samples is -3" --samples -3
 f 2 "it must be one of tp0-first-last" --owners me
 f 2 "must be name:dtype" --fields reward
 f 2 'has kind "nothing"' --fields reward:f32:nothing
-f 2 '"f99" is no dtype' --fields reward:f99:sample
+f 2 '"f99" is not a dtype' --fields reward:f99:sample
 f 2 "tp is 0" --tp 0
 f 2 "consume-ms is -1" --consume-ms -1
 f 2 "it must be one of error|skip" --bad-rows maybe
@@ -162,19 +162,32 @@ r 1 "is a folder, not a file" --to "$T"
 r 1 "cannot write it" --json /none/x
 r 1 "cannot write it" --trace /none/x
 wrong 2 "--publish needs a value" refit --publish
-wrong 2 "is no address; write host:port" refit --publish nowhere:port:5 --memory 16M --updates 1
-wrong 2 "is no address; write host:port" refit --pull nowhere-at-all --memory 16M --updates 1
-wrong 2 '"f99" is no dtype' refit --pull :1 --dtype f99
-wrong 2 "is no option" refit extra
+wrong 2 "is not an address; write host:port" refit --publish nowhere:port:5 --memory 16M --updates 1
+wrong 2 "is not an address; write host:port" refit --pull nowhere-at-all --memory 16M --updates 1
+wrong 2 '"f99" is not a dtype' refit --pull :1 --dtype f99
+wrong 2 "is not an option" refit extra
 
 # ---- report, and the command itself ----
 wrong 2 "which run?" report
-wrong 1 "there is no such folder" report /none
-wrong 1 "there is no such folder" report README.md
+wrong 1 "no such folder" report /none
+wrong 1 "no such folder" report README.md
 wrong 1 "docs/metrics.jsonl: there is no such file" report docs
 wrong 2 "--html needs a value" report docs --html
 wrong 2 "did you mean --html?" report docs --htm y
-wrong 2 "there is no option --help-me" plan --help-me
+wrong 2 "unknown option --help-me" plan --help-me
 wrong 2 'did you mean "train"?' help trane
 wrong 2 'there is no command "-x"' -x
+
+# ---- a mapped file that another process cuts short: the kernel's signal, which here comes from us ----
+mkfifo "$T/pipe"
+"$RAVEL" plan --lengths /dev/stdin --budget 1k <"$T/pipe" >"$T/out" 2>"$T/err" & # waits for a length
+exec 3>"$T/pipe" # opened once the command runs
+tries=0
+until grep -q '^SigCgt:.*[4-7c-f].$' "/proc/$!/status" || [ $tries = 600 ]; do tries=$((tries + 1)); sleep .1; done # SIGBUS is caught
+kill -BUS $!
+wait $!
+got=$?
+exec 3>&-
+[ $got = 1 ] && grep -qF "was cut short by another process" "$T/err" && ok "SIGBUS is a sentence" ||
+    bad "SIGBUS: exit code $got" "$(cat "$T/err")"
 finish

@@ -49,7 +49,7 @@ mkfifo "$T/pipe.jinja"
 refuses "a template that is a pipe, at once" 1 "is not a regular file" timeout 60 "$RAVEL" tokenize $G "$T/chat.jsonl" --rows --chat-format "$T/pipe.jinja"
 refuses "an unknown chat format" 2 "no chat format \"zz\"" "$RAVEL" tokenize $G "$T/chat.jsonl" --rows --chat-format zz
 refuses "text and a file" 2 "instead of files" "$RAVEL" tokenize $G "$T/text" --text x
-refuses "no ids" 2 "no token id" "$RAVEL" tokenize $G --decode --text "1 x"
+refuses "no ids" 2 "not a token id" "$RAVEL" tokenize $G --decode --text "1 x"
 printf '{"text": "a"}\n{"chosen": "b", "rejected": "some longer text than that"}\n' >"$T/long.jsonl"
 refuses "a text over the budget is named by its line" 1 "long.jsonl:2 (" "$RAVEL" plan --lengths "$T/long.jsonl" --tokenizer $G --budget 4
 refuses "train-on without rows" 2 "for --rows" "$RAVEL" tokenize $G --text x --train-on last

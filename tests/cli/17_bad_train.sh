@@ -30,7 +30,7 @@ g 2 'no set of kernels called "gpu"' --kernels gpu
 g 2 "--out is for JSON lines" --out "$T/x"
 g 1 "cannot write it" --json --out /none/x
 g 2 'stop-ids is "a"' --stop-ids a
-g 2 "needs a model with a tokenizer.json" --chat-format chatml
+g 2 "needs a model with a tokenizer" --chat-format chatml
 wrong 1 "/none cannot be read" generate --model "$model" --data /none
 wrong 1 "Is a directory" generate --model "$model" --data "$T"
 wrong 1 "holds no prompt" generate --model "$model" --data /dev/null
@@ -55,12 +55,12 @@ t() { code=$1 words=$2; shift 2; wrong "$code" "$words" tokenize tests/golden/te
 wrong 2 "name a model folder" tokenize
 wrong 1 "/none: cannot open it" tokenize /none --text x
 wrong 1 "docs/tokenizer.json: cannot open it" tokenize docs --text x
-wrong 1 "JSON, line 1" tokenize README.md --text x
+wrong 1 "line 1 must be a token in base64 and its rank" tokenize README.md --text x
 if "$RAVEL" tokenize tests/golden/text/qwen --text x >/dev/null 2>&1; then
     t 1 "/none: cannot open" /none
     t 2 "--decode needs ids" --decode
-    t 2 '"-5" is no token id' --decode --text -5
-    t 2 '"99999999999" is no token id' --decode --text 99999999999
+    t 2 '"-5" is not a token id' --decode --text -5
+    t 2 '"99999999999" is not a token id' --decode --text 99999999999
     t 2 "give --rows or --field" --rows --field x README.md
     t 2 "--chat-format and --chat-args are for --rows" --chat-format chatml README.md
     t 2 "limit is -1" --limit -1
@@ -118,37 +118,38 @@ s 2 "a task has no end" --epochs 2
 s 2 "it must be one of token-mean" --aggregation sum
 s 2 "is not a port" --http nowhere:99999999
 s 2 "/none: cannot open it" --config /none
-s 2 "README.md: JSON" --config README.md
+s 2 "README.md: line" --config README.md
 wrong 1 "cannot make the folder" train sft --task sort --quiet --run /proc/none
 wrong 1 "a file has that name" train sft --task sort --quiet --run README.md
 wrong 2 "there is no run to resume in /none" train sft --resume --run /none
-d() { code=$1 words=$2 text=$3; shift 3; printf '%s\n' "$text" >"$T/rows.jsonl"; wrong "$code" "$words" train sft --data "$T/rows.jsonl" --quiet --run "$T/refused" "$@"; }
+d() { code=$1 words=$2 text=$3; shift 3; printf '%s\n' "$text" >"$T/rows.jsonl"; wrong "$code" "$words" train sft --data "$T/rows.jsonl" --hidden 64 --quiet --run "$T/refused" "$@"; }
 d 1 "rows.jsonl:1: JSON" '{"text": '
 d 1 "rows.jsonl:1: a row must be a JSON object" '[1]'
 d 1 'rows.jsonl:1: a row needs "input_ids"' '{"question": "x"}'
 d 1 "conversations need a" '{"messages": [{"role": "user", "content": "x"}]}'
 d 1 "are a pair for preference training (dpo)" "$pair"
-d 1 "1 samples over the budget" "$good" --budget 4
+d 1 "1 sample over the budget" "$good" --budget 4
 d 1 "nothing to learn" '{"input_ids": [5, 6], "labels": [-100, -100]}'
 d 1 "must be a token id from 0 to 319" '{"input_ids": [5, 999]}'
 d 2 "a chat format needs a tokenizer" "$good" --chat-format chatml
 d 2 "truncate is -1" "$good" --truncate -1
 d 2 "epochs is -1" "$good" --epochs -1
 d 2 "more than one was given" "$good" --mock '{}'
-wrong 1 "/none: cannot open it" train sft --data /none --quiet --run "$T/refused"
-wrong 1 "is a folder, not a file" train sft --data "$T" --quiet --run "$T/refused"
-wrong 1 "is not a regular file" train sft --data /dev/null --quiet --run "$T/refused"
+wrong 1 "/none: cannot open it" train sft --data /none --hidden 64 --quiet --run "$T/refused"
+wrong 1 "is a folder, not a file" train sft --data "$T" --hidden 64 --quiet --run "$T/refused"
+wrong 1 "is not a regular file" train sft --data /dev/null --hidden 64 --quiet --run "$T/refused"
 wrong 2 "it must be one of lognormal" train sft --mock '{"type":"normal"}' --quiet --run "$T/refused"
 
 # ---- dpo ----
 o() { code=$1 words=$2 text=$3; shift 3; printf '%s\n' "$text" >"$T/pairs.jsonl"; wrong "$code" "$words" train dpo --data "$T/pairs.jsonl" --hidden 64 --quiet --run "$T/refused" "$@"; }
 wrong 2 'give --data FILE.jsonl with "chosen"' train dpo
-wrong 2 "there is no option --task" train dpo --task sort
+wrong 2 "unknown option --task" train dpo --task sort
 wrong 1 "/none: cannot open it" train dpo --data /none --hidden 64 --quiet --run "$T/refused"
 o 2 "beta is 0; it must be from 1e-06 to 1000" "$pair" --beta 0
 o 2 'beta: "x" is not a number' "$pair" --beta x
 o 2 "--aggregation and --norm do not apply" "$pair" --norm 3
-o 1 "this row is no pair" "$good"
+o 1 "this row is not a pair" "$good"
+o 1 "chosen and rejected are the same" '{"prompt": "a", "chosen": "b c", "rejected": "b c"}'
 o 1 'a row needs "input_ids"' '{"prompt": "a", "chosen": 3, "rejected": "d"}'
 
 # ---- grpo ----
@@ -162,15 +163,18 @@ q 2 "do not fit a budget of 4096" --max-tokens 99999
 q 2 "temperature is 0: all answers of a group would be the same" --temperature 0
 q 2 "top-p is 0" --top-p 0
 q 2 "generators is 0" --generators 0
-q 2 "async is 2" --async 2
+q 2 "async is 100000" --async 100000
 q 2 "updates-per-batch is 0" --updates-per-batch 0
 q 2 "2 prompts cannot be dealt to 3 updates" --prompts 2 --updates-per-batch 3
 q 2 "it must be one of none|grpo" --preset ppo
 q 2 "clip-low is -1" --clip-low -1
 q 2 "0 (off) or above 1" --dual-clip 1
 q 2 "kl is -1" --kl -1
-q 2 "tis is -1" --tis -1
-q 2 "it needs --old trainer" --tis 2 --old generator
+q 2 "correction-high is -1" --correction-high -1
+q 2 "limits of a correction; say which" --correction-high 3
+q 2 "are no range" --correction tis --correction-low 0.9 --correction-high 0.5
+q 2 "cispo needs --ratio token" --correction cispo --ratio sequence
+q 2 "it needs --old trainer" --correction tis --old generator
 q 2 "it must be one of auto|trainer|generator" --old mine
 q 2 "entropy is -1" --entropy -1
 q 2 "reward-seconds is 0" --reward-seconds 0
@@ -180,7 +184,7 @@ q 2 "must be up to 16 tokens below 320" --stop-ids 99999
 q 2 "must be up to 16 tokens below 320" --stop-ids x
 q 2 "slots is 0" --slots 0
 q 2 "--eval-share is of the rows" --eval-share 0.5
-q 2 "needs a model with a tokenizer.json" --chat-format chatml
+q 2 "needs a model with a tokenizer" --chat-format chatml
 q 1 "/none cannot be read" --data /none
 q 1 "Is a directory" --data "$T"
 q 1 "holds no prompt" --data /dev/null

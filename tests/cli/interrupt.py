@@ -10,7 +10,7 @@ def caught(samples):
     """Whether the signal came while the file was written: on a loaded machine the writer may be done before it is seen."""
     command = [ravel, "plan", "--mock", "{}", "--mock-count", str(samples), "--budget", "16k", "--dp", "8", "--effort", "fast", "--quiet"]
     p = subprocess.Popen(command + ["--json", path])
-    aside = f"{path}.tmp.{p.pid}"
+    aside = f"{path}.tmp.{p.pid}.0"
     while not os.path.exists(aside) and p.poll() is None:
         time.sleep(0.0005)
     p.send_signal(number)

@@ -39,7 +39,7 @@ refuses() {
 wrong() {
     wanted=$1 text=$2; shift 2
     name="$*: $text"
-    timeout 60 "$RAVEL" "$@" >"$T/out" 2>"$T/err" </dev/null; got=$?
+    timeout 300 "$RAVEL" "$@" >"$T/out" 2>"$T/err" </dev/null; got=$?
     if [ $got != "$wanted" ]; then bad "$name: exit code $got, not $wanted" "$(cat "$T/err")"
     elif ! grep -qF -- "$text" "$T/err"; then bad "$name: the sentence" "$(cat "$T/err")"
     elif [ -s "$T/out" ]; then bad "$name: something on stdout" "$(cat "$T/out")"

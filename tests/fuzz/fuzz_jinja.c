@@ -1,7 +1,9 @@
 /* Any bytes as a chat template, over a conversation with tools, thoughts and parts: it is refused with a sentence, or
  * its text is valid UTF-8 (as the template is) whose owners cover it. */
 #include "text/jinja/jinja.h"
-#include "text/unicode.h"
+#include "text/unicode/unicode.h"
+
+#include "base/json.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -23,11 +25,11 @@ static void check_output(const jinja_output *out) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
-    static ravel_json *doc;
+    static ravel__json *doc;
     static jinja_run run;
     jinja_template *t = NULL;
     ravel_error err = RAVEL_ERROR_INIT;
-    if (!doc && ravel_json_parse(conversation, sizeof conversation - 1, NULL, &doc, NULL)) abort();
+    if (!doc && ravel__json_parse(conversation, sizeof conversation - 1, NULL, &doc, NULL)) abort();
     if (!run.step_limit) ravel__jinja_run_init(&run, NULL);
     run.step_limit = 20000;
     run.memory_limit = 8 << 20;
@@ -36,7 +38,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
         return 0;
     }
     if (ravel__jinja_begin(&run, t, 1000, &err)) abort();
-    ravel__jinja_set(&run, "messages", ravel__jinja_from_json(&run, doc, ravel_json_root(doc), -1));
+    ravel__jinja_set(&run, "messages", ravel__jinja_from_json(&run, doc, ravel__json_root(doc), -1));
     ravel__jinja_set(&run, "bos_token", ravel__jinja_text(&run, "<s>"));
     for (int open = 0; open < 2; open++) {
         ravel__jinja_set(&run, "add_generation_prompt", ravel__jinja_bool(open));

@@ -2,6 +2,8 @@
  * read keeps what the header promises. */
 #include <ravel/lengths.h>
 
+#include "io/columns.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,7 +31,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     options.limit = data[0] & 128 ? 3 : 0;
     ravel_error err = RAVEL_ERROR_INIT;
     ravel_lengths *l = NULL;
-    if (ravel_lengths_parse("input", data + 1, bytes - 1, &options, &l, &err) == RAVEL_OK)
+    if (ravel__lengths_parse("input", data + 1, bytes - 1, &options, &l, &err) == RAVEL_OK)
         check(l);
     else if (err.message[0] == '\0' || l)
         abort();

@@ -1,5 +1,5 @@
 /* An index file of any content: what is taken as good has begins that rise inside the data. */
-#include "feed/line_index.h"
+#include "feed/source/line_index.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* The decoders that a stranger's bytes meet first: greetings, frame heads, addresses, networks. What is taken is in
  * range, and written again it is the same. */
-#include "comm/address.h"
-#include "comm/link_frame.h"
+#include "comm/link/address.h"
+#include "comm/link/link_frame.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -26,16 +26,16 @@ static void try_greeting(const uint8_t *data) {
 }
 
 static void try_frame(const uint8_t *data) {
-    ravel__frame f;
+    ravel__link_head f;
     uint8_t again[RAVEL__HEAD_BYTES], fixed[RAVEL__HEAD_BYTES];
     memcpy(fixed, data, sizeof fixed);
-    f = (ravel__frame){ravel__read32(data + 8) & 0xffff, ravel__read32(data + 12), ravel__read64(data) % 5,
-                       ravel__read64(data + 16), ravel__read64(data + 24)};
-    (void)ravel__frame_read(data, &key, 3, 1 << 20, &f);
-    ravel__frame_write(&f, &key, fixed); /* the tag is right: what else is looked at? */
-    if (ravel__frame_read(fixed, &key, 3, 1 << 20, &f)) return;
+    f = (ravel__link_head){ravel__read32(data + 8) & 0xffff, ravel__read32(data + 12), ravel__read64(data) % 5,
+                           ravel__read64(data + 16), ravel__read64(data + 24)};
+    (void)ravel__link_head_read(data, &key, 3, 1 << 20, &f);
+    ravel__link_head_write(&f, &key, fixed); /* the tag is right: what else is looked at? */
+    if (ravel__link_head_read(fixed, &key, 3, 1 << 20, &f)) return;
     if (f.number != 3 || f.bytes > 1 << 20 || f.type < 1 || f.type >= RAVEL__FRAME_TYPES) abort();
-    ravel__frame_write(&f, &key, again);
+    ravel__link_head_write(&f, &key, again);
     if (memcmp(again, fixed, sizeof again) != 0) abort();
 }
 

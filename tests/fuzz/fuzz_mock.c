@@ -2,6 +2,8 @@
  * fuzzer would read the machine's files. */
 #include <ravel/mock.h>
 
+#include "io/mock.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     ravel_mock *mock = NULL;
     for (size_t i = 0; i + 4 <= bytes; i++)
         if (memcmp(data + i, "file", 4) == 0 || data[i] == '\\') return 0;
-    if (ravel_mock_parse((const char *)data, bytes, NULL, &mock, &err) != RAVEL_OK) {
+    if (ravel__mock_parse((const char *)data, bytes, NULL, &mock, &err) != RAVEL_OK) {
         if (err.message[0] == '\0' || mock) abort();
         return 0;
     }

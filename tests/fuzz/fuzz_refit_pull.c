@@ -1,6 +1,6 @@
 /* What trainers and generators read of each other, on any bytes: the directory (also with the right checksum put in,
  * and then planned from), and the bodies of PULL, VERSIONS, HASHES, FAILED and REPORT. The first byte says which. */
-#include "refit/model/bytes.h"
+#include "base/bytes.h"
 #include "base/xxh3.h"
 #include "refit/model/plan.h"
 #include "refit/publish/store.h"
@@ -35,21 +35,21 @@ static const ravel_refit_tensor tensors[] = {
 };
 
 static void plan_from(const ravel__directory *d, const ravel__holding *holding) {
-    ravel__plan_place place = {.machine = 1, .cast = RAVEL_REFIT_NARROW};
+    ravel__refit_plan_place place = {.machine = 1, .cast = RAVEL_REFIT_NARROW};
     ravel__differences list;
-    ravel__plan plan;
+    ravel__refit_plan plan;
     ravel__differences_init(&list, NULL);
-    if (ravel__plan_make(d, holding, &place, NULL, &plan, &list, NULL) != RAVEL_OK) return;
+    if (ravel__refit_plan_make(d, holding, &place, NULL, &plan, &list, NULL) != RAVEL_OK) return;
     for (int32_t s = 0; s < plan.senders; s++)
         if (plan.first_want[s] > plan.first_want[s + 1]) abort();
     for (int64_t w = 0; w < plan.want_count; w++) {
-        const ravel__piece *piece = ravel__want_piece(&plan, &plan.wants[w]);
+        const ravel__piece *piece = plan.wants[w].piece;
         const ravel__box *of = &holding->items[plan.wants[w].item].view.box;
         ravel__box meet;
         if (piece->count < 1 || !ravel__box_meet(of, &piece->box, &meet) || !ravel__box_equal(&meet, &piece->box))
             abort();
     }
-    ravel__plan_free(&plan);
+    ravel__refit_plan_free(&plan);
 }
 
 static void read_directory(unsigned char *bytes, size_t size, const ravel__holding *holding) {
@@ -75,13 +75,13 @@ static void read_directory(unsigned char *bytes, size_t size, const ravel__holdi
 static void read_ask(const unsigned char *bytes, size_t size, const ravel__holding *holding) {
     static const int32_t item_of[] = {1, -1, 0};
     ravel__store store;
-    ravel__ask ask;
+    ravel__pull_ask ask;
     if (ravel__ask_open(bytes, (int64_t)size, &ask, NULL) != RAVEL_OK) return;
-    if (ravel__store_init(&store, holding, NULL, 1, 4096, -1, NULL, NULL) != RAVEL_OK) abort();
+    if (ravel__store_init(&store, holding, NULL, 1, 4096, -1, 0, NULL, NULL) != RAVEL_OK) abort();
     ravel__asked *asked = calloc((size_t)ask.count + 1, sizeof *asked);
     if (asked && ravel__ask_read(bytes, (int64_t)size, &ask, &store, item_of, 3, asked, NULL) == RAVEL_OK)
         for (int64_t i = 0; i < ask.count; i++) {
-            const ravel__box *of = &store.items[asked[i].item].view.box;
+            const ravel__box *of = &store.tiles.items[asked[i].item].view.box;
             for (int32_t d = 0; d < of->ndim; d++)
                 if (asked[i].box.start[d] < of->start[d] ||
                     asked[i].box.start[d] + asked[i].box.extent[d] > of->start[d] + of->extent[d])
@@ -94,13 +94,9 @@ static void read_ask(const unsigned char *bytes, size_t size, const ravel__holdi
 static void read_small(int kind, const unsigned char *bytes, size_t size) {
     ravel_error err = RAVEL_ERROR_INIT;
     ravel__versions v;
-    ravel__hashes h;
     ravel__pull_report r;
     if (kind == 2 && ravel__versions_decode(bytes, (int64_t)size, &v, &err) == RAVEL_OK &&
         (v.count < 0 || v.count > RAVEL__STORE_KEEP_MOST))
-        abort();
-    if (kind == 3 && ravel__hashes_decode(bytes, (int64_t)size, 100000, 2, 4096, &h, &err) == RAVEL_OK &&
-        (h.blocks < 1 || h.per_block > 2048 || 16 + 8 * h.blocks != (int64_t)size))
         abort();
     if (kind == 4 && ravel__failed_decode(bytes, (int64_t)size, &err) == RAVEL_OK) abort();
     if (kind == 5 && ravel__pull_report_decode(bytes, (int64_t)size, &r, &err) == RAVEL_OK && !(r.pause_seconds >= 0))

@@ -1,6 +1,9 @@
 /* Any JSON as a row of a data set, written and tokenized in the format that the first byte names: what comes out is
  * tokens of the vocabulary (except "input_ids", which are taken as they are) and a mask of 0 and 1, or a sentence. */
-#include <ravel/chat.h>
+#include "text/chat.h"
+
+#include "base/json.h"
+#include "text/decoder.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +27,7 @@ static int count;
 static int open_all(void) {
     ravel_error err = RAVEL_ERROR_INIT;
     ravel_status status =
-        ravel_tokenizer_parse(json, sizeof json - 1, config, sizeof config - 1, NULL, &tokenizer, &err);
+        ravel__tokenizer_parse(json, sizeof json - 1, config, sizeof config - 1, NULL, &tokenizer, &err);
     if (status == RAVEL_E_UNSUPPORTED) return 0; /* no PCRE2 */
     if (status) abort();
     for (ravel_chat_format *format = NULL;; count++, format = NULL) {
@@ -47,29 +50,29 @@ static void check_part(const ravel_row_part *part, int64_t vocab) {
         if (part->loss_mask[i] > 1 || part->tokens[i] < 0 || part->tokens[i] >= vocab) abort();
 }
 
-typedef ravel_status encode_fn(ravel_rows *rows, const ravel_json *doc, const ravel_json_node *object,
+typedef ravel_status encode_fn(ravel_rows *rows, const ravel__json *doc, const ravel__json_node *object,
                                const ravel_row **row, ravel_error *err);
 
-static void encode(encode_fn *how, ravel_rows *with, const ravel_json *doc) {
+static void encode(encode_fn *how, ravel_rows *with, const ravel__json *doc) {
     const ravel_row *row = NULL;
     ravel_error err = RAVEL_ERROR_INIT;
-    if (how(with, doc, ravel_json_root(doc), &row, &err)) {
+    if (how(with, doc, ravel__json_root(doc), &row, &err)) {
         if (err.message[0] == '\0') abort();
         return;
     }
     int64_t vocab =
-        ravel_json_get(doc, ravel_json_root(doc), "input_ids") ? INT64_C(1) << 31 : ravel_tokenizer_size(tokenizer);
+        ravel__json_get(doc, ravel__json_root(doc), "input_ids") ? INT64_C(1) << 31 : ravel_tokenizer_size(tokenizer);
     check_part(&row->parts[0], vocab);
     if (row->pair) check_part(&row->parts[1], vocab);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
-    ravel_json *doc = NULL;
+    ravel__json *doc = NULL;
     if (!tokenizer && !open_all()) return 0;
-    if (bytes < 1 || ravel_json_parse((const char *)data + 1, bytes - 1, NULL, &doc, NULL)) return 0;
+    if (bytes < 1 || ravel__json_parse((const char *)data + 1, bytes - 1, NULL, &doc, NULL)) return 0;
     ravel_rows *with = rows[data[0] % count];
-    encode(ravel_rows_encode, with, doc);
-    encode(ravel_rows_prompt, with, doc);
-    ravel_json_free(doc);
+    encode(ravel__rows_encode, with, doc);
+    encode(ravel__rows_prompt, with, doc);
+    ravel__json_free(doc);
     return 0;
 }

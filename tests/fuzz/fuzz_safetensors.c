@@ -1,6 +1,6 @@
 /* The safetensors reader on any bytes: every tensor lies inside the file, behind the one before it, can be found by
  * its name and read to its last byte. */
-#include <ravel/safetensors.h>
+#include "io/safetensors.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -36,7 +36,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     ravel_safetensors *file = NULL;
     ravel_error err = RAVEL_ERROR_INIT;
     const ravel_safetensor *none = NULL;
-    if (ravel_safetensors_view(data, bytes, NULL, &file, &err) == RAVEL_OK) {
+    if (ravel__safetensors_view(data, bytes, NULL, &file, &err) == RAVEL_OK) {
         walk(file, data, bytes);
         if (ravel_safetensors_get(file, "\x01 no such name", -1, NULL, &none, &err) == RAVEL_OK) abort();
     } else if (err.message[0] == '\0') {

@@ -1,6 +1,6 @@
 /* A row of a JSON-lines file, any bytes: whatever is taken has samples of at least one token, masks of 0 and 1, and all
  * fields; whatever is refused leaves nothing behind. */
-#include "feed/jsonl_row.h"
+#include "feed/source/jsonl_row.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,6 +2,8 @@
  * where tokens begin never goes down, and a stream decodes to the same text as one call. */
 #include <ravel/tokenizer.h>
 
+#include "text/decoder.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,20 +22,20 @@ static const char json[] =
 static void decode(const ravel_tokenizer *t, const ravel_encoding *e) {
     size_t need = ravel_tokenizer_decode(t, e->ids, e->count, 0, NULL, 0), used = 0, got;
     char *whole = malloc(need + 1);
-    ravel_decoder *d = NULL;
+    ravel__decoder *d = NULL;
     const char *part;
     (void)ravel_tokenizer_decode(t, e->ids, e->count, 0, whole, need + 1);
-    if (ravel_decoder_create(t, 0, NULL, &d, NULL)) abort();
+    if (ravel__decoder_create(t, 0, NULL, &d, NULL)) abort();
     for (int64_t i = 0; i <= e->count; i++) {
         if (i < e->count)
-            ravel_decoder_push(d, e->ids[i], &part, &got);
+            ravel__decoder_push(d, e->ids[i], &part, &got);
         else
-            ravel_decoder_flush(d, &part, &got);
+            ravel__decoder_flush(d, &part, &got);
         if (used + got > need || memcmp(whole + used, part, got) != 0) abort();
         used += got;
     }
     if (used != need) abort();
-    ravel_decoder_free(d);
+    ravel__decoder_free(d);
     free(whole);
 }
 
@@ -42,7 +44,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     static ravel_encoder *encoder;
     const ravel_encoding *e;
     ravel_error err = RAVEL_ERROR_INIT;
-    if (!t && (ravel_tokenizer_parse(json, sizeof json - 1, NULL, 0, NULL, &t, &err) ||
+    if (!t && (ravel__tokenizer_parse(json, sizeof json - 1, NULL, 0, NULL, &t, &err) ||
                ravel_encoder_create(t, NULL, &encoder, &err))) {
         if (err.status == RAVEL_E_UNSUPPORTED) return 0; /* no PCRE2 */
         abort();

@@ -14,10 +14,10 @@ passed=0 failed=0 skipped=0
 mkdir -p "$logs"
 
 # Kernels of our own alone: the libraries' would take minutes and are not ours to mend.
-kernels="gpu_hash gpu_cast"
-refit="gpu_hash gpu_cast gpu_refit_pull gpu_refit_another gpu_refit_collective gpu_refit_nccl"
-batch="gpu_batch gpu_feed"
-train="cuda_norms cuda_rope cuda_swiglu cuda_embedding cuda_softmax cuda_losses cuda_sampling cuda_update
+kernels="gpu_cast"
+refit="gpu_cast gpu_refit_pull gpu_refit_another gpu_refit_collective gpu_refit_nccl"
+batch="gpu_batch"
+train="cuda_norms cuda_rope cuda_swiglu cuda_experts cuda_embedding cuda_softmax cuda_losses cuda_sampling cuda_update
        cuda_attention_cached cuda_attention_merge cuda_attention_own"
 plans="cuda_attention_blocks" # our kernels beside cuDNN's: memcheck alone, the others report cuDNN's own
 
@@ -74,6 +74,9 @@ command -v nvidia-smi >/dev/null 2>&1 &&
     nvidia-smi --query-gpu=name,driver_version,clocks.sm,temperature.gpu,power.draw --format=csv,noheader
 part test-gpu "" gpu_ # first: its first test forks, which needs a process without CUDA
 part test-train "" cuda_
+export RAVEL_CUDA_PLAIN=1 # the forms of kernels for GPUs that lack what Hopper has
+part test-plain "" cuda_norms cuda_softmax cuda_model
+unset RAVEL_CUDA_PLAIN
 part test-fatal "" fatal_
 if python3 -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
     run test-torch env "RAVEL_LIBRARY=$(realpath "${LIBRARY:-$build/libravel.so}")" PYTHONPATH=python \

@@ -63,6 +63,13 @@ TEST(gpu_1_moves_and_cache) {
     gpu_close(&g);
 }
 
+TEST(gpu_compare_as_on_the_host) {
+    gpu g;
+    CHECK(gpu_open(&g));
+    device_body_compare(g.device, check_scale(40, 2000));
+    gpu_close(&g);
+}
+
 TEST(gpu_batch_thd) {
     gpu g;
     CHECK(gpu_open(&g));
@@ -77,6 +84,13 @@ TEST(gpu_batch_padded) {
     gpu_close(&g);
 }
 
+TEST(gpu_batch_trees) {
+    gpu g;
+    CHECK(gpu_open(&g));
+    batch_device_body_tree(g.device, check_scale(40, 1000));
+    gpu_close(&g);
+}
+
 TEST(gpu_batch_weights) {
     gpu g;
     CHECK(gpu_open(&g));
@@ -87,48 +101,9 @@ TEST(gpu_batch_weights) {
 
 /* ---- hashes --------------------------------------------------------------------------------------------- */
 
-static void fill_random(unsigned char *p, size_t bytes, uint64_t seed) {
-    for (size_t i = 0; i < bytes; i++) {
-        seed = seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-        p[i] = (unsigned char)(seed >> 56);
-    }
-}
-
-static void check_hashes(gpu *g, const unsigned char *data, const void *there, int64_t bytes, int64_t block) {
-    int64_t blocks = (bytes + block - 1) / block;
-    uint64_t *hashes = room(g, (size_t)blocks * 8), *back = malloc((size_t)blocks * 8);
-    const ravel__hash_job job = {.data = there, .bytes = bytes, .block = block, .hashes = hashes};
-    EXPECT(ravel__launch_hash(g->stream, &job, &g->err) == RAVEL_OK);
-    get(g, back, hashes, (size_t)blocks * 8);
-    for (int64_t i = 0; i < blocks; i++) {
-        int64_t left = bytes - i * block;
-        if (back[i] != ravel__xxh3_of(data + i * block, (size_t)(left < block ? left : block)))
-            check_fail(__FILE__, __LINE__, "block %lld of %lld bytes, blocks of %lld", (long long)i, (long long)bytes,
-                       (long long)block);
-    }
-    ravel_device_release(g->device, hashes, g->stream);
-    free(back);
-}
-
-TEST(gpu_hash_as_on_the_host) {
-    enum { MOST = 3 << 20 };
-    gpu g;
-    CHECK(gpu_open(&g));
-    unsigned char *data = malloc(MOST);
-    fill_random(data, MOST, check_seed());
-    void *there = put(&g, data, MOST);
-    for (int64_t n = 1; n <= 1100; n++) check_hashes(&g, data, there, n, 4096); /* every short length */
-    static const int64_t lengths[] = {1 << 12, 32767, 32768, 32769, 33 * 1024, 65536, 262143, 262144, 262145, MOST};
-    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
-        for (int64_t block = 1024; block <= 1 << 20; block *= 4) check_hashes(&g, data, there, lengths[i], block);
-    ravel_device_release(g.device, there, g.stream);
-    free(data);
-    gpu_close(&g);
-}
-
 /* ---- casts ---------------------------------------------------------------------------------------------- */
 
-static const int32_t packed_types[RAVEL__CAST_KINDS] = {RAVEL_U8, RAVEL_BF16, RAVEL_F16, RAVEL_F8_E4M3};
+static const int32_t packed_types[RAVEL__CAST_KINDS] = {RAVEL_U8, RAVEL_BF16, RAVEL_F16};
 
 enum { PIECES = 60, CAST_MOST = 2 << 20 };
 
@@ -164,22 +139,17 @@ static void pack_piece(layout *l, int i) {
     int64_t count = p->bytes / ravel_dtype_bytes(type);
     if (p->kind == RAVEL__CAST_COPY) {
         memcpy(l->packed + p->at, from, (size_t)p->bytes);
-    } else if (p->kind == RAVEL__CAST_F32_F8_E4M3) {
-        for (int64_t k = 0; k < count; k++) {
-            float scaled = from[k] * p->scale;
-            (void)ravel_dtype_convert(RAVEL_F32, &scaled, type, l->packed + p->at + k, 1, NULL);
-        }
     } else {
         EXPECT(ravel_dtype_convert(RAVEL_F32, from, type, l->packed + p->at, count, NULL) == RAVEL_OK);
     }
 }
 
-static void make_layout(layout *l, uint64_t *seed, int kinds) {
+static void make_layout(layout *l, uint64_t *seed) {
     int64_t element = 0;
     l->bytes = 0;
     l->count = 1 + (int)(next_random(seed) % PIECES);
     for (int i = 0; i < l->count; i++) {
-        int kind = (int)(next_random(seed) % (uint64_t)kinds), each = ravel_dtype_bytes(packed_types[kind]);
+        int kind = (int)(next_random(seed) % RAVEL__CAST_KINDS), each = ravel_dtype_bytes(packed_types[kind]);
         int64_t elements =
             next_random(seed) % 3 ? (int64_t)(next_random(seed) % 300) : (int64_t)(next_random(seed) % 20000);
         element += next_random(seed) % 2 ? (4 - element % 4) % 4 : (int64_t)(next_random(seed) % 3);
@@ -187,7 +157,6 @@ static void make_layout(layout *l, uint64_t *seed, int kinds) {
         l->pieces[i] = (ravel__cast_piece){.at = l->bytes,
                                            .bytes = (1 + elements) * (kind == RAVEL__CAST_COPY ? 4 : each),
                                            .tensor = l->there + element,
-                                           .scale = kind == RAVEL__CAST_F32_F8_E4M3 ? 0.37f : 1.0f,
                                            .kind = kind};
         element += 1 + elements;
         int64_t align = next_random(seed) % 2 ? 16 : 256;
@@ -299,7 +268,7 @@ TEST(gpu_cast_as_on_the_host) {
     l->there = put(&g, l->tensors, CAST_MOST * sizeof(float));
     for (int64_t i = 0; i < check_scale(30, 400); i++) {
         int unpack = (int)(i % 2);
-        make_layout(l, &seed, unpack ? 3 : 4);
+        make_layout(l, &seed);
         check_layout(&g, l, (int64_t)1024 << next_random(&seed) % 9, unpack);
     }
     ravel_device_release(g.device, l->there, g.stream);
@@ -315,11 +284,17 @@ TEST(fatal_error_kills_the_handle_only) {
     gpu g;
     CHECK(gpu_open(&g));
     void *array = room(&g, 1 << 20);
-    uint64_t *hashes = room(&g, 8);
     /* an address that is nobody's */
-    const ravel__hash_job bad = {
-        .data = (char *)array + ((size_t)1 << 44), .bytes = 4096, .block = 4096, .hashes = hashes};
-    ravel_status status = ravel__launch_hash(g.stream, &bad, &g.err);
+    const ravel__cast_piece piece = {.bytes = 4096, .tensor = (char *)array + ((size_t)1 << 44)};
+    const int32_t first = 0;
+    const ravel__cast_job bad = {.pieces = put(&g, &piece, sizeof piece),
+                                 .first = put(&g, &first, sizeof first),
+                                 .count = 1,
+                                 .blocks = 1,
+                                 .packed = array,
+                                 .bytes = 4096,
+                                 .block = 4096};
+    ravel_status status = ravel__launch_cast(g.stream, &bad, &g.err);
     if (!status) status = ravel_stream_wait(g.stream, SECONDS, &g.err);
     CHECK_EQ(status, RAVEL_E_DEVICE);
     CHECK_HAS(g.err.message, "cudaErrorIllegalAddress");

@@ -1,6 +1,5 @@
 /* Refit of device memory on a GPU: the body that every device runs, and processes that are killed. */
 #include "tests/unit/check.h"
-#include "tests/unit/feed_device_body.h"
 #include "tests/unit/refit_device_body.h"
 
 #include <ravel/publish.h>
@@ -25,15 +24,6 @@ TEST(gpu_refit_pull) {
     on_gpu(refit_device_body_pull, check_scale(12, 200));
 }
 
-static void feed_once(ravel_device *device, int64_t rounds) {
-    (void)rounds;
-    feed_device_body(device);
-}
-
-TEST(gpu_feed_uploads) {
-    on_gpu(feed_once, 1);
-}
-
 static void restart(ravel_device *device, int64_t rounds) {
     (void)rounds;
     refit_device_body_restart(device, 1);
@@ -42,6 +32,10 @@ static void restart(ravel_device *device, int64_t rounds) {
 
 TEST(gpu_refit_another_trainer) {
     on_gpu(restart, 1);
+}
+
+TEST(gpu_refit_changes) {
+    on_gpu(refit_device_body_changes, check_scale(6, 100));
 }
 
 TEST(gpu_refit_collective) {
@@ -231,7 +225,7 @@ static int64_t free_now(void) {
     const char *name = getenv("RAVEL_TEST_KILL_DEVICE");
     int64_t bytes = -1;
     if (ravel_device_open(name ? name : "cuda:0", &device, NULL) != RAVEL_OK) return -1;
-    if (ravel_device_info_get(device, &info, NULL) == RAVEL_OK) bytes = info.free_bytes;
+    if (ravel_device_get_info(device, &info, NULL) == RAVEL_OK) bytes = info.free_bytes;
     ravel_device_free(device);
     return bytes;
 }

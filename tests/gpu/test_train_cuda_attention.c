@@ -245,6 +245,8 @@ static void cache_case(int32_t heads, int32_t kv, int32_t dim, int32_t window) {
     pair_array rs = pair_ints(&p, row_slot, rows), rp = pair_ints(&p, row_place, rows);
     pair_array k = pair_random(&p, rows * width, PAIR_ACTIVATION, 1),
                v = pair_random(&p, rows * width, PAIR_ACTIVATION, 1);
+    pair_array k2 = pair_zeros(&p, lengths[0] * width, PAIR_ACTIVATION),
+               v2 = pair_zeros(&p, lengths[0] * width, PAIR_ACTIVATION);
     pair_array ck = pair_zeros(&p, POOL * TRAIN_PAGE * width, PAIR_ACTIVATION),
                cv = pair_zeros(&p, POOL * TRAIN_PAGE * width, PAIR_ACTIVATION);
     pair_array q = pair_random(&p, (int64_t)SLOTS * heads * dim, PAIR_ACTIVATION, 1),
@@ -259,6 +261,10 @@ static void cache_case(int32_t heads, int32_t kv, int32_t dim, int32_t window) {
         write.slots = rs.on[side];
         write.positions = rp.on[side];
         p.set[side]->cache_write(p.device[side], &write);
+        train_cache_write back = {
+            .cache = cache, .rows = lengths[0], .k = k2.on[side], .v = v2.on[side], .ld_k = width, .ld_v = width};
+        back.back = 1;
+        p.set[side]->cache_write(p.device[side], &back);
         train_cached call = {
             .cache = cache, .rows = SLOTS, .heads = heads, .scale = 1 / sqrtf((float)dim), .window = window};
         call.longest = 1200;
@@ -270,6 +276,8 @@ static void cache_case(int32_t heads, int32_t kv, int32_t dim, int32_t window) {
         p.set[side]->attention_cached(p.device[side], &call);
     }
     NEAR(&p, &o, 0.05);
+    NEAR(&p, &k2, 0);
+    NEAR(&p, &v2, 0);
     free(row_slot);
     free(row_place);
     pair_close(&p);
@@ -283,4 +291,6 @@ TEST(cuda_attention_cached) {
     cache_case(4, 2, 256, 0);
     cache_case(4, 2, 128, 100);
     cache_case(4, 2, 128, 700);
+    cache_case(16, 1, 128, 0);
+    cache_case(24, 2, 96, 0);
 }

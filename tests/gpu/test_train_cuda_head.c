@@ -120,12 +120,15 @@ TEST(cuda_losses) {
     enum { ROWS = 1500 };
     static const train_policy_terms terms[] = {
         {.clip_low = 0.2, .clip_high = 0.28, .kl_kind = TRAIN_KL_K3, .kl = 0.1, .gap = TRAIN_GAP_OLD},
-        {.clip_low = 0.2, .clip_high = 0.2, .dual_clip = 3, .tis = 1.5, .gap = TRAIN_GAP_NOW},
+        {.clip_low = 0.2, .clip_high = 0.2, .dual_clip = 3, .gap = TRAIN_GAP_NOW},
         {.clip_low = 0.1, .clip_high = 0.2, .kl_kind = TRAIN_KL_K2, .kl = 0.3, .entropy = 0.01},
-        {.sequence = 1, .clip_low = 0.02, .clip_high = 0.03, .tis = 1.2, .kl_kind = TRAIN_KL_K3, .kl = 0.05},
+        {.sequence = 1, .clip_low = 0.02, .clip_high = 0.03, .kl_kind = TRAIN_KL_K3, .kl = 0.05},
     };
-    for (int i = -1; i < 4; i++) {
+    for (int i = -1; i < 4 * RAVEL_CORRECTIONS; i++) {
         pair p;
+        train_policy_terms own = terms[i < 0 ? 0 : i % 4];
+        if (i >= 0) (void)ravel_policy_get_correction(i / 4, 0, 0, &own.correction, NULL);
+        if (own.sequence && own.correction.now) continue;
         train_limits limits = head_limits(1000);
         if (!pair_open(&p, &limits)) return;
         int32_t samples[ROWS];
@@ -137,7 +140,7 @@ TEST(cuda_losses) {
         pair_array in = pair_ints(&p, samples, ROWS), coef = pair_zeros(&p, ROWS, PAIR_REAL),
                    e_coef = pair_zeros(&p, ROWS, PAIR_REAL);
         pair_array sums = pair_zeros(&p, sizeof(train_loss_sums) / 8, PAIR_DOUBLE),
-                   sequences = pair_zeros(&p, 8 * 3, PAIR_DOUBLE);
+                   sequences = pair_zeros(&p, 8 * sizeof(train_sequence_sums) / 8, PAIR_DOUBLE);
         EACH_SIDE {
             train_loss_rows l = {.rows = ROWS, .logprob = now.on[side], .entropy = ent.on[side], .weights = w.on[side]};
             l.old = old.on[side];
@@ -149,8 +152,8 @@ TEST(cuda_losses) {
             l.coef = coef.on[side];
             l.entropy_coef = e_coef.on[side];
             l.sums = sums.on[side];
-            l.policy = i < 0 ? NULL : &terms[i];
-            if (i >= 0 && terms[i].sequence) p.set[side]->sequence_sums(p.device[side], &l, sequences.on[side]);
+            l.policy = i < 0 ? NULL : &own;
+            if (i >= 0 && train__terms_couple(&own)) p.set[side]->sequence_sums(p.device[side], &l, sequences.on[side]);
             p.set[side]->loss(p.device[side], &l);
         }
         NEAR(&p, &sequences, 1e-5);

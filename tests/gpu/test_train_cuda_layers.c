@@ -111,12 +111,12 @@ TEST(cuda_norms) {
 
 TEST(cuda_rope) {
     enum { MOST_TOKENS = 2500 };
-    static const int32_t dims[] = {16, 32, 64, 128, 256};
-    for (int i = 0; i < 10; i++) {
+    static const int32_t dims[] = {16, 32, 64, 96, 128, 256};
+    for (int i = 0; i < 24; i++) { /* half of them turn in part */
         pair p;
         train_limits limits = LIMITS;
-        int32_t many = dims[i / 2] == 128; /* more than three chunks per warp, and chunks that are not full */
-        int32_t heads = many ? 10 : 6, kv = many ? 3 : 2, dim = dims[i / 2], positions[MOST_TOKENS];
+        int32_t many = dims[i / 4] == 128; /* more than three chunks per warp, and chunks that are not full */
+        int32_t heads = many ? 10 : 6, kv = many ? 3 : 2, dim = dims[i / 4], positions[MOST_TOKENS];
         limits.head_dim = dim;
         limits.tokens = many ? MOST_TOKENS : 100;
         if (!pair_open(&p, &limits)) return;
@@ -134,6 +134,7 @@ TEST(cuda_rope) {
         pair_array d_qw = pair_random(&p, dim, PAIR_GRAD, 1), d_kw = pair_random(&p, dim, PAIR_GRAD, 1);
         EACH_SIDE {
             train_rope rope = {.tokens = tokens, .heads = heads, .kv_heads = kv, .head_dim = dim, .eps = 1e-6F};
+            rope.rotated = i % 4 < 2 ? 0 : dim / 2;
             rope.qkv = qkv.on[side];
             rope.cosine = cosine.on[side];
             rope.sine = sine.on[side];
@@ -161,6 +162,32 @@ TEST(cuda_rope) {
     }
 }
 
+/* Weights that are what they differ from 1, of a part of wider rows. */
+TEST(cuda_rmsnorm_of_parts_of_rows) {
+    pair p;
+    if (!pair_open(&p, &LIMITS)) return;
+    const int64_t rows = 77, width = 320, ld = 512;
+    pair_array x = pair_random(&p, rows * ld, PAIR_ACTIVATION, 1), y = pair_zeros(&p, rows * ld, PAIR_ACTIVATION);
+    pair_array weight = pair_random(&p, width, PAIR_WEIGHT, 0.1), d_y = pair_random(&p, rows * ld, PAIR_ACTIVATION, 1);
+    pair_array d_x = pair_zeros(&p, rows * width, PAIR_ACTIVATION), d_weight = pair_zeros(&p, width, PAIR_GRAD);
+    EACH_SIDE {
+        train_norm n = {.rows = rows, .width = width, .eps = 1e-6f, .shift = 1, .ld_x = ld, .ld_y = ld};
+        n.x = x.on[side];
+        n.weight = weight.on[side];
+        n.y = y.on[side];
+        p.set[side]->rmsnorm(p.device[side], &n);
+        n.y = NULL;
+        n.d_y = d_y.on[side];
+        n.d_x = d_x.on[side];
+        n.d_weight = d_weight.on[side];
+        p.set[side]->rmsnorm_backward(p.device[side], &n);
+    }
+    NEAR(&p, &y, 0.05);
+    NEAR(&p, &d_x, 0.05);
+    NEAR(&p, &d_weight, 0.2);
+    pair_close(&p);
+}
+
 TEST(cuda_swiglu) {
     pair p;
     if (!pair_open(&p, &LIMITS)) return;
@@ -176,6 +203,64 @@ TEST(cuda_swiglu) {
     NEAR(&p, &h, 0.05);
     NEAR(&p, &again, 0.05);
     NEAR(&p, &d, 0.05);
+    EACH_SIDE {
+        p.set[side]->geglu(p.device[side], h.on[side], gate_up.on[side], rows, ffn);
+        p.set[side]->geglu_backward(p.device[side], d.on[side], again.on[side], d_h.on[side], gate_up.on[side], rows,
+                                    ffn);
+    }
+    NEAR(&p, &h, 0.05);
+    NEAR(&p, &again, 0.05);
+    NEAR(&p, &d, 0.05);
+    EACH_SIDE p.set[side]->scale(p.device[side], h.on[side], d_h.on[side], 0.3, n - 5);
+    NEAR(&p, &h, 0.05);
+    pair_close(&p);
+}
+
+/* Routing, chosen and given, and the weights of rows. The logits are bf16 on both sides, so both choose the same experts. */
+TEST(cuda_experts) {
+    pair p;
+    if (!pair_open(&p, &LIMITS)) return;
+    enum { TOKENS = 93, EXPERTS = 40, ACTIVE = 6, PAIRS = TOKENS * ACTIVE, WIDE = 264 };
+    static int32_t zeros[PAIRS], orders[PAIRS];
+    for (int i = 0; i < PAIRS; i++) orders[i] = PAIRS - 1 - i;
+    pair_array logits = pair_random(&p, TOKENS * EXPERTS, PAIR_ACTIVATION, 2),
+               d_w = pair_random(&p, PAIRS, PAIR_REAL, 1);
+    pair_array ids = pair_ints(&p, zeros, PAIRS), weights = pair_zeros(&p, PAIRS, PAIR_REAL);
+    pair_array d_logits = pair_zeros(&p, TOKENS * EXPERTS, PAIR_ACTIVATION);
+    pair_array balance = pair_random(&p, EXPERTS, PAIR_REAL, 1), loss = pair_zeros(&p, TOKENS, PAIR_REAL);
+    for (int kind = 0; kind < 4; kind++) {
+        EACH_SIDE {
+            train_route x = {
+                .rows = TOKENS, .experts = EXPERTS, .active = ACTIVE, .normalise = kind & 1, .given = kind & 2};
+            x.logits = logits.on[side];
+            x.ids = ids.on[side];
+            x.weights = weights.on[side];
+            x.d_weights = d_w.on[side];
+            x.d_logits = d_logits.on[side];
+            x.balance = kind < 2 ? balance.on[side] : NULL;
+            x.row_loss = loss.on[side];
+            p.set[side]->route(p.device[side], &x);
+            p.set[side]->route_backward(p.device[side], &x);
+        }
+        NEAR(&p, &ids, 1e-6);
+        NEAR(&p, &weights, 1e-3);
+        NEAR(&p, &d_logits, 0.05);
+        NEAR(&p, &loss, 1e-3);
+    }
+    pair_array x = pair_random(&p, PAIRS * WIDE, PAIR_ACTIVATION, 1),
+               d = pair_random(&p, PAIRS * WIDE, PAIR_ACTIVATION, 1);
+    pair_array places = pair_ints(&p, orders, PAIRS), d_weights = pair_zeros(&p, PAIRS, PAIR_REAL);
+    EACH_SIDE {
+        train_weigh w = {
+            .rows = PAIRS, .width = WIDE, .x = x.on[side], .weights = weights.on[side], .places = places.on[side]};
+        p.set[side]->weigh(p.device[side], &w);
+        w.d_y = d.on[side];
+        w.d_weights = d_weights.on[side];
+        p.set[side]->weigh_backward(p.device[side], &w);
+    }
+    NEAR(&p, &x, 0.05);
+    NEAR(&p, &d, 0.05);
+    NEAR(&p, &d_weights, 0.05);
     pair_close(&p);
 }
 

@@ -26,6 +26,8 @@ class Page(html.parser.HTMLParser):
         if tag == "path" and self.figure:
             assert a["d"].startswith("M") and "NaN" not in a["d"], (self.figure, a["d"][:80])
             self.paths[self.figure] = self.paths.get(self.figure, 0) + 1
+        if tag == "circle" and self.figure:  # points, where there are too few for a line
+            self.paths[self.figure] = self.paths.get(self.figure, 0) + 1
         if tag == "canvas":
             self.canvases.append(int(a.get("data-drawn", 0)))
         if "data-table" in a:

@@ -1,6 +1,7 @@
 #include <ravel/ravel.h>
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { n = 2, b = 0, pad_id = 0 };
 static const int32_t ids[] = {1, 2, 3, 4, 5, 6, 7, 8};
@@ -15,6 +16,31 @@ static int batch_header(const ravel_plan *plan) {
     //@ include/ravel/batch.h 1
     assert(!err.status && bytes <= sizeof block && thd.tokens >= 8);
     return 0;
+}
+
+static int routes_header(void) {
+    enum { count = 2, sequences = 2, width = 48 * 8 };
+    ravel_error err = RAVEL_ERROR_INIT;
+    static int16_t rows[8 * 48 * 8];
+    static const int32_t positions[] = {0, 1, 2, 0, 1, 2, 3, 4}, segments[] = {1, 1, 1, 2, 2, 2, 2, 2},
+                         samples[] = {0, 1};
+    const int32_t *tokens = ids, *packed_tokens = ids;
+    const int16_t *packed_rows = rows;
+    int64_t sums[sequences], sample_ids[count], *packed_ids = sample_ids;
+    const ravel_thd thd = {.local_tokens = 8,
+                           .positions = (int32_t *)positions,
+                           .segments = (int32_t *)segments,
+                           .samples = (int32_t *)samples};
+    for (int i = 0; i < 8 * width; i++) rows[i] = (int16_t)(i % 8 + 5 * (i / width));
+#define ids sample_ids
+    (void)0;
+    //@ include/ravel/routes.h 1
+#undef ids
+    assert(!err.status && routes.width == width && hashes.kind == RAVEL_FIELD_SAMPLE);
+    rows[0] = 77;
+    sums[0] = sums[1] = 0;
+    assert(!ravel_routes_add(&shape, 8, tokens, positions, segments, rows, 2, sums, &err));
+    return ravel_routes_compare(2, samples, sample_ids, sums, &err) != RAVEL_E_DATA;
 }
 
 static ravel_status no_other_rank(void *user, int64_t *values, size_t count, ravel_error *err) {
@@ -70,7 +96,7 @@ static int feed_group(void) {
     plan_options.budget = 16;
     plan_options.cp_pool = 2;
     if (ravel_plan_create(&input, &plan_options, &plan, &err)) return 1;
-    //@ include/ravel/feed.h 3
+    //@ include/ravel/feed.h 2
     assert(!err.status && group.width >= 1 && group.width <= 2 && thd.local_tokens * group.width == thd.tokens);
     ravel_plan_free(plan);
     return 0;
@@ -84,7 +110,7 @@ int main(void) {
     options.budget = 16;
     const ravel_plan_input input = {.size = sizeof input, .count = n, .lengths = lengths};
     if (ravel_plan_create(&input, &options, &plan, &err)) return 1;
-    int failed = batch_header(plan) || weights_header() || policy_header() || feed_group();
+    int failed = batch_header(plan) || weights_header() || policy_header() || feed_group() || routes_header();
     ravel_plan_free(plan);
     return failed;
 }

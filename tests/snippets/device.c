@@ -16,21 +16,6 @@ static int device_header(void) {
     return 0;
 }
 
-static int slab_header(void) {
-    ravel_error err = RAVEL_ERROR_INIT;
-    ravel_device *device = NULL;
-    ravel_stream *stream = NULL;
-    ravel_slab *slab = NULL;
-    static float weight[64];
-    static _Alignas(256) char packed[1 << 16];
-    static uint64_t hashes[64];
-    const int64_t n = 64, count = 1;
-    if (ravel_device_open("host", &device, &err) || ravel_stream_create(device, &stream, &err)) return 1;
-    //@ include/ravel/slab.h 1
-    if (err.status) fprintf(stderr, "%s\n", err.message);
-    return err.status;
-}
-
 int main(void) {
-    return device_header() || slab_header();
+    return device_header();
 }

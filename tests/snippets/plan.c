@@ -23,10 +23,8 @@ static int plan_header(void) {
     return base(input, options);
 }
 
-static int readme(void) {
-    ravel_plan *plan = NULL;
-    ravel_error err = RAVEL_ERROR_INIT;
-    //@ README.md 1
+static int manual(void) {
+    //@ docs/plan.md 1
     assert(plan->stats.samples == n);
     ravel_plan_free(plan);
     return 0;
@@ -95,5 +93,5 @@ static int report(void) {
 }
 
 int main(void) {
-    return plan_header() || readme() || planner() || tree() || option() || report();
+    return plan_header() || manual() || planner() || tree() || option() || report();
 }

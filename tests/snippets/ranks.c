@@ -73,10 +73,8 @@ static int order_header(void) {
     return 0;
 }
 
-static ravel_status padded(ravel_micro_batch micro);
 static void run(const ravel_micro_batch *micro) {
-    ravel_status status = padded(*micro);
-    assert(!status);
+    assert(micro->thd->samples_count >= 0);
 }
 
 static ravel_status feed_header(ravel_comm *comm, void *user, ravel_error *e) {
@@ -100,51 +98,6 @@ static ravel_status feed_header(ravel_comm *comm, void *user, ravel_error *e) {
     return RAVEL_OK;
 }
 
-static ravel_status padded(ravel_micro_batch micro) {
-    ravel_error err = RAVEL_ERROR_INIT;
-    ravel_field fields[16];
-    ravel_ragged ragged;
-    ravel_padded padded = {.size = sizeof padded};
-    static _Thread_local _Alignas(256) char block[1 << 16];
-#define ravel_padded_pack(r, b, o, p, e)                                                \
-    (assert(ravel_padded_bytes(r, p) <= sizeof block), ravel_padded_place(r, block, p), \
-     ravel_padded_pack(r, b, o, p, e))
-    //@ include/ravel/feed.h 2
-    return err.status;
-}
-
-static ravel_status feed_on_a_device(ravel_comm *comm, void *user, ravel_error *e) {
-    ravel_error err = RAVEL_ERROR_INIT;
-    ravel_device *device = NULL;
-    ravel_stream *stream = NULL;
-    ravel_mesh_options mesh_options;
-    ravel_plan_options plan_options;
-    ravel_feed_options options;
-    ravel_mesh *mesh = NULL;
-    ravel_feed *feed = NULL;
-    const ravel_feed_update *update;
-    ravel_micro_batch micro;
-    const int32_t *tokens = NULL;
-    ravel_mesh_options_default(&mesh_options);
-    ravel_plan_options_default(&plan_options);
-    ravel_feed_options_default(&options);
-    plan_options.budget = 64;
-    options.plan = &plan_options;
-    options.samples = 8;
-    if (ravel_device_open("host", &device, &err) || ravel_stream_create(device, &stream, &err)) return 1;
-    options.place = (ravel_place){.kind = RAVEL_DEVICE, .stream = stream};
-    if (ravel_mesh_create(comm, &mesh_options, &mesh, &err) || ravel_feed_create(mesh, user, &options, &feed, &err) ||
-        ravel_feed_next(feed, &update, &err) || ravel_feed_micro(feed, 0, 0, &micro, &err))
-        return ravel_error_set(e, err.status, "%s", err.message);
-    //@ docs/feed.md 1
-    assert(!err.status && tokens && tokens != micro.tokens);
-    ravel_feed_free(feed);
-    ravel_mesh_free(mesh);
-    ravel_stream_free(stream);
-    ravel_device_free(device);
-    return RAVEL_OK;
-}
-
 //@ include/ravel/comm.h 1 :functions
 
 static int comm_header(void) {
@@ -165,8 +118,7 @@ int main(void) {
     int failed = source_header() || order_header() || comm_header() || ravel_source_open(&options, &source, &err) ||
                  ravel_threads_run(6, NULL, work_mesh, NULL, &err) ||
                  ravel_threads_run(2, NULL, exchange, NULL, &err) ||
-                 ravel_threads_run(2, NULL, feed_header, source, &err) ||
-                 ravel_threads_run(2, NULL, feed_on_a_device, source, &err);
+                 ravel_threads_run(2, NULL, feed_header, source, &err);
     if (err.status) fprintf(stderr, "%s\n", err.message);
     ravel_source_free(source);
     return failed;

@@ -20,7 +20,6 @@ static int tokenizer_header(void) {
 static int chat_header(const ravel_tokenizer *tokenizer) {
     ravel_error err = RAVEL_ERROR_INIT;
     ravel_rows *rows = NULL;
-    ravel_json *doc = NULL;
     const ravel_row *row = NULL;
     const char *line =
         "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}, {\"role\": \"assistant\", \"content\": \"ho\"}]}";
@@ -28,7 +27,6 @@ static int chat_header(const ravel_tokenizer *tokenizer) {
 #define use(tokens, mask, count) (used += (count))
     //@ include/ravel/chat.h 1
 #undef use
-    ravel_json_free(doc);
     return 0;
 }
 

@@ -97,6 +97,7 @@ static void gpu_state(train_device *d, train_gpu_state *s) {
     *s = (train_gpu_state){0};
     stub_block_bytes(&s->total_bytes, &s->block_bytes, &s->peak_bytes);
     s->used_bytes = s->block_bytes;
+    s->recent_bytes = s->peak_bytes;
     (void)snprintf(s->model, sizeof s->model, "stub");
 }
 
@@ -190,6 +191,10 @@ PLAIN(bias_backward, (train_device *d, void *d_bias, const void *d_x, int64_t ro
       keep(d_bias, d_x, NULL, NULL, rows, width, ld), P(0), P(1), N(0), N(1), N(2))
 PLAIN(swiglu, (train_device *d, void *h, const void *gate_up, int64_t rows, int64_t ffn), keep(h, gate_up, NULL, NULL, rows, ffn, 0),
       P(0), P(1), N(0), N(1))
+PLAIN(geglu, (train_device *d, void *h, const void *gate_up, int64_t rows, int64_t ffn), keep(h, gate_up, NULL, NULL, rows, ffn, 0),
+      P(0), P(1), N(0), N(1))
+PLAIN(geglu_backward, (train_device *d, void *d_gate_up, void *h, const void *d_h, const void *gate_up, int64_t rows, int64_t ffn),
+      keep(d_gate_up, h, d_h, gate_up, rows, ffn, 0), P(0), P(1), P(2), P(3), N(0), N(1))
 PLAIN(swiglu_backward, (train_device *d, void *d_gate_up, void *h, const void *d_h, const void *gate_up, int64_t rows, int64_t ffn),
       keep(d_gate_up, h, d_h, gate_up, rows, ffn, 0), P(0), P(1), P(2), P(3), N(0), N(1))
 PLAIN(sum_squares, (train_device *d, const void *grads, int64_t n, int64_t span, double *sums), keep(grads, sums, NULL, NULL, n, span, 0),
@@ -208,6 +213,19 @@ static void clip(train_device *d, const double *sums, int64_t count, double most
     plain c = {.p = {{sums}, {to}}, .n = {count}};
     memcpy(&c.n[1], &most, sizeof most);
     (void)queue(d, later_clip, c);
+}
+
+static void later_scale(void *user) {
+    plain *c = user;
+    double by;
+    memcpy(&by, &c->n[1], sizeof by);
+    cpu->scale(c->inner, P(0), P(1), by, N(0));
+}
+
+static void scale(train_device *d, void *y, const void *x, double by, int64_t n) {
+    plain c = {.p = {{y}, {x}}, .n = {n}};
+    memcpy(&c.n[1], &by, sizeof by);
+    (void)queue(d, later_scale, c);
 }
 
 static void later_move(void *user) {
@@ -286,6 +304,10 @@ KERNEL(attention_backward, train_attention)
 KERNEL(attention_merge, train_merge)
 KERNEL(cache_write, train_cache_write)
 KERNEL(attention_cached, train_cached)
+KERNEL(route, train_route)
+KERNEL(route_backward, train_route)
+KERNEL(weigh, train_weigh)
+KERNEL(weigh_backward, train_weigh)
 KERNEL(softmax_parts, train_softmax)
 KERNEL(softmax_combine, train_softmax)
 KERNEL(softmax_backward, train_softmax)
@@ -318,6 +340,8 @@ const train_kernels *train_cuda_set(void) {
     SLOT(matmul), SLOT(copy_rows), SLOT(embed), SLOT(embed_backward), SLOT(bias), SLOT(bias_backward);
     SLOT(rmsnorm), SLOT(rmsnorm_backward), SLOT(rope), SLOT(rope_backward);
     SLOT(attention), SLOT(attention_backward), SLOT(attention_merge), SLOT(cache_write), SLOT(attention_cached);
+    SLOT(scale), SLOT(geglu), SLOT(geglu_backward);
+    SLOT(route), SLOT(route_backward), SLOT(weigh), SLOT(weigh_backward);
     SLOT(swiglu), SLOT(swiglu_backward), SLOT(softmax_parts), SLOT(softmax_combine), SLOT(softmax_backward);
     if (cpu->softmax_fused) SLOT(softmax_fused);
     SLOT(loss), SLOT(sequence_sums), SLOT(sample), SLOT(sum_squares), SLOT(clip), SLOT(adamw);

@@ -8,7 +8,8 @@ src/base:
 src/device: base
 src/plan: base
 src/batch: base device
-src/metrics: base
+src/http: base
+src/metrics: base http
 src/text: base
 src/io: base
 src/comm: base device
@@ -17,15 +18,10 @@ src/report: base plan io
 src/feed: base device comm plan batch metrics io text
 '
 headers='
-base: base dtype file json module options shape
-device: device slab
-<<<<<<< HEAD
+base: base dtype options shape
+device: device
 plan: plan tree
-batch: batch policy weights
-=======
-plan: plan
-batch: batch policy tree_batch weights
->>>>>>> 6b81438 (Batch: bins whose samples share prefixes, every shared token once)
+batch: batch policy routes tree_batch weights
 metrics: flops metrics
 text: chat tokenizer
 io: lengths mock safetensors
@@ -49,7 +45,7 @@ check() { # FOLDER ALLOWED...
     wrong=""
     for line in $(grep -nHoE '#include "[^"]+"' $(files "$folder") 2>/dev/null | tr ' ' '@'); do
         target=${line#*\"} ok=0
-        for allowed in "${folder##*/}" "$@"; do case $target in "$allowed"/*) ok=1 ;; esac; done
+        for allowed in "${folder##*/}" "$@"; do case $target in "$allowed"\"|"$allowed"/*) ok=1 ;; esac; done
         [ $ok = 1 ] || wrong="$wrong
     $(echo "$line" | tr '@' ' ')"
     done
@@ -74,16 +70,21 @@ for folder in src/*/; do
     # shellcheck disable=SC2046
     check_public "$folder" "$(basename "$folder")${row#*:}" $(files "$folder")
 done
-check cli train
-check bench train
+# Our own programs are linked with libravel.a, and share its lowest floor (JSON, files, words of options), its HTTP, and the
+# headers that src/ has for them.
+own='base http batch/policy_terms.h io/columns.h io/mock.h io/safetensors_writer.h refit/wire/block.h report/plan_json.h text/decoder.h'
+# shellcheck disable=SC2086
+check cli train $own
+# shellcheck disable=SC2086
+check bench train $own src/comm/link # the tags of frames have rows of their own
 # train/ has floors of its own: each sees those before it.
 below=""
-for floor in kernels model learn rl run; do
+for floor in kernels model learn rl run serve; do
     below="$below train/$floor"
     # shellcheck disable=SC2086
-    check train/$floor $below
+    check train/$floor $own $below
 done
-found=$(find train -maxdepth 1 -type f; find train -mindepth 1 -maxdepth 1 -type d | grep -vE '^train/(kernels|model|learn|rl|run)$')
+found=$(find train -maxdepth 1 -type f; find train -mindepth 1 -maxdepth 1 -type d | grep -vE '^train/(kernels|model|learn|rl|run|serve)$')
 if [ -z "$found" ]; then good; else bad "not on a floor of train/: $found"; fi
 [ -d examples ] && check examples
 
@@ -108,6 +109,9 @@ only 'nccl\.h' '^src/comm/nccl\.c$'
 only '(cuda[a-z_]*|cublas[A-Za-z_]*|cudnn[a-z_]*)\.h' '^src/device/cuda[a-z_0-9]*\.(c|h|cu)$|^src/comm/nccl\.c$|^train/kernels/cuda/'
 only 'pcre2\.h' '^src/text/regex_pcre2\.c$'
 only 'cblas\.h' '^(train/kernels/cpu|bench)/'
+# A merge that was committed with its markers.
+found=$(git grep -lE '^(<<<<<<<|>>>>>>>) ' 2>/dev/null)
+if [ -z "$found" ]; then good; else bad "markers of a merge conflict are in $found"; fi
 # Public headers include only each other and the freestanding ones.
 found=$(grep -nE '#include' include/ravel/*.h | grep -vE '<(ravel/[a-z_]+\.h|stddef\.h|stdint\.h)>')
 if [ -z "$found" ]; then good; else bad "public headers include: $found"; fi
@@ -143,5 +147,25 @@ for name in $(cut -d: -f3 "$work/named" | sort -u | comm -23 - "$work/words"); d
     bad "no such name: $(grep ":$name\$" "$work/named" | tr '\n' ' ')"
 done
 [ -s "$work/named" ] && good
+# What the pages name exists: targets of links with their headings, and files and folders of the tree.
+pages=$(git ls-files 'README.md' 'CONTRIBUTING.md' 'docs/*.md')
+echo "$pages" | xargs awk -f tests/docs.awk >"$work/said"
+sed -n 's/^\([^:]*\):[0-9]*:anchor:/\1/p' "$work/said" | sort -u >"$work/anchors"
+sed -n 's/^\([^:]*:[0-9]*\):link:/\1 /p' "$work/said" | while read -r place target; do
+    case $target in *://*) continue ;; esac
+    page=${place%%:*} file=${target%%#*}
+    path=$(realpath -m --relative-to=. "$(dirname "$page")/$file")
+    [ -n "$file" ] || path=$page
+    [ -e "$path" ] || { echo "$place: there is no $path"; continue; }
+    case $path$target in *.md*#*) grep -qxF "$path#${target##*#}" "$work/anchors" || echo "$place: $path has no heading #${target##*#}" ;; esac
+done >"$work/broken"
+{ git ls-files; git ls-files -o --exclude-standard; } | sort -u >"$work/files"
+sed -n 's/^\([^:]*:[0-9]*\):path:/\1 /p' "$work/said" | while read -r place path; do
+    case $path in */NN-*|mpi.h|app.c) continue ;; esac # a pattern, a system's header, the reader's own
+    # shellcheck disable=SC2086
+    ls -d $path >/dev/null 2>&1 || grep -qE "(^|/)$path\$" "$work/files" || echo "$place: there is no $path"
+done >>"$work/broken"
+if [ -s "$work/broken" ]; then bad "pages name what does not exist:
+$(cat "$work/broken")"; else good; fi
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]

@@ -10,10 +10,20 @@ for header in include/ravel/*.h; do
         else failed=$((failed + 1)); echo "  FAIL  $name as ${how}"; head -n 10 "$BUILD/header.log"; fi
     done
 done
-# ravel.h has them all.
+# ravel.h has them all: the stable ones, and those whose first line says that they are experimental.
+sed '/^\/\* experimental/,$d' include/ravel/ravel.h >"$BUILD/stable"
+sed -n '/^\/\* experimental/,$p' include/ravel/ravel.h >"$BUILD/experimental"
 for header in include/ravel/*.h; do
-    name=${header#include/}
-    [ "$name" = ravel/ravel.h ] || grep -q "<$name>" include/ravel/ravel.h || { failed=$((failed + 1)); echo "  FAIL  ravel.h lacks $name"; }
+    name=${header#include/} kind=stable
+    head -n 1 "$header" | grep -qF ' (experimental): ' && kind=experimental
+    [ "$name" = ravel/ravel.h ] || grep -q "<$name>" "$BUILD/$kind" || { failed=$((failed + 1)); echo "  FAIL  ravel.h lacks $name among the $kind headers"; }
+done
+# A stable header includes no experimental one.
+for header in $(grep -LF ' (experimental): ' include/ravel/*.h); do
+    [ "$header" = include/ravel/ravel.h ] && continue
+    for other in $(grep -oE '<ravel/[a-z_]+\.h>' "$header" | tr -d '<>'); do
+        grep -q "<$other>" "$BUILD/stable" || { failed=$((failed + 1)); echo "  FAIL  $header is stable and includes $other"; }
+    done
 done
 # The shared library exports ravel_ and nothing else, and everything that the headers declare.
 $MAKE --no-print-directory -j2 BUILD="$BUILD" lib >"$BUILD/lib-build.log" 2>&1 || { cat "$BUILD/lib-build.log"; exit 1; }

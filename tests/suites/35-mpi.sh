@@ -3,6 +3,7 @@
 set -u
 passed=0 failed=0 skipped=0
 . tests/mpirun.sh
+. tests/seed.sh
 [ -n "${RAVEL_SOAK:-}" ] || export RAVEL_COMM_TIMEOUT=200 # before that of `timeout`, so that a rank that waits in vain says for whom
 $MAKE --no-print-directory -j2 BUILD="$BUILD" lib "$BUILD/mpi-ranks" >"$BUILD/mpi-build.log" 2>&1 ||
     { cat "$BUILD/mpi-build.log"; exit 1; }

@@ -3,6 +3,7 @@
 set -u
 passed=0 failed=0 skipped=0
 . tests/mpirun.sh
+. tests/options.sh
 export RAVEL_COMM_TIMEOUT=200 # before that of `timeout`, so that a rank that waits in vain says for whom
 $MAKE --no-print-directory -j2 BUILD="$BUILD" all >"$BUILD/feed-build.log" 2>&1 || { cat "$BUILD/feed-build.log"; exit 1; }
 dir=$(mktemp -d) job="" number=0
@@ -16,7 +17,8 @@ fail() { failed=$((failed + 1)); echo "  FAIL  $1"; tail -n 20 "$log"; }
 check() { # NAME CODE-WANTED CODE PATTERN: the code, and the words somewhere in the log
     if [ "$2" = "$3" ] && grep -qE -- "$4" "$log"; then pass "$1"; else fail "$1 (exit code $3)"; fi
 }
-feed() { timeout 300 "$BUILD/ravel" feed --mock "$mock" --budget 1k --samples 48 "$@" >"$log" 2>&1; }
+# shellcheck disable=SC2046
+feed() { timeout 300 "$BUILD/ravel" feed --mock "$mock" $(usual "--budget 1k --samples 48" "$@") "$@" >"$log" 2>&1; }
 
 # ---- in one process ----
 for owners in tp0-first-last every-rank root-only; do
@@ -31,6 +33,30 @@ for owners in tp0-first-last every-rank root-only; do
     feed --cp-pool 4 --tp 2 --cp 2 --pp 2 --budget 200 --owners $owners --updates 3 --verify
     check "groups of different widths, $owners" 0 $? 'update 3/3 .*verified'
 done
+# eight answers to each prompt
+awk 'BEGIN { srand(1); for (group = 0; group < 12; group++) {
+    prompt = ""; size = 20 + int(70 * rand()); for (i = 0; i < size; i++) prompt = prompt int(500 * rand()) ","
+    for (k = 0; k < 8; k++) {
+        row = prompt; last = int(40 * rand()); for (i = 0; i < last; i++) row = row int(500 * rand()) ","
+        print "{\"input_ids\":[" row 7 "],\"prompt_length\":" size "}" } } }' >"$dir/groups.jsonl"
+groups() { timeout 300 "$BUILD/ravel" feed --data "$dir/groups.jsonl" --budget 256 --samples 96 --epochs 1 --verify "$@" >"$log" 2>&1; }
+for ranks in "--dp 1" "--dp 4 --tp 2" "--cp 2 --dp 2" "--cp-pool 4 --cp 2" "--dp 3 --pp 2 --owners root-only"; do
+    for share in on auto; do
+        # shellcheck disable=SC2086
+        groups $ranks --share-prefix $share --json "$dir/lines"
+        check "shared prefixes, $share, $ranks" 0 $? 'fill +([0-9]|[0-9][0-9]|100)\.[0-9]+ %.* padding +[0-9]+\.[0-9]+ %'
+        grep -q '"shared_tokens":[1-9]' "$dir/lines" && grep -q 'shared .* computed once' "$log" && pass "... are reported" || fail "... are reported"
+    done
+done
+awk '{ sub(/.*\[/, ""); sub(/\].*/, ""); n = split($0, ids, ","); a = a (a ? "," : "") $0; ends = ends "," (sum += n)
+    if (NR % 2 == 0) { print "{\"input_ids\":[" a "],\"cu_seqlens\":[0" ends "]}"; a = ends = ""; sum = 0 } }' "$dir/groups.jsonl" >"$dir/pairs.jsonl"
+for share in off on; do
+    timeout 300 "$BUILD/ravel" feed --data "$dir/pairs.jsonl" --budget 256 --samples 48 --epochs 1 --verify --keep-rows --cp-pool 4 --cp 2 --pp 2 \
+        --share-prefix $share >"$log" 2>&1
+    check "rows that stay together, shared prefixes $share" 0 $? '^1 update, 96 samples'
+done
+groups --dp 2 --json "$dir/lines"
+grep -q '"shared_tokens":0,' "$dir/lines" && pass "nothing is shared unasked" || fail "nothing is shared unasked"
 feed --cp-pool 8 --budget 80 --updates 2 --verify --fixed-shape --max-samples 40 --json - --cp-empty widen
 check "groups that no rank is left out of" 0 $? '"update":1,.*"fillers":0,.*"verified":true'
 feed --cp-pool 4 --dp 2 --updates 1; check "a pool that is not the mesh's" 2 $? 'the mesh has dp 2 x cp 1 ranks'
@@ -40,6 +66,9 @@ feed --dp 3 --layout padded --align 16 --updates 2 --verify; check "bins that ar
 feed --ranks 4 --json - --epochs 1 --no-shuffle
 check "JSON lines" 0 $? '^\{"update":8,.*"epoch":1,"position":0'
 [ "$(wc -l <"$log")" = 9 ] && pass "nine batches in an epoch of 400 rows" || fail "nine batches in an epoch of 400 rows"
+
+timeout 300 "$BUILD/examples/09_steps" >"$log" 2>&1
+check "the steps one by one make the feed's bytes" 0 $? 'stage 0, tp 1: .* as the feed makes them'
 
 # ---- a cursor: six updates at once, or two and then four ----
 feed --dp 2 --updates 6 --json "$dir/whole"; feed --dp 2 --updates 2 --save "$dir/cursor" --json "$dir/first"
@@ -79,8 +108,8 @@ feed --help; check "help" 0 $? '--owners'
 # ---- under mpirun ----
 mpi() { # LAUNCHER ARGUMENTS...
     launcher=$1; shift
-    # shellcheck disable=SC2086
-    timeout 300 $launcher "$BUILD/ravel" feed --mock "$mock" --budget 1k --samples 48 "$@" >"$log" 2>&1
+    # shellcheck disable=SC2046,SC2086
+    timeout 300 $launcher "$BUILD/ravel" feed --mock "$mock" $(usual "--budget 1k --samples 48" "$@") "$@" >"$log" 2>&1
 }
 alive() { for p in $ranks; do grep -qs ravel "/proc/$p/cmdline" && echo "$p"; done; } # a zombie has no command line
 # kill -9 of one rank in the middle; the job ends, and the words are in what the launcher or the ranks said. Ranks write to

@@ -3,6 +3,8 @@
 set -u
 passed=0 failed=0 skipped=0
 . tests/mpirun.sh
+. tests/ports.sh
+. tests/seed.sh
 export RAVEL_COMM_TIMEOUT=200 # before that of `timeout`, so that a rank that waits in vain says for whom
 $MAKE --no-print-directory -j2 BUILD="$BUILD" all "$BUILD/refit-ranks" >"$BUILD/refit-build.log" 2>&1 &&
     $MAKE --no-print-directory -j2 BUILD="$BUILD/asan" OPT=-Og SAN=address,undefined "$BUILD/asan/ravel" >>"$BUILD/refit-build.log" 2>&1 ||
@@ -35,10 +37,11 @@ done
 # versions: the interval leaves a slow generator the time to pull one.
 weights=unix:$dir/weights
 [ ${#dir} -lt 80 ] || weights=unix:@${dir##*/} # the path of a socket has at most 107 bytes
-pull() { timeout 300 "$BUILD/ravel" refit --pull "$weights" --shape qwen3-0.6b --memory 24M --ranks 2 "$@"; }
-kills=${RAVEL_SOAK:+200}
+few="--changed 0.02" # elements per version, so that changes are sent
+pull() { timeout 300 "$BUILD/ravel" refit --pull "$weights" --shape qwen3-0.6b --memory 24M --ranks 2 $few "$@"; }
+kills=${RAVEL_SOAK:+300}
 kills=${kills:-12}
-"$BUILD/ravel" refit --publish "$weights" --shape qwen3-0.6b --memory 24M --ranks 2 --interval 0.3 >"$dir/trainer" 2>&1 &
+"$BUILD/ravel" refit --publish "$weights" --shape qwen3-0.6b --memory 24M --ranks 2 $few --interval 0.3 >"$dir/trainer" 2>&1 &
 trainer=$!
 waits() { waited=0; until eval "$1" || [ $waited = 3600 ]; do sleep 0.05; waited=$((waited + 1)); done; } # at most three minutes
 newest() { sed -n 's/^version \([0-9]*\) .*/\1/p' "$dir/trainer" | tail -n 1; }
@@ -51,12 +54,12 @@ alone=$(took <"$dir/trainer") first=$(newest)
 while [ $number -lt "$kills" ]; do
     number=$((number + 1))
     # exec: the process that is killed is the generator, not a shell around it
-    (exec "$BUILD/ravel" refit --pull "$weights" --shape qwen3-0.6b --memory 24M --ranks 2 --updates 0) \
+    (exec "$BUILD/ravel" refit --pull "$weights" --shape qwen3-0.6b --memory 24M --ranks 2 $few --updates 0) \
         >"$dir/generator.$number" 2>&1 &
     generator=$!
     # every third has committed a version before; the others are killed wherever they are
     [ $((number % 3)) != 0 ] || waits 'grep -qs "equal$" "$dir/generator.$number"'
-    sleep "0.$(od -An -N2 -tu2 /dev/urandom | awk '{ printf "%03d", $1 % 400 + 20 }')"
+    sleep "$(awk -v seed="$RAVEL_SEED" -v n=$number 'BEGIN { srand(seed + n); printf "%.3f", .02 + .4 * rand() }')"
     kill -9 $generator
     wait $generator 2>/dev/null
     generator=""
@@ -72,10 +75,46 @@ kill -INT $trainer
 wait $trainer
 trained=$? trainer=""
 cat "$dir/all" >>"$log"
-if [ $code = 0 ] && [ $trained = 0 ] && [ "$after" -gt "$before" ] && [ "$(grep -c 'equal$' "$log")" -gt 3 ] && ! grep -qE 'byte|changed' "$dir/all"; then
+if [ $code = 0 ] && [ $trained = 0 ] && [ "$after" -gt "$before" ] && [ "$(grep -c 'equal$' "$log")" -gt 3 ] && grep -q 'GB as [0-9.e-]* GB of changes' "$log" && ! grep -qE 'is not of version|differ' "$dir/all"; then
     pass "$kills generators killed at random moments: $(grep -c 'equal$' "$dir/all") commits, all whole; the trainers went on"
     [ -z "${RAVEL_SOAK:-}" ] || echo "    a publish took, alone: $alone; with generators: $(sed "1,/^version $first /d" "$dir/trainer" | took)"
 else fail "generators killed at random moments (exit codes $code, $trained; versions $before, $after)"; fi
+# One generator lives through trainers that are killed with kill -9 and started again, and through links that are cut (ss -K, as
+# root), at random moments of pulls of changes. It holds a whole version all the time, and goes on.
+free_port
+cuts=0 number=0 faults=${RAVEL_SOAK:+700}
+faults=${faults:-6}
+publish_again() {
+    "$BUILD/ravel" refit --publish "127.0.0.1:$port" --threads 1 --shape qwen3-0.6b --memory 24M --ranks 1 $few --interval 0.1 >"$dir/trainer" 2>&1 &
+    trainer=$!
+}
+cut_links() { ss -K state established "( sport = :$port )" 2>/dev/null | grep -q ":$port "; }
+equal() { grep -c 'equal$' "$dir/survivor"; }
+publish_again
+timeout 1800 "$BUILD/ravel" refit --pull "127.0.0.1:$port" --shape qwen3-0.6b --memory 24M --ranks 2 $few --updates 0 >"$dir/survivor" 2>&1 &
+generator=$!
+waits '[ "$(equal)" -ge 3 ]'
+while [ $number -lt "$faults" ] && kill -0 $generator 2>/dev/null; do
+    number=$((number + 1)) had=$(equal)
+    sleep "0.$(od -An -N2 -tu2 /dev/urandom | awk '{ printf "%03d", $1 % 300 + 10 }')"
+    if [ $((number % 3)) != 0 ] && cut_links; then cuts=$((cuts + 1))
+    else
+        kill -9 $trainer
+        wait $trainer 2>/dev/null
+        publish_again
+    fi
+    waits '[ "$(equal)" -ge $((had + 2)) ] || ! kill -0 $generator 2>/dev/null'
+done
+kill -0 $generator 2>/dev/null && kill -INT $generator
+wait $generator
+code=$? generator=""
+kill -INT $trainer
+wait $trainer
+trainer=""
+cp "$dir/survivor" "$log"
+if [ $code = 0 ] && [ $number = "$faults" ] && grep -q 'GB as 0.[0-9]* GB of changes' "$log" && ! grep -qE 'is not of version|differ' "$log"; then
+    pass "$cuts links cut, trainers killed $((faults - cuts)) times while changes came: $(equal) commits, all whole"
+else fail "cut links and killed trainers (exit code $code after $number of $faults)"; fi
 model=$(find tests/golden -name model.safetensors | sort | head -n 1)
 "$BUILD/ravel" refit --publish 127.0.0.1:0 --from "$model" --ranks 3 --interval 0.5 >"$dir/trainer.tcp" 2>&1 &
 trainer=$!
@@ -86,6 +125,16 @@ kill -INT $trainer
 wait $trainer
 trained=$? trainer=""
 if [ $code = 0 ] && [ $trained = 0 ] && grep -q 'equal$' "$log"; then pass "tcp: tp 3 to 2, two processes, compared with the file"; else fail "tcp pull (exit code $code)"; fi
+
+# Over a link of 400 Mbit/s between two network namespaces: what a version costs, and that changes are what comes.
+RATE=400mbit MEMORY=8M UPDATES=4 DENSE=0.8 SPARSE=0.4 timeout 300 sh bench/link.sh "$BUILD" >"$log" 2>&1
+code=$?
+if [ $code = 2 ]; then echo "  skip  a slow link: $(tail -n 1 "$log")"; skipped=$((skipped + 1))
+elif [ $code = 0 ] && [ "$(grep -c 'equal$' "$log")" = 8 ] && awk '
+    / dense .*GB pulled/ { if (all && $5 != all) bad = 1; all = $5 }
+    / sparse .*GB pulled/ && n++ { if ($5 == 0 || $5 > .1 * all || $11 < .99 * all) bad = 1 }
+    END { exit bad || n != 4 }' "$log"; then pass "a slow link: changes are a tenth of a version, or less"
+else fail "a slow link (exit code $code)"; fi
 
 # ---- under mpirun ----
 file() { # NAME LAUNCHER RANKS FLAGS...

@@ -22,6 +22,7 @@ for page in docs/man/*.1; do
     if ! command -v mandoc >/dev/null 2>&1; then echo "  skip  $page: mandoc is not installed"; skipped=$((skipped + 1)); continue; fi
     if said=$(mandoc -Tlint -Wwarning "$page" 2>&1) && [ -z "$said" ]; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "  FAIL  $page"; echo "$said"; fi
 done
+if said=$(sh mk/man.sh "$BUILD" check); then passed=$((passed + 1)); else failed=$((failed + 1)); echo "  FAIL  $said"; fi
 for command in $("$BUILD/ravel" --help | sed -n 's/^  \([a-z]*\)  .*/\1/p'); do
     if grep -q "^\.It Cm $command\$" docs/man/ravel.1 && [ -f "docs/man/ravel-$command.1" ]; then passed=$((passed + 1))
     else failed=$((failed + 1)); echo "  FAIL  ravel $command is not in docs/man/ravel.1, or has no page"; fi

@@ -28,7 +28,7 @@ END
 # asks USER-ID GOAL LACKS: what was installed, in $dir/asked, and what was printed, in $dir/said
 asks() {
     rm -f "$dir/asked"; : >"$dir/asked"; : >"$dir/build/test/config.mk"
-    UNDER=$1 LACKS=$3 PATH="$dir/bin:$PATH" CC=gcc NO_CUDA=1 sh mk/deps.sh "$2" "$dir/build" >"$dir/said" 2>&1
+    UNDER=$1 LACKS=$3 PATH="$dir/bin:${PROGRAMS:-$PATH}" CC=gcc NO_CUDA=1 sh mk/deps.sh "$2" "$dir/build" >"$dir/said" 2>&1
     code=$?
     cat "$dir/asked" >>"$dir/said"
     [ $code = 0 ]
@@ -45,6 +45,14 @@ if asks 1000 demo -lopenblas && [ ! -s "$dir/asked" ] && grep -q 'sudo apt-get i
 else bad "without root"; fi
 if UNKNOWN=libopenblas-dev asks 0 demo "-lopenblas pcre2.h" && [ "$(tail -n 1 "$dir/asked" | grep -c 'libpcre2-dev$')" = 1 ] &&
     grep -q 'libopenblas-dev could not be installed' "$dir/said"; then ok "a package that is not to be had does not stop the others"; else bad "one missing package stops the others"; fi
+# A system without the programs that suites skip without.
+mkdir "$dir/some"
+for folder in $(echo "$PATH" | tr ':' ' '); do ln -s "$folder"/* "$dir/some" 2>/dev/null; done
+(cd "$dir/some" && rm -f curl openssl lintian dpkg-shlibdeps tc)
+if PROGRAMS=$dir/some asks 0 test none && asked curl && asked openssl && asked lintian && asked dpkg-dev && asked iproute2; then ok "programs of suites"
+else bad "programs of suites"; fi
+if PROGRAMS=$dir/some asks 0 demo none && ! asked curl; then ok "... which the demo does not need"; else bad "programs of suites in the demo"; fi
+rm -rf "$dir/some"
 # Twice the same: what is there is not asked for again.
 if asks 0 demo none && ! asked 'libc6-dev' && ! asked gcc; then ok "what is there is not installed again"; else bad "it installs what is there"; fi
 echo "$passed passed, $failed failed"

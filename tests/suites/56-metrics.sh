@@ -76,6 +76,15 @@ fi
 # ---- the page, drawn by Chromium ----
 check "report of one run" "$ravel" report "$dir/b" --html "$dir/b.html"
 check "report of two runs" "$ravel" report "$dir/a" "$dir/b" --html "$dir/ab.html"
+printf '{"kind": "sft", "lr": 0.001, "task": "<sort>", "run": "a"}\n' >"$dir/differ.json"
+for run in one two; do rm -rf "$dir/$run"; mkdir -p "$dir/$run"; cp "$dir/b/metrics.jsonl" "$dir/$run/"; cp "$dir/differ.json" "$dir/$run/config.json"; done
+sed -i 's/0.001/0.002/; s/"run": "a"/"run": "b", "budget": 512/' "$dir/two/config.json"
+check "runs with other options" "$ravel" report "$dir/one" "$dir/two" --html "$dir/differ.html"
+"$ravel" report "$dir/one" "$dir/two" >"$dir/differ.txt"
+if sed -n '/^options that differ/,/^[^ ]/p' "$dir/differ.txt" | sed '1d; /^[^ ]/d' | tr -s ' ' | sed 's/ *$//' | tr '\n' ';' | grep -qx ' lr 0.001 0.002; budget - 512;'; then ok "the options that differ are listed, and no others"
+else fail "the options that differ: $(cat "$dir/differ.txt")"; fi
+if grep -q '<td class="soft">lr</td><td class="n run0">0.001</td><td class="n run1">0.002</td>' "$dir/differ.html" && ! grep -q '<td class="soft">task</td>' "$dir/differ.html"; then
+    ok "... and on the page"; else fail "the page lacks options that differ"; fi
 if grep -q '30 updates of the attempt before are left out' "$dir/ab.html"; then ok "a resumed run is said to be one"; else fail "a resumed run is said to be one"; fi
 figures="loss reward throughput packing idle phases idle-ranks refit any"
 page() { # NAME FILE RUNS WIDTH
@@ -166,7 +175,63 @@ if grep -q 'timeline of timed: seconds per update, mean of 2; exposed communicat
     grep -Eq '^ +0 +0 +0 +0 +0 +1.0000 +2.0000 +0.5000 +0.0000 +0.5000 +1.0000  F{8}B{16}t{4}p{4}o{8}$' "$dir/out" &&
     grep -Eq '^ +1 +1 .* F{8}B{8}o{4}$' "$dir/out"; then
     ok "... a bar per rank, and bubbles beside what was predicted"; else fail "... a bar per rank" "$dir/out"; fi
-if [ "$(grep -c 'class="spans"' "$dir/timed.html")" -ge 3 ] && grep -q 'tp wait 0.5000 s' "$dir/timed.html"; then ok "... on the page too"; else fail "... on the page too"; fi
+if [ "$(grep -c 'class="spans"' "$dir/timed.html")" = 2 ] && grep -q 'tp wait 0.5000 s' "$dir/timed.html" && grep -q '<b>0 s</b>.*<b>4</b>' "$dir/timed.html"; then ok "... on the page too"; else fail "... on the page too"; fi
+# ---- what a page says at a glance ----
+mkdir -p "$dir/rl"
+printf '{"step": 0, "eval/reward": 0.25}\n{"step": 1, "reward/mean": 0.1, "train/loss": 1, "time/update_sec": 3, "time/rollout_self_sec": 2, "time/forward_self_sec": 0.25, "time/refit_self_sec": 0.5, "reward/dropped_share": 0.125, "throughput/actual_tokens_per_sec": 4, "throughput/actual_tokens_per_sec_per_gpu": 4, "tokens/actual": 12}\n{"step": 2, "reward/mean": 0.3, "time/update_sec": 3, "eval/reward": 0.75, "tokens/actual": 12, "throughput/actual_tokens_per_sec": 4, "throughput/actual_tokens_per_sec_per_gpu": 4}\n' >"$dir/rl/metrics.jsonl"
+echo '{"kind": "grpo", "model": "x/runs/first/checkpoints/step-00000010", "data": "some/prompts.jsonl", "generators": 2, "async": 0}' >"$dir/rl/config.json"
+echo '{"ranks": 1, "cpu": "a <processor>"}' >"$dir/rl/environment.json"
+says "a run in a line" 0 "" "$ravel" report "$dir/rl" --html "$dir/rl.html"
+line='Reinforcement learning of first on prompts.jsonl'
+if grep -qF "rl: $line. Evaluated reward 0.25 to 0.75 in 2 updates, 6 s, on 1 trainer and 2 generators (a <processor>)" "$dir/out" && grep -qF "<h1>$line</h1>" "$dir/rl.html" && grep -qF '(a &lt;processor&gt;)' "$dir/rl.html"; then
+    ok "... on terminal and page"; else fail "... on terminal and page" "$dir/out"; fi
+if [ "$(grep -o '<div class="card" data-curve="[^"]*"><dt>[^<]*' "$dir/rl.html" | sed 's/.*<dt>//' | tr '\n' ,)" = 'evaluated reward,sampled reward,dropped answers,time,tokens/s,loss,' ]; then
+    ok "six tiles, the reward first"; else fail "six tiles, the reward first: $(grep -o '<dt>[^<]*' "$dir/rl.html" | tr '\n' ,)"; fi
+if grep -q '^tokens/s/rank  *4$' "$dir/out" && ! grep -q 'tokens/s/GPU' "$dir/rl.html"; then ok "ranks without GPUs are no GPUs"; else fail "ranks without GPUs are no GPUs" "$dir/out"; fi
+if grep -q '<b>2 generators</b>.*title="generating 1.0000 s"' "$dir/rl.html"; then ok "generators have a lane in the timeline"; else fail "generators have a lane in the timeline"; fi
+# ---- a page that follows a run ----
+"$ravel" report "$dir/follow" --serve >"$dir/log" 2>&1 && fail "a folder that is not there is served" || ok "a folder that is not there is not served"
+mkdir -p "$dir/follow"
+"$ravel" report "$dir/follow" --serve --listen 0 2>"$dir/served" &
+server=$!
+for _ in $(seq 600); do grep -q 'http://localhost:' "$dir/served" && break; sleep 0.1; done
+url=$(grep -o 'http://localhost:[0-9]*/' "$dir/served")
+if command -v python3 >/dev/null 2>&1; then
+    check "the page is made again when a run goes on" python3 - "$url" "$dir/follow/metrics.jsonl" <<'END'
+import http.client, json, sys, urllib.error, urllib.request
+def get(path):
+    try:
+        with urllib.request.urlopen(sys.argv[1] + path, timeout=60) as answer: return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error: return error.code, error.read().decode()
+code, page = get("")
+assert code == 503 and "no such file" in page and 'http-equiv="refresh"' in page, (code, page)
+before = get("stamp")
+with open(sys.argv[2], "w") as f: f.write('{"step": 1, "train/loss": 2.5}\n')
+assert get("stamp") != before and get("stamp") == get("stamp")
+code, page = get("")
+assert code == 200 and '"train/loss":{"v":[2.5]}' in page and "follow(" in page, code
+with open(sys.argv[2], "a") as f: f.write('{"step": 2, "train/loss": 1.5}\n')
+assert '"v":[2.5,1.5]' in get("")[1]
+with open(sys.argv[2], "a") as f: f.write('{"step": 3, "train/loss": 0.5, "eval/loss": 4}\n')
+code, news = get("news?2")
+news = json.loads(news)
+assert code == 200 and news["runs"][0]["metrics"] == {"rows": 3, "step": [3], "series": {"train/loss": {"v": [0.5]}, "eval/loss": {"v": [4]}}}, news
+assert "<h1>Run follow</h1>" in news["head"] and "<td>" not in news["head"], news["head"]
+assert json.loads(get("news?4")[1]) == {"whole": True} == json.loads(get("news?x")[1])
+assert get("stamp")[1].split()[1:] == ["ended"]
+assert get("metrics.jsonl")[0] == 404
+END
+else skip "python3 is not installed: the served page was not read"; fi
+if command -v chromium >/dev/null 2>&1; then
+    (n=3; while [ $n -lt 3000 ]; do printf '{"step": %d, "train/loss": 1}\n' $n >>"$dir/follow/metrics.jsonl"; n=$((n + 1)); sleep 0.02; done) &
+    writer=$!
+    sh tests/browser.sh "$dir" --virtual-time-budget=60000 --dump-dom "$url" >"$dir/dom.html" 2>"$dir/console"
+    if grep -q 'data-drawn="[1-9]' "$dir/dom.html" && grep -q '<span id="live" class="over">ended<' "$dir/dom.html" && ! grep -q 'data-error' "$dir/dom.html"; then ok "the page in a browser follows the run"; else fail "the page in a browser follows the run: $(grep -o '<body[^>]*>' "$dir/dom.html")"; fi
+    kill $writer 2>/dev/null
+fi
+kill -INT $server
+if wait $server; then ok "Ctrl-C ends it"; else fail "Ctrl-C ends it"; fi
+says "--serve writes no file" 2 "writes no file" "$ravel" report "$dir/rl" --serve --html x.html
 # ---- answers ----
 mkdir -p "$dir/answers"
 printf '{"step": 1, "reward/mean": 0.1, "train/skipped": 0}\n{"step": 2, "reward/mean": 0.3, "train/skipped": 1}\n' >"$dir/answers/metrics.jsonl"
@@ -192,6 +257,7 @@ class Page(html.parser.HTMLParser):
     cells, inside, body = [], False, {}
     def handle_starttag(self, tag, attrs):
         assert tag != "img", attrs
+        if ("class", "answers") in attrs: self.cells = []
         if tag == "body": self.body = dict(attrs)
         if tag == "td": self.inside, self.cells = True, self.cells + [""]
     def handle_endtag(self, tag):
@@ -222,7 +288,7 @@ if grep -Eq '^reward, last +-0.5 +0.25$' "$dir/out" && grep -Eq '^eval loss, las
 says "an empty run is an error" 1 "metrics.jsonl: there is no such file" "$ravel" report "$dir/empty"
 : >"$dir/empty/metrics.jsonl"
 says "a run without updates is an error" 1 "there is no whole update in it" "$ravel" report "$dir/empty"
-says "no such run" 1 "there is no such folder" "$ravel" report "$dir/nothing"
+says "no such run" 1 "no such folder" "$ravel" report "$dir/nothing"
 says "a config that is no JSON" 1 "config.json: JSON, line 2" sh -c "echo '{' >$dir/torn/config.json; $ravel report $dir/torn"
 says "no run" 2 "which run" "$ravel" report
 says "a mistyped flag" 2 "did you mean --html" "$ravel" report "$dir/b" --htlm x

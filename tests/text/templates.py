@@ -170,9 +170,19 @@ def ours(tokenizer, messages, tools, variables, answer):
 LEARNT = turns("uuu1", "aaa1", "uuu2", "aaa2 and <b>", "uuu3", "aaa3"), turns("uuu1", "aaa1", system="sss")
 
 
-def learnt_text(tokenizer, messages):
+def marked(template, messages, tools):
+    """The texts that transformers' return_assistant_tokens_mask counts, or None where the template cannot."""
+    try:
+        texts, spans = render_jinja_template(conversations=[messages], tools=tools, documents=None, chat_template=template,
+                                             add_generation_prompt=False, return_assistant_tokens_mask=True, **SPECIAL)
+        return [texts[0][a:b] for a, b in spans[0]]
+    except Exception:
+        return None
+
+
+def learnt_text(tokenizer, messages, tools=None):
     """Runs of learnt tokens, as texts."""
-    tokens, mask = tokenizer.row({"messages": messages})
+    tokens, mask = tokenizer.row({"messages": messages, **({"tools": tools} if tools else {})})
     runs, inside = [], False
     for token, learnt in zip(tokens.tolist(), mask.tolist()):
         if learnt and not inside:
@@ -184,14 +194,23 @@ def learnt_text(tokenizer, messages):
 
 
 def check_answers(tokenizer, template, messages):
-    """Where the text of a conversation begins with the texts of its beginnings, answers are the differences; everywhere they
-    hold their own words and nobody else's."""
+    """Of a template with marks, answers are what transformers' mask counts. Where the text of a conversation begins with the
+    texts of its beginnings, answers are the differences; everywhere they hold their own words and nobody else's."""
+    if "endgeneration" in template:
+        for given, tools in [(messages, None)] + [(m, t) for m, t, v in CONVERSATIONS if not v]:
+            want = marked(template, given, tools)
+            try:
+                got = learnt_text(tokenizer, given, tools) if want is not None else None
+            except ravel.Error as problem:  # as of a row without an answer
+                got = [str(problem)] if "".join(want) else []
+            if want is not None and "".join(got) != "".join(want):
+                return f"answers {got} instead of {want}"
     full, _ = theirs(template, messages, None, {}, False)
     if full is None or any(m["content"] not in full for m in messages):
         return None
     runs = learnt_text(tokenizer, messages)
     answers = [i for i, m in enumerate(messages) if m["role"] == "assistant"]
-    if "generation" in template and "endgeneration" in template:
+    if "endgeneration" in template:
         return None if len(runs) == len(answers) else f"{len(runs)} answers"
     want = []
     for i in answers:

@@ -1,9 +1,11 @@
 """Tokenizers to compare with: those that pip brings, and some that are trained on the spot on this repository."""
 import glob
 import importlib.util
+import io
 import json
 import os
 import shutil
+import struct
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -107,6 +109,74 @@ def character_kinds(texts):
     }
 
 
+def fields(blob):
+    """The fields of a protobuf message: (number, value)."""
+    at = 0
+
+    def varint():
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = blob[at]
+            at += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    while at < len(blob):
+        key = varint()
+        size = {0: 0, 1: 8, 5: 4}.get(key & 7)
+        if key & 7 == 0:
+            yield key >> 3, varint()
+            continue
+        size = varint() if size is None else size
+        yield key >> 3, blob[at:at + size]
+        at += size
+
+
+def sentencepiece_model(texts, size=2000, **options):
+    """What sentencepiece trains, as the bytes of a tokenizer.model."""
+    import sentencepiece
+    made = io.BytesIO()
+    lines = [line for text in texts for line in text.split("\n") if line.strip()]
+    options = {"model_type": "unigram", "hard_vocab_limit": False, **options}
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(lines[::4]), model_writer=made, vocab_size=size,
+                                             minloglevel=2, num_threads=1, **options)
+    return made.getvalue()
+
+
+def piece_kinds(texts):
+    """Unigram as T5, XLM-R, and Japanese models with byte fallback have it."""
+    proto = list(fields(sentencepiece_model(texts, byte_fallback=True)))
+    pieces = [dict(fields(value)) for number, value in proto if number == 1]
+    vocab = [(p[1].decode(), struct.unpack("<f", p[2])[0]) for p in pieces]
+    charsmap = dict(fields(dict(proto)[3]))[2]
+    made = {}
+
+    def make(name, norm, pre, decoder, after="", **model):
+        kept = vocab if model.get("byte_fallback") else [v for v in vocab if v[0] not in FALLBACK]
+        t = made[name] = Tokenizer(models.Unigram(kept, unk_id=0, **model))
+        t.add_special_tokens(["<unk>", "<s>", "</s>"])
+        t.add_tokens([AddedToken("<lr>", lstrip=True, rstrip=True, normalized=False), AddedToken("foo  bar", normalized=True)])
+        if norm:
+            t.normalizer = normalizers.Sequence(norm)
+        t.pre_tokenizer, t.decoder = pre, decoder
+        t.post_processor = processors.TemplateProcessing(single="$A </s>" if after else "<s> $A", pair="$A $B",
+                                                         special_tokens=[("<s>", 1), ("</s>", 2)])
+
+    always = pre_tokenizers.Metaspace(SPACE, "always")
+    words = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), always])
+    several = normalizers.Replace(Regex(" {2,}"), " ")
+    make("t5", [normalizers.Precompiled(charsmap)], words, decoders.Metaspace(SPACE, "always"), "</s>")
+    make("xlmr", [normalizers.Precompiled(charsmap), several], always, decoders.Metaspace(SPACE, "always"))
+    make("stripped", [normalizers.Replace("``", '"'), normalizers.Strip(False, True), several], always, decoders.Metaspace(SPACE, "always"))
+    make("pieces", None, pre_tokenizers.Metaspace(SPACE, "never", False), decoders.Sequence(TO_SPACES), byte_fallback=True)
+    make("piecewise", [normalizers.NFC(), normalizers.Prepend("x"), normalizers.Replace(" ", SPACE)], None,
+         decoders.Sequence([*TO_SPACES, decoders.Strip(" ", 1, 0)]), byte_fallback=True)
+    return made
+
+
 def trained():
     texts, pieces = corpus(), pre_tokenizers
     byte = pieces.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -132,6 +202,7 @@ def trained():
         "unknown": train(texts, pieces.ByteLevel(add_prefix_space=False), ["<unk>"], alphabet=False, size=800,
                          unk_token="<unk>", fuse_unk=True),
         **character_kinds(texts),
+        **piece_kinds(texts),
         "dropped": train(texts, pieces.ByteLevel(add_prefix_space=False), alphabet=False, size=800),
     }
 

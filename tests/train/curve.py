@@ -1,6 +1,12 @@
-"""The losses of a run folder, for tests that compare runs."""
+"""For tests that compare runs: the losses of a run folder, and the seed."""
 import json
 import os
+import time
+
+
+def seed_of(words):
+    """The first word, RAVEL_SEED, or the day."""
+    return int(words[0] if words else os.environ.get("RAVEL_SEED") or time.strftime("%Y%m%d", time.gmtime()))
 
 
 def losses(run):

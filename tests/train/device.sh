@@ -4,6 +4,7 @@ set -u
 ravel=$BUILD/ravel dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 passed=0 failed=0
+. tests/options.sh
 ok() { passed=$((passed + 1)); echo "  ok    $1"; }
 bad() { failed=$((failed + 1)); echo "  FAIL  $1"; }
 RAVEL_TRAIN_CUDA_MODULE=$(realpath "$BUILD/libravel_train_stub.so")
@@ -47,6 +48,15 @@ gpus "generators after trainers" 3 "" grpo --task copy --prompts 2 --group-size 
 gpus "generators beside trainers" 3 "GPU 1 is shared by 2 ranks, of which 1 generates" grpo --task copy --prompts 2 --group-size 2 --max-tokens 4 \
     --eval-prompts 0 --ranks 2 --generator-device 1 --refit collective
 }
+# What ranks on a GPU need is compared with what is free there (the stub's has 16 GiB).
+for ranks in 1 3; do
+    RAVEL_STUB_GPUS=1 RAVEL_CUDA_MODULE=$RAVEL_TRAIN_CUDA_MODULE "$ravel" train sft --task sort --shape qwen3-1.7b --kernels cuda --ranks $ranks \
+        --run "$dir/too-large" >"$dir/out" 2>&1
+    code=$?
+    if [ $code = 1 ] && grep -q "this run needs .* on GPU 0 ($ranks rank.*), which has 16.0 GiB" "$dir/out" && [ ! -e "$dir/too-large" ]; then
+        ok "gpus, a model that $ranks rank(s) cannot hold is refused"
+    else bad "gpus, a model that $ranks rank(s) cannot hold: $code, $(tail -n 2 "$dir/out")"; fi
+done
 
 # shellcheck disable=SC2086
 same sft sft --task sort --steps 6 --batch 16 --checkpoint-every 3 $small
@@ -57,7 +67,7 @@ same grpo grpo --task copy --steps 3 --prompts 4 --group-size 4 --max-tokens 6 -
 # Layouts: what ranks exchange goes through host memory.
 layout() { # NAME OPTIONS...
     # shellcheck disable=SC2086
-    same "$1" sft --task sort --steps 2 --batch 16 $small $2
+    same "$1" sft --task sort --steps 2 --batch 16 $(usual "$small" $2) $2
 }
 layout dp "--ranks 2"
 layout zero "--ranks 2 --shard states --checkpoint-every 1"
@@ -69,7 +79,15 @@ layout pool "--ranks 2 --cp-pool 2"
 layout pp "--ranks 2 --pp 2"
 layout vpp "--ranks 2 --pp 2 --vpp 2 --layers 4"
 layout mesh "--ranks 16 --tp 2 --cp 2 --pp 2 --shard params"
-for mesh in "--ranks 4 --generators 2 --pp 2" "--ranks 4 --generators 2 --generator-tp 2 --tp 2" "--ranks 3 --shard params --kl 0.1"; do
+experts="--experts 8 --experts-active 2 --expert-ffn 32 --router-aux 0.05"
+layout experts "$experts --min-micro-steps 3"
+layout ep "$experts --ranks 4 --ep 2"
+layout ep-shard "$experts --ranks 4 --ep 2 --shard params --pp 2 --tp 1"
+layout ep-all "$experts --ranks 8 --ep 4 --cp 2 --tp 2 --shard states"
+# shellcheck disable=SC2086
+same replay grpo --task copy --steps 4 --updates-per-batch 2 --prompts 4 --group-size 4 --max-tokens 6 --eval-prompts 4 --entropy 0.05 $small \
+    --experts 8 --experts-active 2 --expert-ffn 32 --router-replay rollout
+for mesh in "--ranks 4 --generators 2 --pp 2" "--ranks 4 --generators 2 --generator-tp 2 --tp 2" "--ranks 3 --shard params"; do
     # shellcheck disable=SC2086
     same "grpo $mesh" grpo --task copy --steps 2 --prompts 4 --group-size 4 --max-tokens 6 --eval-prompts 4 --entropy 0.05 --kl 0.1 $small $mesh
 done

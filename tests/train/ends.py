@@ -20,10 +20,10 @@ import sys
 import tempfile
 import time
 
-from curve import losses
+from curve import losses, seed_of
 
 ravel, count = sys.argv[1], int(sys.argv[2])
-seed = int(sys.argv[3]) if len(sys.argv) > 3 else int(time.time())
+seed = seed_of(sys.argv[3:])
 dice = random.Random(seed)
 scratch = tempfile.mkdtemp(prefix="ravel-ends-")
 data = os.path.join(scratch, "rows.jsonl")
@@ -41,10 +41,14 @@ kinds = {
     "mesh": sft + ["--task", "sort", "--tp", "2", "--pp", "2", "--shard", "states"],
     "params": sft + ["--task", "sort", "--pp", "2", "--dp", "2", "--shard", "params"],
     "data": sft + ["--data", data, "--ranks", "2"],
+    "eval": sft + ["--data", data, "--eval-data", data, "--eval-every", "1", "--eval-tokens", "40", "--ranks", "2"],
     "dpo": ["train", "dpo", "--data", pairs, "--steps", "24", "--batch", "8", "--checkpoint-every", "2", "--ranks", "2"] + small,
     "timed": ["0.05s" if word == "3" else word for word in sft] + ["--task", "sort"],
     "grpo": grpo,
-    "async": grpo + ["--async", "1", "--tis", "2"],
+    "async": grpo + ["--async", "1", "--correction", "tis"],
+    # answers of any length: at every checkpoint generators have some that are begun
+    "ahead": ["24" if word == "6" else word for word in grpo] + ["--async", "4", "--correction", "tis", "--slots", "30", "--stop-ids",
+                                                                   ",".join(str(i) for i in range(1, 17))],
     "reward": grpo + ["--reward-command", score],
 }
 ways = ["kill", "term", "int", "hup", "pipe", "disk", "full"]

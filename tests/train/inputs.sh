@@ -5,6 +5,7 @@ ravel=$PWD/$BUILD/ravel dir=$(mktemp -d)
 case $BUILD in /*) ravel=$BUILD/ravel ;; esac
 process=""
 trap '[ -z "$process" ] || kill -9 $process 2>/dev/null; rm -rf "$dir"' EXIT
+. tests/options.sh
 cd "$dir" || exit 1
 passed=0 failed=0
 small="--hidden 32 --layers 1 --heads 2 --kv-heads 1 --head-dim 16 --ffn 64 --budget 128 --lr 0.003 --quiet"
@@ -74,13 +75,28 @@ process=$!
 for _ in $(seq 1200); do [ -s busy/metrics.jsonl ] && break; sleep 0.05; done
 timeout 300 "$ravel" train sft --task sort --run busy $small >out 2>&1
 ok "a folder in use is refused, with the process" '[ $? = 1 ] && grep -q "in use by process $process" out'
+timeout 300 "$ravel" train sft --run busy --resume >out 2>&1
+ok "... also before its first checkpoint" '[ $? = 1 ] && grep -q "in use by process $process" out && ! ls busy/checkpoints/step-* >/dev/null 2>&1'
 kill -INT $process; wait $process; process=""
 mkdir dead && cp busy/config.json dead/
 timeout 300 "$ravel" train sft --resume --run dead >out 2>&1
 ok "a run without a checkpoint is not begun again" '[ $? = 1 ] && grep -q "has no checkpoint to resume from" out'
+# ---- rows that are skipped: named once, in every epoch left out ----
+pair='{"prompt": "a", "chosen": "b", "rejected": "c"}'
+printf '%s\n' "$pair" '{"prompt": "a", "chosen": "b", "rejected": "b"}' "$pair" '{"x": 1}' "$pair" >equal.jsonl
+refuse 1 '2 bad rows' dpo --data equal.jsonl $small
+ok "equal answers are named" 'grep -q "equal.jsonl:2: chosen and rejected are the same" out'
+for how in "dpo --data equal.jsonl" "dpo --data equal.jsonl --ranks 2 --eval-share .4 --eval-every 1" "sft --data bad.jsonl"; do
+    rm -rf left; timeout 300 "$ravel" train $how $small --bad-rows skip --epochs 3 --batch 2 --run left >out 2>&1
+    ok "bad rows are left out: $how" '[ $? = 0 ] && [ "$(grep -c "jsonl:2: " out)" = 1 ]'
+done
 # ---- grpo ----
 tiny="--ranks 1 --prompts 2 --group-size 2 --steps 1 --max-tokens 4 $small"
 refuse 2 'not both' grpo --data answers.jsonl --task sort
+refuse 2 'grpo improves a model' grpo --data answers.jsonl
+refuse 2 'grpo improves a model' grpo --env-command 'exit 0'
+refuse 2 'give --eval-data or --eval-share' grpo --data answers.jsonl --eval-data some.jsonl --eval-share .5 $tiny
+refuse 1 'no.jsonl: cannot be read\|no.jsonl cannot be read\|no.jsonl: ' grpo --data answers.jsonl --eval-data no.jsonl $tiny
 refuse 2 '0 (off) or above 1' grpo --dual-clip 0.5
 refuse 2 'refit-buffer-size 100' grpo --refit-buffer-size 100
 RAVEL_REFIT_NUM_BUFFERS=many; export RAVEL_REFIT_NUM_BUFFERS
@@ -91,12 +107,12 @@ unset RAVEL_REFIT_NUM_BUFFERS
 refuse 1 '2 of 2 rows of none.jsonl cannot be used' grpo --data none.jsonl $tiny
 ok "... because nothing can score them" 'grep -q "no --reward-command" out'
 refuse 1 '1 of 2 rows of some.jsonl cannot be used' grpo --data some.jsonl $tiny
-refuse 1 'do not fit\|tokens; ' grpo --data answers.jsonl $tiny --max-tokens 125
+refuse 1 'do not fit\|tokens; ' grpo --data answers.jsonl $(usual "$tiny" --max-tokens) --max-tokens 125
 refuse 1 'time limit\|exit code\|reward' grpo --reward-command 'exit 3' $tiny
-timeout 300 "$ravel" train grpo --reward-command "sed -u 's/{\"id\": \([0-9]*\),.*/{\"id\": \1, \"reward\": 1}/'" $tiny --steps 9 --max-flat 2 --run flat >out 2>&1
+timeout 300 "$ravel" train grpo --reward-command "sed -u 's/{\"id\": \([0-9]*\),.*/{\"id\": \1, \"reward\": 1}/'" $(usual "$tiny" --steps) --steps 9 --max-flat 2 --run flat >out 2>&1
 ok "rewards that never differ end a run, with a checkpoint" '[ $? = 1 ] && grep -q "all equal within their groups" out && grep -q "resume with .*--run flat --resume" out'
 timeout 300 "$ravel" train grpo --data some.jsonl --bad-rows skip $tiny --run skipped >out 2>&1
-ok "rows without an answer can be skipped, and are counted" '[ $? = 0 ] && grep -q "1 bad rows are skipped" out'
+ok "rows without an answer can be skipped, and are counted" '[ $? = 0 ] && grep -q "1 bad row is skipped" out'
 timeout 300 "$ravel" train grpo --data answers.jsonl $tiny --run numbers --eval-prompts 0 >out 2>&1
 ok "answers may be numbers and booleans" '[ $? = 0 ]'
 timeout 300 "$ravel" train grpo --run numbers --resume --steps 2 >out 2>&1

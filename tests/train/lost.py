@@ -17,10 +17,10 @@ import sys
 import tempfile
 import time
 
-from curve import losses
+from curve import losses, seed_of
 
 ravel, count = sys.argv[1], int(sys.argv[2])
-seed = int(sys.argv[3]) if len(sys.argv) > 3 else int(time.time())
+seed = seed_of(sys.argv[3:])
 only = sys.argv[4] if len(sys.argv) > 4 else None
 dice = random.Random(seed)
 scratch = tempfile.mkdtemp(prefix="ravel-lost-")

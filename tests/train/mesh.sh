@@ -1,6 +1,7 @@
 # A model on a mesh of ranks as a user starts it: threads, MPI and TCP processes, a rank that is killed, another mesh
 # afterwards. BUILD names the build folder. Ends with "N passed, N failed, N skipped".
 set -u
+. tests/mpirun.sh
 . tests/ports.sh
 ravel=$BUILD/ravel dir=$(mktemp -d)
 pids=""
@@ -35,6 +36,9 @@ check "eight ranks, tp 2 x pp 2 x dp 2: the losses of one" 'near "$dir/one.txt" 
 # shellcheck disable=SC2086
 run ring "$ravel" $sft --steps 8 --cp 2 --pp 2 --vpp 2 --shard states
 check "cp 2 x pp 2 with vpp 2, sharded: the losses of one" 'near "$dir/one.txt" "$dir/ring.txt"'
+evals() { grep -o '"eval/loss":[0-9.]*' "$dir/$1/metrics.jsonl" | awk -F: '{ print NR, $2 }' >"$dir/$1.evals"; }
+evals one; evals eight; evals ring
+check "and the evaluation of one, with every layout" 'near "$dir/one.evals" "$dir/eight.evals" && near "$dir/one.evals" "$dir/ring.evals"'
 # shellcheck disable=SC2086
 "$ravel" $sft --steps 8 --tp 3 --ranks 6 --run "$dir/no" >"$dir/out" 2>&1
 code=$?
@@ -98,16 +102,13 @@ for mpi in openmpi mpich; do
     if ! command -v mpirun.$mpi >/dev/null 2>&1 || [ ! -f "$BUILD/libravel_$mpi.so" ]; then
         skipped=$((skipped + 1)); echo "  skip  a mesh over $mpi: it is not installed"; continue
     fi
-    flags=""
-    [ $mpi = openmpi ] && flags="--allow-run-as-root --oversubscribe --quiet"
-    # shellcheck disable=SC2086
-    run $mpi mpirun.$mpi $flags -n 8 "$ravel" $sft --steps 8 --tp 2 --pp 2 --dp 2
+    run $mpi mpirun.$mpi -n 8 "$ravel" $sft --steps 8 --tp 2 --pp 2 --dp 2
     check "$mpi: eight processes, the same bits as on threads" 'cmp -s "$dir/eight.txt" "$dir/$mpi.txt"'
     kinds="params:4 grpo:8"
     [ $mpi = mpich ] && kinds="dpo:4"
     for kind in $kinds; do
         # shellcheck disable=SC2086
-        eval run $mpi-${kind%:*} mpirun.$mpi $flags -n ${kind#*:} '"$ravel"' \$${kind%:*}
+        eval run $mpi-${kind%:*} mpirun.$mpi -n ${kind#*:} '"$ravel"' \$${kind%:*}
         check "$mpi, ${kind%:*}: the same bits as on threads" 'cmp -s "$dir/${kind%:*}.txt" "$dir/$mpi-${kind%:*}.txt"'
     done
 done

@@ -6,6 +6,7 @@ set -u
 ravel=$BUILD/ravel dir=$(mktemp -d) pids=""
 trap 'for p in $pids; do kill $p 2>/dev/null; done; rm -rf "$dir"' EXIT # timeout passes it on
 passed=0 failed=0
+. tests/options.sh
 ok() { passed=$((passed + 1)); echo "  ok    $1"; }
 bad() { failed=$((failed + 1)); echo "  FAIL  $1"; }
 check() { if eval "$2"; then ok "$1"; else bad "$1: $2: $(tail -n 1 "$dir/out")"; fi; }
@@ -19,7 +20,7 @@ losses() { grep -o '"train/loss":[^,]*\|"train/grad_norm":[^,]*' "$dir/$1/metric
 # shellcheck disable=SC2086
 run() { # NAME WIRE OPTIONS...
     into=$1 wire=$2 kind=$3; shift 3
-    timeout 120 "$ravel" train "$kind" $shape $model --comm-device "$wire" --run "$dir/$into" "$@" >"$dir/out" 2>&1
+    timeout 120 "$ravel" train "$kind" $(usual "$shape $model" "$@") --comm-device "$wire" --run "$dir/$into" "$@" >"$dir/out" 2>&1
     code=$?
     losses "$into"
     return $code
@@ -49,6 +50,9 @@ layout vpp "--ranks 2 --pp 2 --vpp 2 --layers 4"
 layout long "--ranks 3 --pp 3 --vpp 2 --layers 6"
 layout tp-pp "--ranks 4 --tp 2 --pp 2"
 layout all "--ranks 8 --tp 2 --cp 2 --pp 2 --shard params"
+experts="--experts 8 --experts-active 2 --expert-ffn 32 --router-aux 0.05"
+layout ep "$experts --ranks 4 --ep 2"
+layout ep-all "$experts --ranks 8 --ep 4 --tp 2 --cp 2 --shard params"
 windowed() { # NAME OPTIONS...: a window of 6 tokens
     name=$1 new=$shape; shift
     shape="--model tests/golden/archs/mistral"
@@ -93,7 +97,7 @@ tcp() { # NAME RANKS OPTIONS...
     pids=""
     for rank in $(seq 0 $((count - 1))); do
         # shellcheck disable=SC2086
-        RANK=$rank WORLD_SIZE=$count LOCAL_WORLD_SIZE=$count MASTER_ADDR=127.0.0.1 MASTER_PORT=$port timeout 120 "$ravel" train "$kind" $shape $model \
+        RANK=$rank WORLD_SIZE=$count LOCAL_WORLD_SIZE=$count MASTER_ADDR=127.0.0.1 MASTER_PORT=$port timeout 120 "$ravel" train "$kind" $(usual "$shape $model" "$@") \
             --comm-device nccl --run "$dir/$name" "$@" >"$dir/$name-$rank.out" 2>&1 &
         pids="$pids $!"
     done

@@ -7,6 +7,7 @@ ravel=$BUILD/ravel dir=$(mktemp -d) started=""
 trap 'for p in $started; do kill -9 $p 2>/dev/null; done; rm -rf "$dir"' EXIT
 trap 'exit 1' TERM INT
 passed=0 failed=0
+. tests/options.sh
 check() { if eval "$2"; then passed=$((passed + 1)); echo "  ok    $1"; else failed=$((failed + 1)); echo "  FAIL  $1: $2"; fi; }
 unset SLURM_PROCID SLURM_NTASKS SLURM_NODELIST RANK WORLD_SIZE RAVEL_PORT RAVEL_TOKEN RAVEL_TOKEN_FILE
 
@@ -22,6 +23,7 @@ reap() {
     wait "$1" 2>/dev/null; code=$?
     started=$(echo " $started " | sed "s/ $1 / /")
 }
+stop_trainer() { kill -INT $trainer; reap $trainer; }
 # until_true TENTHS COMMAND: waits for it, at most so long
 until_true() { n=$1; while [ "$n" -gt 0 ] && ! eval "$2"; do sleep 0.1; n=$((n - 1)); done; eval "$2"; }
 # generator NAME FLAGS...: in the background, in $pid
@@ -55,8 +57,7 @@ again=$pid
 check "one that was killed and started again goes on" 'until_true 1800 "[ \$(versions again) -ge 2 ]"'
 # A generator reports its speed every two seconds, and the update after that has it.
 until_true 1800 'grep -q "\"refit/generator_tokens_per_sec\": *[0-9.]*[1-9]" "$dir/run/metrics.jsonl" && grep -q "\"refit/generators\": *[3-9]" "$dir/run/metrics.jsonl"'
-kill -INT $trainer
-reap $trainer
+stop_trainer
 trained=$code
 last=$(sed -n 's/.*"version": \([0-9]*\).*/\1/p' "$dir/run/checkpoints/"*/state.json | sort -n | tail -n 1)
 until_true 1800 '[ "$(grep -c "\"version\": $last, \"last_version\": $last}" "$dir/greedy.jsonl")" -ge 12 ]' # every prompt of it twice
@@ -85,15 +86,18 @@ most = lambda name: max(r.get(name) or 0 for r in rows)
 assert most(\"refit/generators\") >= 3, most(\"refit/generators\")
 for name in (\"publish_sec\", \"prepare_sec\", \"pause_sec\", \"generator_tokens_per_sec\"):
     assert most(\"refit/\" + name) > 0, name
-assert most(\"refit/version_lag\") < len(rows)" "$dir/run/metrics.jsonl"'
+assert most(\"refit/sent_bytes\") > 0 and 0 < most(\"refit/changed_share\") <= 1
+assert sum(most(\"refit/blocks_\" + kind) for kind in (\"whole\", \"sparse\", \"kept\")) > 0
+assert most(\"refit/version_lag\") <= len(rows)" "$dir/run/metrics.jsonl"'
 check "the generator said what it paid" 'grep -q "^versions pulled: .*longest pause" "$dir/greedy.err"'
 timeout 300 "$ravel" generate --model "$model" --pull "unix:@${dir##*/}-nobody" --pull-timeout 0.5 --prompt x >"$dir/out" 2>&1
 code=$?
-check "without trainers: $(tail -n 1 "$dir/out" | cut -c 1-80)" '[ $code = 1 ]'
-place=unix:@${dir##*/}-restart
+check "without trainers: the address once, and the seconds that were given" '[ $code = 1 ] &&
+    [ "$(tail -n 1 "$dir/out")" = "ravel generate: no trainer was reached at unix:@${dir##*/}-nobody within 0.5 s: Connection refused" ] || ! cat "$dir/out"'
+lr=0.001 place=unix:@${dir##*/}-restart
 trainer_at() { # RUN MODEL FLAGS...: publishes at $place, in the background, in $trainer
     run=$1 from=$2; shift 2
-    "$ravel" train grpo "$@" --task sort --model "$from" --lr 0.001 --steps 1000000 --prompts 4 --group-size 4 --max-tokens 6 --eval-prompts 0 \
+    "$ravel" train grpo "$@" --task sort --model "$from" --lr "$lr" --steps 1000000 --prompts 4 --group-size 4 --max-tokens 6 --eval-prompts 0 \
         --budget 256 --max-flat 0 --sinks jsonl --publish "$place" --publish-linger 0 --run "$dir/$run" >"$dir/$run.out" 2>"$dir/$run.err" &
     trainer=$!
     started="$started $trainer"
@@ -114,16 +118,40 @@ trainer_at third "$dir/other/checkpoints/step-00000001"
 codes=; for p in $generators; do reap $p; codes="$codes$code"; done
 check "one of another model ends them with what differs, and they keep their answers" \
     '[ $codes = 111 ] && grep -q "embed_tokens\|shape" "$dir/live1.err" && grep -q "version" "$dir/live1.answers" && [ -s "$dir/live2.answers" ] && [ -s "$dir/live3.answers" ]'
-kill -INT $trainer; reap $trainer
+stop_trainer
+# ---- small updates are small ----
+place=unix:@${dir##*/}-small
+lr=1e-6
+trainer_at small "$model" --publish-dtype bf16 --refit-delta elements
+address=$place
+generator small --temperature 0
+small=$pid
+until_true 1800 '[ $(versions small) -ge 8 ]'
+stop_trainer; trained=$code
+kill -INT $small; reap $small
+check "updates of f32 weights at lr 1e-6 are published as less than .1 of a version in bf16" '[ $trained = 0 ] && python3 -c "
+import json, sys
+rows = [r for r in map(json.loads, open(sys.argv[1])) if r.get(\"refit/sent_bytes\")]
+version = rows[0][\"refit/sent_bytes\"]
+sparse = [r for r in rows[1:] if r[\"refit/compared_share\"] == 1 and r[\"refit/blocks_sparse\"] > 0]
+small = [r for r in sparse if r[\"refit/sent_bytes\"] < .1 * version and r[\"refit/changed_share\"] < .1]
+assert version > 50000 and len(small) >= 2, rows" "$dir/small/metrics.jsonl"'
+"$ravel" train grpo --task sort --model "$model" --kernels cpu-bf16 --lr 1e-6 --steps 4 --prompts 4 --group-size 4 --max-tokens 6 --eval-prompts 0 \
+    --budget 256 --max-flat 0 --sinks jsonl --refit-delta elements --run "$dir/delta" >"$dir/out" 2>&1
+check "and sent to the run's own generators as little, with --refit-delta elements" 'grep -q "kept for generators" "$dir/out" && python3 -c "
+import json, sys
+rows = list(map(json.loads, open(sys.argv[1])))
+assert rows[0][\"refit/bytes_moved\"] > rows[0][\"refit/bytes_needed\"] # the first one, and heads of frames
+assert all(r[\"refit/bytes_moved\"] < .2 * r[\"refit/bytes_needed\"] for r in rows[1:]), rows" "$dir/delta/metrics.jsonl"'
 # ---- the run's own generators and others pull from one publication ----
-place=unix:@${dir##*/}-both
+lr=0.001 place=unix:@${dir##*/}-both
 trainer_at both "$model" --refit pull --ranks 2
 address=$place
 generator fourth --seed 4
 fourth=$pid
 check "with --refit pull --publish both kinds of generators get versions" 'until_true 1800 "[ \$(versions fourth) -ge 3 ]"'
 check "of one copy: there is no second publication" 'grep -q "@${dir##*/}-both" /proc/net/unix && ! grep -q "@ravel-grpo-$trainer-" /proc/net/unix'
-kill -INT $trainer; reap $trainer; trained=$code
+stop_trainer; trained=$code
 kill -INT $fourth; reap $fourth
 check "and the run ends well" '[ $trained = 0 ] && [ $code = 0 ]'
 place=unix:$dir/other.sock
@@ -136,7 +164,7 @@ until_true 1800 'grep -q "^publishing at" "$dir/train2.err"'
 timeout 300 "$ravel" generate --model "$model" --pull "$place" --prompt x >"$dir/out" 2>&1
 code=$?
 check "another model is refused with what differs" '[ $code = 1 ] && grep -q "embed_tokens\|shape" "$dir/out"'
-kill -INT $trainer; reap $trainer
+stop_trainer
 
 # ---- strangers ----
 # 1,500 connections that send 50 bytes each and stay, to a trainer that may open 300 files.
@@ -164,7 +192,7 @@ generator beside --temperature 0
 beside=$pid
 check "a generator gets versions beside them" 'until_true 1800 "[ \$(versions beside) -ge 3 ]"'
 check "and checkpoints are written" 'until_true 600 "ls \"\$dir/flooded/checkpoints\" | grep ^step | tail -n 1 | grep -qv \"\^\$before\\\$\""'
-kill -INT $trainer; reap $trainer; ended=$code
+stop_trainer; ended=$code
 kill $flood 2>/dev/null; reap $flood
 kill -TERM $beside; reap $beside
 last=$(sed -n 's/.*"step": *\([0-9]*\).*/\1/p' "$dir/flooded/metrics.jsonl" | tail -n 1)
@@ -183,7 +211,7 @@ if [ -f "$BUILD/libravel_tls.so" ]; then
     timeout 300 "$ravel" generate --model "$model" --pull "$address" --pull-timeout 2 --prompt x >"$dir/out" 2>&1
     check "one without TLS is told: $(tail -n 1 "$dir/out" | cut -c 1-120)" 'grep -q "it speaks TLS only" "$dir/out"'
     kill -TERM $hidden; reap $hidden
-    kill -INT $trainer; reap $trainer
+    stop_trainer
 else echo "  skip  --publish-tls: there is no libravel_tls.so (libssl-dev)"; fi
 echo "my notes" >"$dir/notes.txt"
 "$ravel" train grpo --task sort --model "$model" --steps 1 --prompts 4 --group-size 4 --max-tokens 6 --eval-prompts 0 --budget 256 \
@@ -234,7 +262,7 @@ check "torchrun's environment: two ranks of one run" '[ $code = 0 ] && [ $(losse
 free_port
 for r in 0 1; do
     # shellcheck disable=SC2086
-    "$ravel" $sft --steps 1000000 --rendezvous "127.0.0.1:$port" --comm-ranks 2 --comm-rank $r --run "$dir/lost" >"$dir/rank.$r" 2>&1 &
+    "$ravel" $(usual "$sft" --steps) --steps 1000000 --rendezvous "127.0.0.1:$port" --comm-ranks 2 --comm-rank $r --run "$dir/lost" >"$dir/rank.$r" 2>&1 &
     eval "rank$r=$!"; started="$started $!"
 done
 until_true 1800 'grep -q train/loss "$dir/lost/metrics.jsonl" 2>/dev/null'

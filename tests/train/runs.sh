@@ -5,6 +5,8 @@ ravel=$BUILD/ravel dir=$(mktemp -d) pid=""
 trap '[ -z "$pid" ] || kill -9 $pid 2>/dev/null; rm -rf "$dir"' EXIT
 trap 'exit 1' TERM INT
 passed=0 failed=0 skipped=0
+. tests/options.sh
+. tests/mpirun.sh
 ok() { passed=$((passed + 1)); echo "  ok    $1"; }
 bad() { failed=$((failed + 1)); echo "  FAIL  $1"; }
 check() { if eval "$2"; then ok "$1"; else bad "$1: $2"; fi; }
@@ -48,12 +50,12 @@ killed params "$ravel" $sft --ranks 3 --shard params --moments bf16
 # shellcheck disable=SC2086
 killed grpo "$ravel" $grpo --ranks 2
 # shellcheck disable=SC2086
-killed async "$ravel" $grpo --ranks 2 --async 1 --tis 2
+killed async "$ravel" $grpo --ranks 2 --async 1 --correction tis
 
 # ---- signals ----
 for signal in INT TERM; do
     # shellcheck disable=SC2086
-    "$ravel" $sft --steps 100000 --ranks 2 --run "$dir/$signal" >"$dir/out" 2>&1 &
+    "$ravel" $(usual "$sft" --steps) --steps 100000 --ranks 2 --run "$dir/$signal" >"$dir/out" 2>&1 &
     pid=$!
     for _ in $(seq 1200); do grep -q train/loss "$dir/$signal/metrics.jsonl" 2>/dev/null && break; sleep 0.05; done
     kill -$signal $pid
@@ -62,9 +64,24 @@ for signal in INT TERM; do
     check "SIG$signal writes a checkpoint and leaves cleanly" '[ $code = 0 ] && grep -q "^stopped after" "$dir/out" && ls -d "$dir/$signal"/checkpoints/step-* >/dev/null'
 done
 
+# Another process: with a checkpoint and without an end, then with both.
+# shellcheck disable=SC2086
+"$ravel" $(usual "$sft" --steps --checkpoint-every) --steps 100000 --checkpoint-every 0 --ranks 2 --run "$dir/stop" >"$dir/out" 2>&1 &
+pid=$!
+for _ in $(seq 1200); do grep -q train/loss "$dir/stop/metrics.jsonl" 2>/dev/null && break; sleep 0.05; done
+"$ravel" stop "$dir/stop" --save >"$dir/said" 2>&1
+for _ in $(seq 1200); do ls -d "$dir"/stop/checkpoints/step-* >/dev/null 2>&1 && break; sleep 0.05; done
+check "ravel stop --save writes a checkpoint, and the run goes on" 'ls -d "$dir"/stop/checkpoints/step-* >/dev/null && kill -0 $pid'
+"$ravel" stop "$dir/stop" >"$dir/said" 2>&1
+code=$?
+wait $pid; ended=$? pid=""
+check "ravel stop ends a run" '[ $code = 0 ] && [ $ended = 0 ] && grep -q "^stopped after" "$dir/out" && grep -q "stop has ended; its newest checkpoint is .*stop/checkpoints/step-" "$dir/said"'
+"$ravel" stop "$dir/stop" >"$dir/said" 2>&1
+check "... and says where none runs" '[ $? = 1 ] && grep -q "no process trains in .*stop" "$dir/said"'
+
 # A closed terminal: a checkpoint is written, and the run goes on.
 # shellcheck disable=SC2086
-"$ravel" $sft --steps 100000 --checkpoint-every 0 --run "$dir/HUP" >"$dir/out" 2>&1 &
+"$ravel" $(usual "$sft" --steps --checkpoint-every) --steps 100000 --checkpoint-every 0 --run "$dir/HUP" >"$dir/out" 2>&1 &
 pid=$!
 for _ in $(seq 1200); do grep -q train/loss "$dir/HUP/metrics.jsonl" 2>/dev/null && break; sleep 0.05; done
 kill -HUP $pid
@@ -108,7 +125,7 @@ check "... and a checkpoint, from which it goes on (${step:-none})" '[ -n "$step
 
 # ---- a terminal ----
 # shellcheck disable=SC2086
-on_terminal() { python3 tests/metrics/live_line.py "$ravel" $grpo --no-quiet --steps 4 --show-every 2 "$@" >"$dir/screen" 2>&1; }
+on_terminal() { python3 tests/metrics/live_line.py "$ravel" $(usual "$grpo" --steps --quiet) --steps 4 --show-every 2 "$@" >"$dir/screen" 2>&1; }
 on_terminal --run "$dir/screen-run"
 check "an answer is shown now and then, with its reward" '[ "$(grep -c "update [0-9]*, reward [-0-9.e]*: \".*\" -> \"" "$dir/screen")" = 2 ]'
 RAVEL_TEST_TERM=dumb on_terminal --run "$dir/dumb-run"
@@ -121,7 +138,7 @@ import sys
 row = '{\"input_ids\": [' + ', '.join(['7'] * 2000) + ']}\n'
 open(sys.argv[1], 'w').write(row * 2900)" "$dir/large.jsonl"
 # shellcheck disable=SC2086
-"$ravel" train sft --data "$dir/large.jsonl" --steps 1 --batch 2 $small --budget 2048 --run "$dir/large" >"$dir/out" 2>&1
+"$ravel" train sft --data "$dir/large.jsonl" --steps 1 --batch 2 $(usual "$small" --budget) --budget 2048 --run "$dir/large" >"$dir/out" 2>&1
 check "the check before training leaves an index of a large file's rows" '[ $? = 0 ] && [ "$(wc -c <"$dir/large.jsonl.rows")" = $((8 * (2900 + 7))) ]'
 stamp=$(stat -c %Y.%i "$dir/large.jsonl.rows")
 "$ravel" feed --data "$dir/large.jsonl" --budget 2k --samples 4 --updates 1 >"$dir/out" 2>&1
@@ -132,18 +149,22 @@ for mpi in openmpi mpich; do
     if ! command -v mpirun.$mpi >/dev/null 2>&1 || [ ! -f "$BUILD/libravel_$mpi.so" ]; then
         skipped=$((skipped + 1)); echo "  skip  training over $mpi: it is not installed"; continue
     fi
-    flags=""
-    [ $mpi = openmpi ] && flags="--allow-run-as-root --oversubscribe --quiet"
-    # shellcheck disable=SC2086
-    timeout 300 mpirun.$mpi $flags -n 2 "$ravel" $sft --ranks 2 --run "$dir/$mpi" >"$dir/out" 2>&1
+    timeout 300 mpirun.$mpi -n 2 "$ravel" $sft --ranks 2 --run "$dir/$mpi" >"$dir/out" 2>&1
     losses "$dir/$mpi" >"$dir/$mpi.txt" 2>/dev/null
     check "$mpi: the same losses as on threads" 'cmp -s "$dir/sft-whole.txt" "$dir/$mpi.txt"'
     # shellcheck disable=SC2086
-    timeout 300 mpirun.$mpi $flags -n 3 "$ravel" $sft --steps 1 --no-quiet --run "$dir/$mpi-said" >"$dir/out" 2>&1
+    timeout 300 mpirun.$mpi -n 3 "$ravel" $(usual "$sft" --steps --quiet) --steps 1 --run "$dir/$mpi-said" >"$dir/out" 2>&1
     check "$mpi: what a run takes is said once" '[ "$(grep -c "trainer ranks: 3" "$dir/out")" = 1 ]'
     # shellcheck disable=SC2086
-    timeout 300 mpirun.$mpi $flags -n 3 "$ravel" $grpo --ranks 2 --run "$dir/$mpi-grpo" >"$dir/out" 2>&1
+    timeout 300 mpirun.$mpi -n 3 "$ravel" $grpo --ranks 2 --run "$dir/$mpi-grpo" >"$dir/out" 2>&1
     losses "$dir/$mpi-grpo" >"$dir/$mpi-grpo.txt" 2>/dev/null
+    # shellcheck disable=SC2086
+    mpirun.$mpi -n 2 "$ravel" $(usual "$sft" --steps --checkpoint-every) --steps 100000 --checkpoint-every 0 --ranks 2 --run "$dir/$mpi-stop" >"$dir/out.stop" 2>&1 &
+    pid=$!
+    for _ in $(seq 1200); do grep -q train/loss "$dir/$mpi-stop/metrics.jsonl" 2>/dev/null && break; sleep 0.05; done
+    "$ravel" stop "$dir/$mpi-stop" >"$dir/said" 2>&1
+    wait $pid; code=$? pid=""
+    check "$mpi: ravel stop ends all ranks, with a checkpoint" '[ $code = 0 ] && grep -q "^stopped after" "$dir/out.stop" && grep -q "newest checkpoint" "$dir/said"'
     check "$mpi: the same GRPO losses as on threads" 'cmp -s "$dir/grpo-whole.txt" "$dir/$mpi-grpo.txt"'
 done
 
@@ -167,9 +188,9 @@ check "memory as announced: $told MiB" 'echo "$told" | awk "{ exit !(\$2 > 0.9 *
 # ---- a full disk ----
 # A limit on the size of files stands in for it: the run ends with a sentence, earlier checkpoints stay as they are.
 # shellcheck disable=SC2086
-"$ravel" $sft --run "$dir/full" --steps 3 >/dev/null 2>&1
+"$ravel" $(usual "$sft" --steps) --run "$dir/full" --steps 3 >/dev/null 2>&1
 # shellcheck disable=SC2086
-(trap '' XFSZ; ulimit -f 64; "$ravel" $sft --run "$dir/full" --resume --steps 9 --hidden 32 >"$dir/out" 2>&1)
+(trap '' XFSZ; ulimit -f 64; "$ravel" $(usual "$sft" --steps) --run "$dir/full" --resume --steps 9 >"$dir/out" 2>&1)
 code=$?
 check "a full disk is a sentence" '[ $code = 1 ] && grep -q "cannot write" "$dir/out"'
 check "... and leaves the last checkpoint alone" '[ "$(ls "$dir/full/checkpoints")" = step-00000003 ]'
@@ -201,7 +222,7 @@ check "an option of 30,000 bytes is stored whole and read again" 'grep -q "done 
 printf '%s\n' '{"prompt": "a", "response": "b"}' 'nonsense' '{"text": "c"}' >"$dir/rows.jsonl"
 # shellcheck disable=SC2086
 "$ravel" train sft --data "$dir/rows.jsonl" --epochs 2 --batch 1 $small --bad-rows skip --run "$dir/rows" >"$dir/out" 2>&1
-check "rows that are skipped are counted and named" 'grep -q "1 bad rows are skipped" "$dir/out" && grep -q "rows.jsonl:2: " "$dir/out" && grep -q "done after 6 updates" "$dir/out"'
+check "rows that are skipped are counted and named" 'grep -q "1 bad row is skipped" "$dir/out" && grep -q "rows.jsonl:2: " "$dir/out" && grep -q "done after 6 updates" "$dir/out"'
 eval "$(printed "train further with")" >"$dir/out" 2>&1
 check "a run of --epochs prints a command that trains further" 'grep -q "done after 12 updates" "$dir/out"'
 for kind in sft dpo grpo; do

@@ -2,6 +2,7 @@
 
 #include "tests/unit/store.h"
 
+#include <ravel/tree_batch.h>
 #include <ravel/weights.h>
 
 #include <stdlib.h>
@@ -331,6 +332,85 @@ void batch_device_body_weights(ravel_device *device, int64_t rounds) {
     for (int64_t i = 0; good && i < rounds; i++) {
         round_begin(g);
         good = weights_are_the_same(g, i % 4 == 3);
+        round_end(g);
+    }
+    rig_close(g);
+    free(g);
+}
+
+/* ---- trees ---------------------------------------------------------------------------------------------- */
+
+typedef struct tree {
+    int32_t cu[STORE_SAMPLES + 1], shared[STORE_SAMPLES], samples[STORE_SAMPLES];
+    int64_t offsets[2 * STORE_SAMPLES + 1], own;
+    ravel_tree_bin bin;
+    ravel_tree_batch batch;
+    ravel_thd_options options;
+} tree;
+
+/* The whole store as a bin; what samples share is any number, since own tokens alone are packed. */
+static bool draw_tree(rig *g, tree *t) {
+    int64_t count = g->s.ragged.count;
+    ravel_thd_options_default(&t->options);
+    t->options.total_multiple = 1 + below(g, 70);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t most = i && g->s.lengths[i - 1] < g->s.lengths[i] ? g->s.lengths[i - 1] : g->s.lengths[i];
+        t->shared[i] = i ? (int32_t)below(g, most + 1) : 0;
+        t->cu[i + 1] = (int32_t)g->s.offsets[i + 1];
+    }
+    t->cu[0] = 0;
+    t->bin = (ravel_tree_bin){t->cu, t->shared, count};
+    t->batch = (ravel_tree_batch){.size = sizeof t->batch};
+    return EXPECT(ravel_tree_measure(&t->bin, t->options.total_multiple, &t->batch, &g->err) == RAVEL_OK) &&
+           EXPECT(ravel_tree_own(&t->bin, t->offsets, t->samples, &t->own, &g->err) == RAVEL_OK);
+}
+
+/* A field of kind TOKEN by the store of own tokens on the device, against ravel_tree_pack_field. */
+static bool tree_field_is_the_same(rig *g, const tree *t, int64_t f) {
+    void *table[1], *there = NULL;
+    size_t each = store_each(&g->s.fields[f]), bytes = (size_t)t->batch.tokens * each;
+    unsigned char pad[256], *here = malloc(bytes + 1);
+    ravel_ragged own = {.size = sizeof own, .count = 2 * t->bin.count, .offsets = t->offsets, .fields = &g->fields[f]};
+    ravel_bin bin = {t->samples, t->own};
+    ravel_thd d = {.size = sizeof d, .fields = table, .place = {RAVEL_DEVICE, 0, g->stream}};
+    own.field_count = 1;
+    bool good =
+        EXPECT(each <= sizeof pad) && EXPECT(ravel_thd_measure(&own, &bin, &t->options, &d, &g->err) == RAVEL_OK);
+    size_t room = good ? ravel_thd_bytes(&own, &t->options, &d) : 0;
+    good = good && EXPECT(ravel_device_alloc(g->device, RAVEL_DEVICE, room, g->stream, &there, &g->err) == RAVEL_OK);
+    if (good) {
+        const unsigned char *nobody = store_expect(&g->s, f, -1, 0, pad);
+        ravel_thd_place(&own, &t->options, there, &d);
+        good =
+            EXPECT(ravel_thd_pack(&own, &bin, &t->options, &d, &g->err) == RAVEL_OK) &&
+            EXPECT(d.tokens == t->batch.tokens && d.actual_tokens == t->batch.unique) &&
+            EXPECT(ravel_tree_pack_field(&t->bin, &t->batch, g->s.data[f], each, nobody, here, &g->err) == RAVEL_OK) &&
+            same_there(g, table[0], here, bytes);
+    }
+    ravel_device_release(g->device, there, g->stream);
+    free(here);
+    return good;
+}
+
+static bool tree_is_the_same(rig *g) {
+    tree *t = malloc(sizeof *t);
+    bool good = draw_tree(g, t);
+    int32_t *starts = malloc((size_t)(g->s.ragged.count + 1) * sizeof *starts);
+    t->batch.starts = starts;
+    good = good && EXPECT(ravel_tree_pack(&t->bin, &t->batch, &g->err) == RAVEL_OK);
+    for (int64_t f = 0; good && f < g->there.field_count; f++)
+        if (g->s.fields[f].kind == RAVEL_FIELD_TOKEN) good = tree_field_is_the_same(g, t, f);
+    free(starts);
+    free(t);
+    return good;
+}
+
+void batch_device_body_tree(ravel_device *device, int64_t rounds) {
+    rig *g = malloc(sizeof *g);
+    bool good = rig_open(g, device, check_seed() + 3);
+    for (int64_t i = 0; good && i < rounds; i++) {
+        round_begin(g);
+        good = tree_is_the_same(g);
         round_end(g);
     }
     rig_close(g);

@@ -8,6 +8,7 @@
 void batch_device_body_thd(ravel_device *device, int64_t rounds);
 void batch_device_body_padded(ravel_device *device, int64_t rounds);
 void batch_device_body_weights(ravel_device *device, int64_t rounds);
+void batch_device_body_tree(ravel_device *device, int64_t rounds);
 void batch_device_body_refusals(ravel_device *device);
 
 #endif

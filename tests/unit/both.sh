@@ -3,7 +3,7 @@
 set -u
 program=$1; shift
 dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT
-half() { timeout --kill-after=10 7200 "$program" --part "$@"; } # a test that hangs ends its half; the line before names it
+half() { timeout --kill-after=10 "${UNIT_SECONDS:-7200}" "$program" --part "$@"; } # a test that hangs ends its half; the line before names it
 half 1/2 "$@" >"$dir/1" 2>&1 & first=$!
 half 2/2 "$@" >"$dir/2" 2>&1; second=$?
 wait $first; first=$?

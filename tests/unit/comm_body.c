@@ -1,6 +1,7 @@
 #include "tests/unit/comm_body.h"
 
 #include "base/rng.h"
+#include "comm/backend.h"
 #include "tests/unit/comm_try.h"
 
 #include <pthread.h>
@@ -118,11 +119,11 @@ static ravel_status random_operations(ravel_comm *comm, void *user, ravel_error 
         } else if (draw % 8 < 4) {
             status = one_random(comm, draw, job->most, err);
         } else if (part) { /* the parts do not run in step: each draws by its own members */
-            uint64_t op = ravel__mix64(draw ^ (uint64_t)ravel_comm_world_rank(part, 0));
+            uint64_t op = ravel__mix64(draw ^ (uint64_t)ravel__comm_world_rank(part, 0));
             status = one_random(part, op, job->most, err);
             if (!status && inner)
-                status = one_random(inner, ravel__mix64(op ^ (uint64_t)ravel_comm_world_rank(inner, 0) << 3), job->most,
-                                    err);
+                status = one_random(inner, ravel__mix64(op ^ (uint64_t)ravel__comm_world_rank(inner, 0) << 3),
+                                    job->most, err);
         }
     }
     ravel_comm_free(inner);
@@ -331,7 +332,7 @@ static ravel_status splitting(ravel_comm *comm, void *user, ravel_error *err) {
     TRY(ravel_comm_split(comm, me == 0 ? -1 : 3, 0, &none, err));
     TRY(ravel_comm_dup(comm, &again, err));
     int32_t wrong = ravel_comm_rank(rows) != me % 2 || ravel_comm_size(rows) != (me / 2 * 2 + 1 < n ? 2 : 1) ||
-                    ravel_comm_rank(reversed) != n - 1 - me || ravel_comm_world_rank(reversed, 0) != n - 1 ||
+                    ravel_comm_rank(reversed) != n - 1 - me || ravel__comm_world_rank(reversed, 0) != n - 1 ||
                     (none == NULL) != (me == 0) || (none && ravel_comm_size(none) != n - 1) ||
                     ravel_comm_size(again) != n || ravel_comm_rank(again) != me;
     ravel_status status = RAVEL_OK;

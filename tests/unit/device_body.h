@@ -12,5 +12,8 @@ void device_body_cache(ravel_device *device);
 /* Memory that a child process maps by descriptor, read-only, and still reads after the parent has freed it. `name` is
  * what the child opens. */
 void device_body_share(const char *name);
+/* What changed between two buffers, block by block: the host encoder's bytes, for elements of all sizes, shares of changes from
+ * none to all, and blocks of any length. */
+void device_body_compare(ravel_device *device, int64_t rounds);
 
 #endif

@@ -16,7 +16,7 @@ typedef struct fake_frame {
 struct fake_net {
     fake_world *world;
     int32_t rank, reported;
-    ravel__sink sink;
+    ravel__wire_events events;
     fake_frame *first, **last;
     ravel__transfer *sends, *receives; /* linked through inside */
     ravel__transfer *taken;            /* sends whose bytes their receivers have; the owner's next poll ends them */
@@ -55,7 +55,7 @@ static int fake_wire_open(ravel__wire_open *how, ravel__net **out, int32_t *rank
         return w->open_code;
     }
     fake_net *n = calloc(1, sizeof *n);
-    n->world = w, n->rank = o->rank, n->sink = how->sink, n->last = &n->first;
+    n->world = w, n->rank = o->rank, n->events = how->events, n->last = &n->first;
     n->gone = calloc((size_t)w->size, 1);
     n->state = (uint64_t)o->rank * 77 + 1;
     pthread_mutex_lock(&w->lock);
@@ -204,7 +204,7 @@ static int fake_poll(ravel__net *net, char *why) {
     move_transfers(n);
     for (fake_frame *f = next_frame(n); f; f = next_frame(n)) {
         pthread_mutex_unlock(&w->lock);
-        n->sink.frame(n->sink.user, f->from, f->data, f->bytes);
+        n->events.frame(n->events.user, f->from, f->data, f->bytes);
         free(f);
         pthread_mutex_lock(&w->lock);
     }
@@ -212,7 +212,7 @@ static int fake_poll(ravel__net *net, char *why) {
         if (n->gone[r] != 'l') continue;
         n->gone[r] = 'r';
         pthread_mutex_unlock(&w->lock);
-        n->sink.lost(n->sink.user, r, "the cable is out");
+        n->events.lost(n->events.user, r, "the cable is out");
         pthread_mutex_lock(&w->lock);
     }
     pthread_mutex_unlock(&w->lock);

@@ -3,7 +3,7 @@
 #ifndef TESTS_FAKE_WIRE_H
 #define TESTS_FAKE_WIRE_H
 
-#include "comm/remote.h"
+#include "comm/remote/remote.h"
 
 typedef struct fake_net fake_net;
 

@@ -117,3 +117,11 @@ void plan_case_draw(plan_case *c, ravel__rng *rng, int32_t most) {
     draw_lengths(c, rng, cap < INT64_C(1) << 31 ? cap : INT64_C(1) << 31);
     draw_extras(c, rng);
 }
+
+ravel_status planner_with_fill(const ravel_plan_options *options, double fill, ravel_planner **planner,
+                               ravel_error *err) {
+    ravel_planner_options how;
+    ravel_planner_options_default(&how);
+    how.fill = fill;
+    return ravel_planner_create(options, &how, planner, err);
+}

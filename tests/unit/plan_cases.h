@@ -19,6 +19,10 @@ typedef struct plan_case {
 /* A valid case: every sample fits or is skipped. The struct points into itself. */
 void plan_case_draw(plan_case *c, ravel__rng *rng, int32_t most);
 
+/* A planner whose micro-steps are taken when they are this full. */
+ravel_status planner_with_fill(const ravel_plan_options *options, double fill, ravel_planner **planner,
+                               ravel_error *err);
+
 /* The lognormal mock set: mu = ln(mean) - sigma^2 / 2, clipped. */
 void plan_lognormal(int64_t *lengths, int64_t count, double mean, double sigma, int64_t low, int64_t high,
                     uint64_t seed);

@@ -49,6 +49,7 @@ void case_random(refit_case *c, ravel__rng *rng) {
     o->cast = (int32_t)ravel__rng_below(rng, 2);
     o->stage = (int32_t)ravel__rng_below(rng, 3);
     o->delta = ravel__rng_below(rng, 3) == 0;
+    o->sparse = (int32_t)ravel__rng_below(rng, 2);
     o->delta_block = 256 << ravel__rng_below(rng, 4);
     if (ravel__rng_below(rng, 2)) o->threads = 1 + (int32_t)ravel__rng_below(rng, 4);
     o->audit = (int32_t)ravel__rng_below(rng, 2);
@@ -110,9 +111,11 @@ void case_side_free(case_side *side) {
 }
 
 /* A small whole number that every dtype holds exactly, of the element's place in the whole tensor. Every fourth tensor
- * changes only every other version, so that there is something for delta to find. */
+ * changes only every other version, and of every other fourth one in 64 elements per version, so that there is something for
+ * delta to find. */
 static double truth(int64_t tensor, int64_t element, int64_t version) {
     if (tensor % 4 == 3) version /= 2;
+    if (tensor % 4 == 1 && ravel__mix64((uint64_t)element) % 64 > 0) version = 0;
     uint64_t x = ravel__mix64((uint64_t)tensor * 1000003u + (uint64_t)element * 31u + ravel__mix64((uint64_t)version));
     return (double)(x % 13);
 }

@@ -11,6 +11,8 @@ void refit_device_body_pull(ravel_device *device, int64_t rounds);
 /* A trainer ends and another one begins at the same address: the generator reads the new one's memory. */
 /* maps: 1 where the trainer's memory can be mapped. */
 void refit_device_body_restart(ravel_device *device, int32_t maps);
+/* Trainers on the device, generators on the host: where some elements change, changes travel, and come from the device. */
+void refit_device_body_changes(ravel_device *device, int64_t rounds);
 /* The collective form. */
 void refit_device_body_collective(ravel_device *device, int64_t rounds);
 /* The same over communicators that `make` makes of host ones (ravel_comm_nccl, or a mock of it): cases of up to `most`

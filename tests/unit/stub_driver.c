@@ -44,7 +44,7 @@ typedef struct event {
 
 typedef struct operation {
     struct operation *next;
-    enum { COPY, FILL, WAIT, MARK, ROWS, COUNT, HASH, CAST, FP8 } kind;
+    enum { COPY, FILL, WAIT, MARK, ROWS, COUNT, CAST, COMPARE } kind;
     void *to;
     const void *from;
     size_t bytes;
@@ -53,9 +53,8 @@ typedef struct operation {
     int64_t seq;  /* WAIT: in `other` */
     union {
         ravel__mask_job count;
-        ravel__hash_job hash;
         ravel__cast_job cast;
-        ravel__fp8_job fp8;
+        ravel__compare_job compare;
     } job;
     unsigned char kept[]; /* bytes that were plain host memory */
 } operation;
@@ -126,9 +125,8 @@ static int run_one(operation *o) {
     case WAIT: return run_until(o->other, o->seq);
     case ROWS: return ravel__host_driver.rows(NULL, &rows, NULL);
     case COUNT: return ravel__host_driver.count_mask(NULL, &o->job.count, NULL);
-    case HASH: return ravel__host_driver.hash(NULL, &o->job.hash, NULL);
     case CAST: return ravel__host_driver.cast(NULL, &o->job.cast, NULL);
-    case FP8: return ravel__host_driver.fp8(NULL, &o->job.fp8, NULL);
+    case COMPARE: return ravel__host_driver.compare(NULL, &o->job.compare, NULL);
     case MARK: break;
     }
     return 0;
@@ -200,6 +198,7 @@ static int stub_copy(void *inside, void *to, const void *from, size_t bytes, voi
     (void)inside;
     int code = gate(STUB_COPY);
     if (code) return code;
+    stub.copied += (int64_t)bytes;
     operation *o = push(stream, COPY, is_known(from) ? 0 : bytes);
     o->to = to;
     o->from = is_known(from) ? from : NULL;
@@ -328,29 +327,6 @@ static void stub_unshare(void *inside, void *array, size_t bytes, void *handle) 
     ravel__host_driver.unshare(inside, array, bytes, handle);
 }
 
-/* A loan is the address itself: both sides are this process. */
-static int stub_lend(void *inside, const void *array, unsigned char handle[RAVEL__LOAN_HANDLE], uint64_t *offset) {
-    LOCKED;
-    (void)inside;
-    const char *base = (const char *)array - (uintptr_t)array % 256;
-    memcpy(handle, &base, sizeof base);
-    *offset = (uintptr_t)array % 256;
-    return 0;
-}
-
-static int stub_borrow(void *inside, const unsigned char handle[RAVEL__LOAN_HANDLE], void **base) {
-    LOCKED;
-    (void)inside;
-    memcpy(base, handle, sizeof *base);
-    return 0;
-}
-
-static int stub_give_back(void *inside, void *base) {
-    LOCKED;
-    (void)inside, (void)base;
-    return 0;
-}
-
 static int stub_rows(void *inside, const ravel__rows *rows, void *stream) {
     LOCKED;
     (void)inside;
@@ -370,14 +346,6 @@ static int stub_count_mask(void *inside, const ravel__mask_job *job, void *strea
     return code;
 }
 
-static int stub_hash(void *inside, const ravel__hash_job *job, void *stream) {
-    LOCKED;
-    (void)inside;
-    int code = gate(STUB_HASH);
-    if (!code) push(stream, HASH, 0)->job.hash = *job;
-    return code;
-}
-
 static int stub_cast(void *inside, const ravel__cast_job *job, void *stream) {
     LOCKED;
     (void)inside;
@@ -386,11 +354,11 @@ static int stub_cast(void *inside, const ravel__cast_job *job, void *stream) {
     return code;
 }
 
-static int stub_fp8(void *inside, const ravel__fp8_job *job, void *stream) {
+static int stub_compare(void *inside, const ravel__compare_job *job, void *stream) {
     LOCKED;
     (void)inside;
-    int code = gate(STUB_CAST);
-    if (!code) push(stream, FP8, 0)->job.fp8 = *job;
+    int code = gate(STUB_COMPARE);
+    if (!code) push(stream, COMPARE, 0)->job.compare = *job;
     return code;
 }
 
@@ -418,12 +386,8 @@ const ravel__driver stub_driver = {
     .share = stub_share,
     .import = stub_import,
     .unshare = stub_unshare,
-    .lend = stub_lend,
-    .borrow = stub_borrow,
-    .give_back = stub_give_back,
     .rows = stub_rows,
     .count_mask = stub_count_mask,
-    .hash = stub_hash,
     .cast = stub_cast,
-    .fp8 = stub_fp8,
+    .compare = stub_compare,
 };

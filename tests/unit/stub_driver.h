@@ -22,6 +22,7 @@ typedef enum stub_call {
     STUB_COUNT,
     STUB_HASH,
     STUB_CAST,
+    STUB_COMPARE,
     STUB_CALLS
 } stub_call;
 
@@ -32,8 +33,9 @@ typedef struct stub_state {
     int32_t fail_call;  /* the call that fails next */
     int32_t fail_after; /* so many of them succeed first; -1: none fails */
     int32_t fail_code;
-    int32_t stuck; /* streams never move */
-    int64_t live;  /* allocations that were not released */
+    int32_t stuck;  /* streams never move */
+    int64_t copied; /* bytes */
+    int64_t live;   /* allocations that were not released */
 } stub_state;
 
 extern stub_state stub;

@@ -6,7 +6,8 @@
 #include "base/rng.h"
 #include "tests/unit/normal.h"
 
-#include <ravel/json.h>
+#include "base/json.h"
+#include "base/options.h"
 #include <ravel/options.h>
 
 TEST(error_first_one_wins_and_long_ones_are_cut) {
@@ -51,7 +52,7 @@ TEST(arena_pieces_are_aligned_and_do_not_overlap) {
 }
 
 TEST(rng_is_the_same_everywhere_and_below_is_in_range) {
-    ravel__rng r = ravel__rng_seed(1);
+    ravel__rng r = ravel__rng_seed(1); /* fixed: its first number is known */
     uint64_t fixed = ravel__rng_next(&r);
     CHECK(fixed == UINT64_C(12966619160104079557)); /* a change here changes every mock data set */
     for (int i = 0; i < 1000; i++) CHECK(ravel__rng_below(&r, 7) < 7);
@@ -76,42 +77,42 @@ TEST(hash_depends_on_order_and_length) {
 
 /* ---- JSON ----------------------------------------------------------------------------------------------- */
 
-static ravel_status parse(const char *text, ravel_json **doc, ravel_error *err) {
-    return ravel_json_parse(text, strlen(text), NULL, doc, err);
+static ravel_status parse(const char *text, ravel__json **doc, ravel_error *err) {
+    return ravel__json_parse(text, strlen(text), NULL, doc, err);
 }
 
 TEST(json_reads_values) {
     ravel_error err = RAVEL_ERROR_INIT;
-    ravel_json *doc = NULL;
+    ravel__json *doc = NULL;
     CHECK_OK(
         parse(" {\"a\": [1, -2.5, {\"b\": \"x\\u00e9\\ud83d\\ude00\"}], \"n\": {\"deep\": {\"er\": 7}}, \"t\": true}",
               &doc, &err),
         &err);
-    const ravel_json_node *root = ravel_json_root(doc), *a = ravel_json_get(doc, root, "a");
+    const ravel__json_node *root = ravel__json_root(doc), *a = ravel__json_get(doc, root, "a");
     CHECK_EQ(root->count, 3);
     CHECK_EQ(a->count, 3);
-    const ravel_json_node *item = ravel_json_first(doc, a);
+    const ravel__json_node *item = ravel__json_first(doc, a);
     int64_t whole;
     double real;
     int flag;
-    CHECK(ravel_json_integer(item, &whole) && whole == 1);
-    item = ravel_json_next(doc, item);
-    CHECK(!ravel_json_integer(item, &whole) && ravel_json_real(item, &real) && real == -2.5);
-    item = ravel_json_next(doc, item);
-    CHECK(ravel_json_is(ravel_json_get(doc, item, "b"), "x\xc3\xa9\xf0\x9f\x98\x80"));
-    CHECK(!ravel_json_next(doc, item));
-    CHECK(ravel_json_integer(ravel_json_path(doc, root, "n.deep.er"), &whole) && whole == 7);
-    CHECK(!ravel_json_path(doc, root, "n.shallow.er"));
-    CHECK(ravel_json_boolean(ravel_json_get(doc, root, "t"), &flag) && flag);
+    CHECK(ravel__json_integer(item, &whole) && whole == 1);
+    item = ravel__json_next(doc, item);
+    CHECK(!ravel__json_integer(item, &whole) && ravel__json_real(item, &real) && real == -2.5);
+    item = ravel__json_next(doc, item);
+    CHECK(ravel__json_is(ravel__json_get(doc, item, "b"), "x\xc3\xa9\xf0\x9f\x98\x80"));
+    CHECK(!ravel__json_next(doc, item));
+    CHECK(ravel__json_integer(ravel__json_path(doc, root, "n.deep.er"), &whole) && whole == 7);
+    CHECK(!ravel__json_path(doc, root, "n.shallow.er"));
+    CHECK(ravel__json_boolean(ravel__json_get(doc, root, "t"), &flag) && flag);
     CHECK_OK(parse("[9223372036854775807, 9223372036854775808, 1e400]", &doc, &err) == RAVEL_E_DATA ? RAVEL_OK
                                                                                                     : RAVEL_E_INTERNAL,
              &err);
     ravel_error_clear(&err);
     CHECK_OK(parse("[9223372036854775807, 9223372036854775808]", &doc, &err), &err);
-    item = ravel_json_first(doc, ravel_json_root(doc));
-    CHECK(item->kind == RAVEL_JSON_INTEGER && item->as.integer == INT64_MAX);
-    CHECK(ravel_json_next(doc, item)->kind == RAVEL_JSON_REAL);
-    ravel_json_free(doc);
+    item = ravel__json_first(doc, ravel__json_root(doc));
+    CHECK(item->kind == RAVEL__JSON_INTEGER && item->as.integer == INT64_MAX);
+    CHECK(ravel__json_next(doc, item)->kind == RAVEL__JSON_REAL);
+    ravel__json_free(doc);
 }
 
 TEST(json_says_where_it_is_wrong) {
@@ -132,7 +133,7 @@ TEST(json_says_where_it_is_wrong) {
                  {"\"a\nb\"", "control character"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ravel_error err = RAVEL_ERROR_INIT;
-        ravel_json *doc = NULL;
+        ravel__json *doc = NULL;
         CHECK_EQ(parse(cases[i].text, &doc, &err), RAVEL_E_DATA);
         CHECK_HAS(err.message, cases[i].says);
         CHECK(!doc);
@@ -140,9 +141,9 @@ TEST(json_says_where_it_is_wrong) {
 }
 
 static ravel_status json_body(const ravel_allocator *allocator, void *user) {
-    ravel_json *doc = NULL;
-    ravel_status status = ravel_json_parse(user, strlen(user), allocator, &doc, NULL);
-    ravel_json_free(doc);
+    ravel__json *doc = NULL;
+    ravel_status status = ravel__json_parse(user, strlen(user), allocator, &doc, NULL);
+    ravel__json_free(doc);
     return status;
 }
 
@@ -153,9 +154,9 @@ TEST(json_survives_every_failed_allocation) {
 
 TEST(json_quotes) {
     char out[64];
-    CHECK_EQ(ravel_json_quote("a\"\n\x01\xff", 5, out, sizeof out), strlen("\"a\\\"\\n\\u0001\xef\xbf\xbd\""));
+    CHECK_EQ(ravel__json_quote("a\"\n\x01\xff", 5, out, sizeof out), strlen("\"a\\\"\\n\\u0001\xef\xbf\xbd\""));
     CHECK_STR(out, "\"a\\\"\\n\\u0001\xef\xbf\xbd\"");
-    CHECK_EQ(ravel_json_quote("abc", 3, out, 3), 5);
+    CHECK_EQ(ravel__json_quote("abc", 3, out, 3), 5);
     CHECK_STR(out, "\"a");
 }
 
@@ -191,15 +192,15 @@ TEST(options_come_from_the_table) {
     CHECK_EQ(o.sync, 0);
     CHECK_OK(ravel_option_set(sample_table, &o, "seed", "0xffffffffffffffff", &err), &err);
     CHECK(o.seed == UINT64_MAX);
-    ravel_json *doc = NULL;
+    ravel__json *doc = NULL;
     CHECK_OK(parse("{\"dp\": 4, \"flag\": true, \"ratio\": 0.5, \"path\": \"a\\\"b\", \"budget\": \"1M\"}", &doc, &err),
              &err);
-    CHECK_OK(ravel_options_from_json(sample_table, &o, doc, ravel_json_root(doc), &err), &err);
+    CHECK_OK(ravel__options_from_json(sample_table, &o, doc, ravel__json_root(doc), &err), &err);
     CHECK(o.dp == 4 && o.flag && o.ratio == 0.5 && strcmp(o.path, "a\"b") == 0 && o.budget == 1048576);
     char text[64];
     ravel_option_format(ravel_option_find(sample_table, "ratio"), &o, text, sizeof text);
     CHECK_STR(text, "0.5");
-    ravel_json_free(doc);
+    ravel__json_free(doc);
 }
 
 TEST(options_refuse_with_a_sentence) {
@@ -235,12 +236,12 @@ TEST(sizes_take_suffixes) {
     ravel_error err = RAVEL_ERROR_INIT;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         int64_t value = -1;
-        CHECK_OK(ravel_parse_size(good[i].text, &value, &err), &err);
+        CHECK_OK(ravel__parse_size(good[i].text, &value, &err), &err);
         CHECK_EQ(value, good[i].value);
     }
     static const char *const bad[] = {"", " 1", "k", "1kk", "1.3", "1e3", "0x10", "8388608T", "1 k"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         int64_t value;
-        CHECK(ravel_parse_size(bad[i], &value, NULL) != RAVEL_OK);
+        CHECK(ravel__parse_size(bad[i], &value, NULL) != RAVEL_OK);
     }
 }

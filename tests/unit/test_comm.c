@@ -58,10 +58,10 @@ TEST(comm_world_kind_reads_the_launchers_marks) {
         saved[i] = value ? strdup(value) : NULL;
         unsetenv(marks[i]);
     }
-    CHECK_STR(ravel_comm_world_kind(), "self");
+    CHECK_STR(ravel_comm_auto_kind(NULL), "self");
     for (int i = 0; i < 4; i++) {
         setenv(marks[i], "2", 1);
-        CHECK_STR(ravel_comm_world_kind(), "mpi");
+        CHECK_STR(ravel_comm_auto_kind(NULL), "mpi");
         unsetenv(marks[i]);
     }
     for (int i = 0; i < 4; i++) {

@@ -2,9 +2,9 @@
 #include "tests/unit/check.h"
 
 #include "base/rng.h"
-#include "comm/address.h"
-#include "comm/link.h"
-#include "comm/link_state.h"
+#include "comm/link/address.h"
+#include "comm/link/link.h"
+#include "comm/link/link_state.h"
 
 #include <stdlib.h>
 
@@ -112,21 +112,21 @@ TEST(comm_frames_with_one_bit_changed_are_refused) {
     for (uint64_t i = 0; i < 2000; i++) {
         uint8_t bytes[RAVEL__HEAD_BYTES];
         uint64_t number = i < 1000 ? i : ravel__rng_next(&rng) >> 1;
-        ravel__frame f = {RAVEL__FRAME_MESSAGE, (uint32_t)ravel__rng_next(&rng), number, ravel__rng_next(&rng),
-                          ravel__rng_below(&rng, 1000)},
-                     back;
+        ravel__link_head f = {RAVEL__FRAME_MESSAGE, (uint32_t)ravel__rng_next(&rng), number, ravel__rng_next(&rng),
+                              ravel__rng_below(&rng, 1000)},
+                         back;
         ravel__mac_key key = random_key(&rng), other = random_key(&rng);
-        ravel__frame_write(&f, &key, bytes);
-        CHECK(!ravel__frame_read(bytes, &key, number, 1000, &back));
+        ravel__link_head_write(&f, &key, bytes);
+        CHECK(!ravel__link_head_read(bytes, &key, number, 1000, &back));
         CHECK(back.kind == f.kind && back.id == f.id && back.bytes == f.bytes && back.number == number);
-        CHECK_HAS(ravel__frame_read(bytes, &other, number, 1000, &back), "changed on the way");
-        CHECK_HAS(ravel__frame_read(bytes, &key, number + 1, 1000, &back), "came before");
-        CHECK_HAS(ravel__frame_read(bytes, &key, number - 3, 1000, &back), "too early");
-        CHECK(ravel__frame_read(bytes, &key, number + ((uint64_t)1 << 16), 1000, &back) != NULL);
-        CHECK(ravel__frame_read(bytes, &key, number + ((uint64_t)1 << 32), 1000, &back) != NULL);
-        CHECK(ravel__frame_read(bytes, &key, number, f.bytes ? f.bytes - 1 : 0, &back) != NULL || !f.bytes);
+        CHECK_HAS(ravel__link_head_read(bytes, &other, number, 1000, &back), "changed on the way");
+        CHECK_HAS(ravel__link_head_read(bytes, &key, number + 1, 1000, &back), "came before");
+        CHECK_HAS(ravel__link_head_read(bytes, &key, number - 3, 1000, &back), "too early");
+        CHECK(ravel__link_head_read(bytes, &key, number + ((uint64_t)1 << 16), 1000, &back) != NULL);
+        CHECK(ravel__link_head_read(bytes, &key, number + ((uint64_t)1 << 32), 1000, &back) != NULL);
+        CHECK(ravel__link_head_read(bytes, &key, number, f.bytes ? f.bytes - 1 : 0, &back) != NULL || !f.bytes);
         bytes[ravel__rng_below(&rng, sizeof bytes)] ^= (uint8_t)(1u << ravel__rng_below(&rng, 8));
-        CHECK(ravel__frame_read(bytes, &key, number, 1000, &back) != NULL);
+        CHECK(ravel__link_head_read(bytes, &key, number, 1000, &back) != NULL);
     }
 }
 
@@ -145,7 +145,7 @@ TEST(comm_mac_siphash_gives_its_published_vectors) { /* key 00 .. 0f, texts of 0
         CHECK(ravel__siphash(key, text, cases[i].bytes) == cases[i].tag);
 }
 
-/* The tag from its definition in comm/mac.h: padded chunks, Horner's rule with remainders by division. */
+/* The tag from its definition in comm/link/mac.h: padded chunks, Horner's rule with remainders by division. */
 static uint64_t plain_tag(const ravel__mac_key *key, uint64_t number, const uint8_t *body, size_t bytes) {
     __extension__ typedef unsigned __int128 u128;
     const uint64_t prime = ((uint64_t)1 << 61) - 1, low = ((uint64_t)1 << 60) - 1;

@@ -4,12 +4,12 @@
 #include "tests/unit/comm_ranks.h"
 #include "tests/unit/ports.h"
 
-#include "base/clock.h"
-#include "comm/address.h"
+#include "base/system/clock.h"
+#include "comm/link/address.h"
 #include "comm/launch.h"
-#include "comm/link_state.h"
+#include "comm/link/link_state.h"
 #include "comm/tcp.h"
-#include "comm/token.h"
+#include "comm/link/token.h"
 
 #include <stdlib.h>
 #include <time.h>
@@ -576,7 +576,7 @@ TEST(comm_tcp_a_transfer_is_given_up_after_its_link) {
     char *data = calloc(1, (size_t)bytes);
     ravel__transfer t = {.peer = 1, .token = 5, .data = data, .bytes = bytes};
     net->state = TCP_RUNS, net->ranks = 2, net->peers = peers, net->ready = 1;
-    net->sink = (ravel__sink){NULL, no_frame, no_loss};
+    net->events = (ravel__wire_events){NULL, no_frame, no_loss};
     for (int i = 0; i < 2; i++) peers[i].net = net, peers[i].rank = i;
     CHECK_OK(open_other(&other, fresh_place(place, sizeof place), &err), &err);
     CHECK_OK(open_net(net, NULL, &err), &err);

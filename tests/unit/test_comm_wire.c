@@ -4,7 +4,7 @@
 #include "tests/unit/comm_ranks.h"
 #include "tests/unit/fake_wire.h"
 
-#include "comm/remote.h"
+#include "comm/remote/remote.h"
 
 #include <stdlib.h>
 

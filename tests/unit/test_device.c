@@ -1,5 +1,7 @@
 /* The device floor: on the host, and on a stub whose streams are lazy and whose calls fail on demand. */
 #include "check.h"
+
+#include "device/shared.h"
 #include "device_body.h"
 #include "stub_driver.h"
 
@@ -36,6 +38,22 @@ TEST(device_stub_moves) {
     CHECK_EQ(stub.live, 0);
 }
 
+TEST(device_host_compares) {
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_device *device = NULL;
+    CHECK_OK(ravel_device_open("host", &device, &err), &err);
+    device_body_compare(device, check_scale(20, 2000));
+    ravel_device_free(device);
+}
+
+TEST(device_stub_compares) {
+    ravel_device *device = open_stub();
+    CHECK(device);
+    device_body_compare(device, check_scale(10, 500));
+    ravel_device_free(device);
+    CHECK_EQ(stub.live, 0);
+}
+
 TEST(device_host_share) {
     device_body_share("host");
 }
@@ -54,10 +72,10 @@ TEST(device_names) {
     CHECK_OK(ravel_device_open("auto", &device, NULL), &err);
     ravel_device_info info = {.size = 0};
     ravel_error_clear(&err);
-    CHECK_EQ(ravel_device_info_get(device, &info, &err), RAVEL_E_ARGUMENT);
+    CHECK_EQ(ravel_device_get_info(device, &info, &err), RAVEL_E_ARGUMENT);
     info.size = sizeof info;
     ravel_error_clear(&err);
-    CHECK_OK(ravel_device_info_get(device, &info, &err), &err);
+    CHECK_OK(ravel_device_get_info(device, &info, &err), &err);
     CHECK(info.total_bytes > 0 && info.processors > 0 && info.model[0]);
     ravel_device_free(device);
 }
@@ -175,7 +193,7 @@ TEST(device_cache_empties_when_full) {
 /* One of everything; the first failure ends it. */
 static ravel_status use_all(ravel_device *device, ravel_error *err) {
     ravel_stream *stream = NULL, *other = NULL;
-    ravel_shared *shared = NULL;
+    ravel__shared *shared = NULL;
     void *a = NULL, *b = NULL;
     ravel_status status = ravel_stream_create(device, &stream, err);
     if (!status) status = ravel_stream_create(device, &other, err);
@@ -184,9 +202,9 @@ static ravel_status use_all(ravel_device *device, ravel_error *err) {
     if (!status) status = ravel_device_fill(device, a, 1, 1000, stream, err);
     if (!status) status = ravel_device_copy(device, b, a, 1000, stream, err);
     if (!status) status = ravel_stream_follow(other, stream, err);
-    if (!status) status = ravel_shared_create(device, 4096, &shared, err);
+    if (!status) status = ravel__shared_create(device, 4096, &shared, err);
     if (!status) status = ravel_stream_wait(other, 1, err);
-    ravel_shared_free(shared);
+    ravel__shared_free(shared);
     ravel_device_release(device, a, stream);
     ravel_device_release(device, b, stream);
     ravel_stream_free(stream);
@@ -218,7 +236,6 @@ TEST(device_every_call_is_checked) {
 TEST(device_fatal_error_is_remembered) {
     ravel_error err = RAVEL_ERROR_INIT;
     ravel_device *device = open_stub();
-    CHECK_OK(ravel_device_alive(device, &err), &err);
     stub_fail(STUB_COPY, 0, STUB_FATAL);
     CHECK_EQ(use_all(device, &err), RAVEL_E_DEVICE);
     CHECK_HAS(err.message, "copying: stub code 9");
@@ -226,7 +243,6 @@ TEST(device_fatal_error_is_remembered) {
     CHECK_EQ(use_all(device, &err), RAVEL_E_DEAD);
     CHECK_HAS(err.message, "copying: stub code 9");
     ravel_error_clear(&err);
-    CHECK_EQ(ravel_device_alive(device, &err), RAVEL_E_DEAD);
     ravel_device_free(device);
     CHECK_EQ(stub.live, 0);
     /* a new handle begins anew */
@@ -265,7 +281,7 @@ static void *send_later(void *argument) {
     const int *ends = argument;
     struct timespec pause = {0, 30 * 1000 * 1000};
     (void)nanosleep(&pause, NULL);
-    (void)ravel_fd_send(ends[0], ends[1], NULL, 0, INFINITY, NULL);
+    (void)ravel__fd_send(ends[0], ends[1], NULL, 0, INFINITY, NULL);
     return NULL;
 }
 
@@ -277,7 +293,7 @@ TEST(device_descriptors_are_waited_for_without_a_limit) {
     CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
     int ends[2] = {pair[1], pair[0]};
     CHECK_EQ(pthread_create(&thread, NULL, send_later, ends), 0);
-    ravel_status status = ravel_fd_recv(pair[0], &got, NULL, &bytes, INFINITY, &err);
+    ravel_status status = ravel__fd_recv(pair[0], &got, NULL, &bytes, INFINITY, &err);
     (void)pthread_join(thread, NULL);
     (void)close(pair[0]);
     (void)close(pair[1]);
@@ -292,13 +308,13 @@ TEST(device_descriptors_travel) {
     size_t bytes = sizeof note;
     CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
     CHECK(pipe(pipe_ends) == 0);
-    CHECK_EQ(ravel_fd_recv(pair[0], &got, note, &bytes, 0.01, &err), RAVEL_E_TIMEOUT);
+    CHECK_EQ(ravel__fd_recv(pair[0], &got, note, &bytes, 0.01, &err), RAVEL_E_TIMEOUT);
     ravel_error_clear(&err);
-    CHECK_EQ(ravel_fd_send(pair[1], pipe_ends[1], big, sizeof big, 1, &err), RAVEL_E_ARGUMENT);
+    CHECK_EQ(ravel__fd_send(pair[1], pipe_ends[1], big, sizeof big, 1, &err), RAVEL_E_ARGUMENT);
     ravel_error_clear(&err);
-    CHECK_OK(ravel_fd_send(pair[1], pipe_ends[1], "slab 3", 7, 1, &err), &err);
-    CHECK_OK(ravel_fd_send(pair[1], pipe_ends[1], NULL, 0, 1, &err), &err);
-    CHECK_OK(ravel_fd_recv(pair[0], &got, note, &bytes, 1, &err), &err);
+    CHECK_OK(ravel__fd_send(pair[1], pipe_ends[1], "slab 3", 7, 1, &err), &err);
+    CHECK_OK(ravel__fd_send(pair[1], pipe_ends[1], NULL, 0, 1, &err), &err);
+    CHECK_OK(ravel__fd_recv(pair[0], &got, note, &bytes, 1, &err), &err);
     CHECK_EQ(bytes, 7);
     CHECK_STR(note, "slab 3");
     CHECK(write(got, "!", 1) == 1);
@@ -306,21 +322,21 @@ TEST(device_descriptors_travel) {
     CHECK(read(pipe_ends[0], &c, 1) == 1 && c == '!');
     CHECK(close(got) == 0);
     bytes = 0;
-    CHECK_OK(ravel_fd_recv(pair[0], &got, NULL, &bytes, 1, &err), &err);
+    CHECK_OK(ravel__fd_recv(pair[0], &got, NULL, &bytes, 1, &err), &err);
     CHECK(close(got) == 0);
     /* a byte without a descriptor, a note that is too long for the room, a peer that has gone */
     CHECK(write(pair[1], "", 1) == 1);
-    CHECK_EQ(ravel_fd_recv(pair[0], &got, note, &bytes, 1, &err), RAVEL_E_DATA);
+    CHECK_EQ(ravel__fd_recv(pair[0], &got, note, &bytes, 1, &err), RAVEL_E_DATA);
     ravel_error_clear(&err);
-    CHECK_OK(ravel_fd_send(pair[1], pipe_ends[1], "12345", 5, 1, &err), &err);
+    CHECK_OK(ravel__fd_send(pair[1], pipe_ends[1], "12345", 5, 1, &err), &err);
     bytes = 4;
-    CHECK_EQ(ravel_fd_recv(pair[0], &got, note, &bytes, 1, &err), RAVEL_E_DATA);
+    CHECK_EQ(ravel__fd_recv(pair[0], &got, note, &bytes, 1, &err), RAVEL_E_DATA);
     CHECK(close(pair[1]) == 0);
     (void)read(pair[0], note, 5);
     ravel_error_clear(&err);
-    CHECK_EQ(ravel_fd_recv(pair[0], &got, note, &bytes, 1, &err), RAVEL_E_PEER_LOST);
+    CHECK_EQ(ravel__fd_recv(pair[0], &got, note, &bytes, 1, &err), RAVEL_E_PEER_LOST);
     ravel_error_clear(&err);
-    CHECK_EQ(ravel_fd_send(pair[0], pipe_ends[1], NULL, 0, 1, &err), RAVEL_E_PEER_LOST);
+    CHECK_EQ(ravel__fd_send(pair[0], pipe_ends[1], NULL, 0, 1, &err), RAVEL_E_PEER_LOST);
     (void)close(pair[0]);
     (void)close(pipe_ends[0]);
     (void)close(pipe_ends[1]);
@@ -329,36 +345,18 @@ TEST(device_descriptors_travel) {
 TEST(device_import_checks_the_size) {
     ravel_error err = RAVEL_ERROR_INIT;
     ravel_device *device = NULL;
-    ravel_shared *shared = NULL, *view = NULL;
+    ravel__shared *shared = NULL, *view = NULL;
     CHECK_OK(ravel_device_open("host", &device, &err), &err);
-    CHECK_EQ(ravel_shared_create(device, 0, &shared, &err), RAVEL_E_ARGUMENT);
+    CHECK_EQ(ravel__shared_create(device, 0, &shared, &err), RAVEL_E_ARGUMENT);
     ravel_error_clear(&err);
-    CHECK_OK(ravel_shared_create(device, 100, &shared, &err), &err);
-    CHECK_EQ(ravel_shared_import(device, ravel_shared_fd(shared), 1 << 20, 0, &view, &err), RAVEL_E_DEVICE);
+    CHECK_OK(ravel__shared_create(device, 100, &shared, &err), &err);
+    CHECK_EQ(ravel__shared_import(device, ravel__shared_fd(shared), 1 << 20, 0, &view, &err), RAVEL_E_DEVICE);
     ravel_error_clear(&err);
-    CHECK_OK(ravel_shared_import(device, ravel_shared_fd(shared), 100, 1, &view, &err), &err);
-    strcpy(ravel_shared_data(view), "through another mapping");
-    CHECK_STR((char *)ravel_shared_data(shared), "through another mapping");
-    CHECK_EQ(ravel_shared_fd(view), -1);
-    ravel_shared_free(view);
-    ravel_shared_free(shared);
-    ravel_device_free(device);
-}
-
-TEST(device_loans) {
-    ravel_error err = RAVEL_ERROR_INIT;
-    ravel_device *device = open_stub(), *host = NULL;
-    unsigned char loan[RAVEL_LOAN_BYTES];
-    char array[64] = "lent";
-    void *there = NULL;
-    CHECK_OK(ravel_loan_export(device, array + 1, loan, &err), &err);
-    CHECK_OK(ravel_loan_open(device, loan, &there, &err), &err);
-    CHECK(there == array + 1);
-    ravel_loan_close(device, there);
-    ravel_loan_close(device, there); /* nothing */
-    CHECK_OK(ravel_device_open("host", &host, &err), &err);
-    CHECK_EQ(ravel_loan_export(host, array, loan, &err), RAVEL_E_UNSUPPORTED);
-    CHECK_HAS(err.message, "ravel_shared_create");
-    ravel_device_free(host);
+    CHECK_OK(ravel__shared_import(device, ravel__shared_fd(shared), 100, 1, &view, &err), &err);
+    strcpy(ravel__shared_data(view), "through another mapping");
+    CHECK_STR((char *)ravel__shared_data(shared), "through another mapping");
+    CHECK_EQ(ravel__shared_fd(view), -1);
+    ravel__shared_free(view);
+    ravel__shared_free(shared);
     ravel_device_free(device);
 }

@@ -40,6 +40,12 @@ TEST(device_batch_weights_as_on_the_host) {
     CHECK(stub.calls[STUB_COUNT] > check_rounds(20, 20));
 }
 
+TEST(device_batch_trees_as_on_the_host) {
+    with_host(batch_device_body_tree, check_rounds(40, 1000));
+    with_stub(batch_device_body_tree, check_rounds(40, 1000));
+    CHECK(stub.calls[STUB_ROWS] >= check_rounds(40, 40));
+}
+
 TEST(device_batch_refuses_with_a_sentence) {
     ravel_device *device = NULL;
     CHECK(ravel_device_open("host", &device, NULL) == RAVEL_OK);

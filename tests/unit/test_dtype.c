@@ -1,6 +1,7 @@
 /* Element types: names, and conversions against a plain reading of the formats. */
 #include "tests/unit/check.h"
 
+#include "base/dtype.h"
 #include "base/rng.h"
 
 #include <ravel/dtype.h>
@@ -13,7 +14,7 @@ TEST(dtype_names_and_sizes) {
         int32_t parsed = -1;
         CHECK_OK(ravel_dtype_parse(ravel_dtype_name(d), &parsed, &err), &err);
         CHECK_EQ(parsed, d);
-        CHECK_OK(ravel_dtype_parse(ravel_dtype_tag(d), &parsed, &err), &err);
+        CHECK_OK(ravel_dtype_parse(ravel__dtype_tag(d), &parsed, &err), &err);
         CHECK_EQ(parsed, d);
         CHECK(ravel_dtype_bytes(d) > 0 && ravel_dtype_kind(d));
     }
@@ -25,9 +26,9 @@ TEST(dtype_names_and_sizes) {
     CHECK_OK(ravel_dtype_parse("float8_e4m3fn", &d, &err), &err);
     CHECK_EQ(d, RAVEL_F8_E4M3);
     CHECK_EQ(ravel_dtype_parse("float31", &d, &err), RAVEL_E_ARGUMENT);
-    CHECK_HAS(err.message, "\"float31\" is no dtype; there are u8, i8,");
+    CHECK_HAS(err.message, "\"float31\" is not a dtype; there are u8, i8,");
     CHECK_EQ(d, RAVEL_F8_E4M3);
-    CHECK(!ravel_dtype_name(RAVEL_DTYPE_COUNT) && !ravel_dtype_bytes(-1) && !ravel_dtype_tag(99));
+    CHECK(!ravel_dtype_name(RAVEL_DTYPE_COUNT) && !ravel_dtype_bytes(-1) && !ravel__dtype_tag(99));
 }
 
 /* Every 16-bit pattern: the fast loops agree with the reference, and a round trip gives the pattern back. */

@@ -82,6 +82,39 @@ TEST(gather_brings_every_ranks_integers_to_all) {
     CHECK_EQ(ravel_gather_counts(NULL, -1, NULL, &err), RAVEL_E_ARGUMENT);
 }
 
+/* ---- share ------------------------------------------------------------------------------------------------ */
+
+static ravel_status share_rank(ravel_comm *comm, void *user, ravel_error *err) {
+    static const int32_t wants[5] = {1, 0, 1, 0, 1};
+    int32_t rank = ravel_comm_rank(comm);
+    ravel_words words = {0};
+    char data[300];
+    (void)user;
+    for (int64_t count = 0; count < 200; count += 67) { /* none, and more than there was room for */
+        ravel_status status = rank == 3 ? ravel_words_resize(&words, count, err) : RAVEL_OK;
+        for (int64_t i = 0; rank == 3 && i < count; i++) words.at[i] = i * i - count;
+        if (!status) status = ravel_share_words(comm, &words, 3, err);
+        if (status) return status;
+        EXPECT(words.count == count);
+        for (int64_t i = 0; i < words.count; i++) EXPECT(words.at[i] == i * i - count);
+    }
+    ravel_words_free(&words);
+    memset(data, 'a' + rank, sizeof data);
+    ravel_status status = ravel_share_bytes(comm, data, sizeof data, wants, 3, err);
+    EXPECT(data[0] == (wants[rank] ? 'd' : 'a' + rank) && data[299] == data[0]);
+    if (!status) status = ravel_share_bytes(comm, data, sizeof data, NULL, 1, err);
+    EXPECT(data[0] == 'b' && data[299] == 'b');
+    ravel_error own = RAVEL_ERROR_INIT;
+    EXPECT(ravel_share_bytes(comm, data, -1, NULL, 1, &own) == RAVEL_E_ARGUMENT);
+    EXPECT(ravel_share_bytes(comm, data, 1, NULL, 5, &own) == RAVEL_E_ARGUMENT);
+    return status;
+}
+
+TEST(share_brings_what_one_rank_has_to_those_that_want_it) {
+    ravel_error err = RAVEL_ERROR_INIT;
+    CHECK_OK(ravel_threads_run(5, NULL, share_rank, NULL, &err), &err);
+}
+
 /* ---- exchange ------------------------------------------------------------------------------------------- */
 
 enum { MOST = 400, FIELDS = 5 };
@@ -91,8 +124,9 @@ typedef struct trial {
     uint64_t seed;
     int32_t dp;
     int64_t count, counts[16], starts[17];
-    int64_t lengths[MOST], prompts[MOST];
-    int with_prompts;
+    int64_t lengths[MOST], prompts[MOST],
+        shared[MOST];                   /* shared: tokens that a sample begins with like the one before */
+    int with_prompts, with_trees, lies; /* lies: tokens are not what is said to be shared */
     ravel_plan *plan;
 } trial;
 
@@ -112,6 +146,7 @@ static int64_t elements(int f, int64_t length) {
 
 /* Byte b of field f of sample s. */
 static unsigned char byte_of(const trial *t, int64_t s, int f, int64_t b) {
+    while (f == 0 && !t->lies && b / 4 < t->shared[s]) s--;
     return (unsigned char)(ravel__mix64(t->seed + (uint64_t)(s * FIELDS + f)) >> (b % 8 * 7)) ^ (unsigned char)(b / 3);
 }
 
@@ -168,7 +203,7 @@ static ravel_status exchange_rank(ravel_comm *comm, void *user, ravel_error *err
         void *result = malloc((size_t)sizes.result_bytes), *scratch = malloc((size_t)sizes.scratch_bytes);
         status = ravel_exchange_run(x, comm, &mine, result, scratch, &got, err);
         if (!status) {
-            (void)arrived_right(t, rank, x, &got);
+            if (!t->lies) (void)arrived_right(t, rank, x, &got);
             EXPECT(sizes.samples == got.count && sizes.tokens == got.offsets[got.count]);
             EXPECT(sizes.sent_bytes == sizes.needed_bytes);
         }
@@ -204,8 +239,36 @@ static ravel_status plan_trial(trial *t, ravel__rng *r, ravel_error *err) {
     options.method = (int32_t)ravel__rng_below(r, 9);
     options.count = 1;
     if (options.method == RAVEL_METHOD_FIXED_COUNT) options.method = RAVEL_METHOD_AS_IS;
+    for (int64_t s = 1; s < t->count && t->with_trees; s++) {
+        int64_t most = t->lengths[s] < t->lengths[s - 1] ? t->lengths[s] : t->lengths[s - 1];
+        t->shared[s] = ravel__rng_below(r, 3) ? (int64_t)ravel__rng_below(r, (uint64_t)most + 1) : 0;
+    }
     ravel_plan_input input = {.size = sizeof input, .count = t->count, .lengths = t->lengths};
+    if (t->with_trees) {
+        options.method = RAVEL_METHOD_RAVEL;
+        input.shared = t->shared;
+    }
     return ravel_plan_create(&input, &options, &t->plan, err);
+}
+
+TEST(exchange_sends_shared_tokens_once_and_finds_those_that_are_not) {
+    ravel__rng r = ravel__rng_seed(check_seed());
+    ravel_error err = RAVEL_ERROR_INIT;
+    int64_t saved = 0, found = 0;
+    for (int64_t i = 0; i < check_rounds(100, 2000); i++) {
+        trial t = {.with_trees = 1, .lies = i % 4 == 3};
+        CHECK_OK(plan_trial(&t, &r, &err), &err);
+        for (int64_t k = 0; t.plan->shared && k < t.count; k++) saved += t.plan->shared[k];
+        ravel_status status = ravel_threads_run(t.dp, NULL, exchange_rank, &t, &err);
+        ravel_plan_free(t.plan);
+        found += status == RAVEL_E_DATA;
+        if (status && t.lies) CHECK_HAS(err.message, "which the plan says it shares");
+        if (status && t.lies)
+            ravel_error_clear(&err);
+        else
+            CHECK_OK(status, &err);
+    }
+    CHECK(saved > 0 && found > 0);
 }
 
 TEST(exchange_brings_every_sample_to_its_bin_bit_for_bit) {
@@ -230,7 +293,7 @@ static ravel_status create_exchange(const ravel_allocator *allocator, void *user
 }
 
 TEST(exchange_refuses_counts_that_do_not_fit_the_plan) {
-    ravel__rng r = ravel__rng_seed(5);
+    ravel__rng r = ravel__rng_seed(check_seed());
     ravel_error err = RAVEL_ERROR_INIT;
     trial t = {0};
     while (t.count == 0) {

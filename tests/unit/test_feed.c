@@ -194,7 +194,7 @@ static void random_options(ravel__rng *g, run *r) {
     r->plan.sync = (int32_t)ravel__rng_below(g, 3);
     r->plan.samples_per_update = ravel__rng_below(g, 3) ? 0 : pick(g, 10);
     if (r->mesh.cp == 1 && r->plan.method != RAVEL_METHOD_AS_IS && ravel__rng_below(g, 3) == 0)
-        r->plan.layout = RAVEL_LAYOUT_PADDED;
+        r->plan.layout = ravel__rng_below(g, 2) ? RAVEL_LAYOUT_PADDED : RAVEL_LAYOUT_PADDED_2D;
     r->plan.min_micro_steps = ravel__rng_below(g, 3) ? 0 : pick(g, 3);
     r->weights.mode = (int32_t)ravel__rng_below(g, 3);
     r->weights.dp_reduce = (int32_t)ravel__rng_below(g, 2);
@@ -244,42 +244,64 @@ TEST(feed_random_meshes_and_options_agree_with_a_single_rank) {
 
 enum { ROWS_BUDGET = 600, ROWS_ALIGN = 8 };
 
-/* A padded micro-batch, row by row, against the rows of the source. */
-static void check_rows(const ravel_micro_batch *m, const ravel_padded *p, const ravel_ragged *ragged,
-                       ravel_reader *reader) {
-    int64_t f = ravel_ragged_find(ragged, "tokens"), l = ravel_ragged_find(ragged, "labels");
-    const int32_t *tokens = p->fields[f], *labels = p->fields[l];
-    CHECK(p->rows * p->columns <= ROWS_BUDGET && p->columns % ROWS_ALIGN == 0);
+static int64_t columns(int64_t longest) {
+    return (longest + ROWS_ALIGN - 1) / ROWS_ALIGN * ROWS_ALIGN;
+}
+
+/* Tokens before the first one that is learnt. */
+static int64_t prompt_of(const ravel_ragged *row) {
+    const uint8_t *mask = row->fields[ravel_ragged_find(row, "loss_mask")].data;
+    int64_t t = 1;
+    while (t < row->offsets[1] && !mask[t]) t++;
+    return t < row->offsets[1] ? t : row->offsets[1];
+}
+
+/* The micro-batch is a store, which packs as rows whose responses begin in one column. */
+static void check_rectangle(const ravel_micro_batch *m, int64_t prompt, int64_t response) {
+    ravel_field tokens = {.name = "tokens", .dtype = RAVEL_I32, .data = m->tokens, .pad = -1};
+    ravel_ragged store = {.size = sizeof store,
+                          .count = m->thd->samples_count,
+                          .offsets = m->offsets,
+                          .prompts = m->prompts,
+                          .fields = &tokens,
+                          .field_count = 1};
+    int32_t samples[64], rows[ROWS_BUDGET];
+    void *table[] = {rows};
+    ravel_padded_options options;
+    ravel_padded padded = {.size = sizeof padded, .fields = table};
+    ravel_error err = RAVEL_ERROR_INIT;
+    CHECK(store.count <= 64);
+    for (int32_t i = 0; i < store.count; i++) samples[i] = i;
+    const ravel_bin bin = {samples, store.count};
+    ravel_padded_options_default(&options);
+    options.side = RAVEL_PAD_2D, options.align = ROWS_ALIGN;
+    CHECK_OK(ravel_padded_measure(&store, &bin, &options, &padded, &err), &err);
+    CHECK(padded.prompt_columns == columns(prompt) && padded.columns == columns(prompt) + columns(response));
+    CHECK_OK(ravel_padded_pack(&store, &bin, &options, &padded, &err), &err);
+    for (int64_t i = 0; i < store.count; i++)
+        CHECK(memcmp(rows + i * padded.columns + padded.prompt_columns - m->prompts[i], m->tokens + m->offsets[i],
+                     (size_t)m->lengths[i] * sizeof *rows) == 0);
+}
+
+/* The samples of a bin that was planned as a rectangle lie one after the other, whole, and its rectangle fits. */
+static void check_rows(const ravel_micro_batch *m, ravel_reader *reader) {
+    int64_t longest = 0, prompt = 0, response = 0;
     for (int64_t i = 0; i < m->thd->samples_count; i++) {
         const ravel_samples *row;
         CHECK(ravel_reader_read(reader, &m->ids[i], 1, &row, NULL) == RAVEL_OK);
         const int32_t *want = row->ragged.fields[ravel_ragged_find(&row->ragged, "tokens")].data;
-        int64_t length = row->ragged.offsets[1], at = i * p->columns + p->starts[i];
-        CHECK(length == m->lengths[i] && p->starts[i] == p->columns - length); /* padded on the left */
-        CHECK(memcmp(tokens + at, want, (size_t)length * sizeof *want) == 0);
-        for (int64_t t = 0; t < length; t++) CHECK(labels[at + t] == (t + 1 < length ? want[t + 1] : -100));
-        for (int64_t t = i * p->columns; t < at; t++) CHECK(tokens[t] == 7 && !p->attention_mask[t]);
+        int64_t length = row->ragged.offsets[1];
+        CHECK(length == m->lengths[i] && m->thd->cu_seqlens[i + 1] - m->thd->cu_seqlens[i] == length);
+        CHECK(memcmp(m->tokens + m->offsets[i], want, (size_t)length * sizeof *want) == 0);
+        longest = length > longest ? length : longest;
+        if (!m->prompts) continue;
+        CHECK_EQ(m->prompts[i], prompt_of(&row->ragged));
+        prompt = m->prompts[i] > prompt ? m->prompts[i] : prompt;
+        response = length - m->prompts[i] > response ? length - m->prompts[i] : response;
     }
-}
-
-static ravel_status pad_one(const ravel_micro_batch *m, ravel_reader *reader, ravel_error *err) {
-    ravel_field fields[8];
-    ravel_ragged ragged;
-    ravel_padded padded = {.size = sizeof padded};
-    ravel_padded_options options;
-    ravel_bin bin = {m->thd->samples, m->thd->samples_count};
-    ravel_padded_options_default(&options);
-    options.side = RAVEL_PAD_LEFT;
-    options.align = ROWS_ALIGN;
-    ravel_status status = ravel_micro_ragged(m, fields, &ragged, err);
-    if (!status) status = ravel_padded_measure(&ragged, &bin, &options, &padded, err);
-    if (status) return status;
-    void *block = malloc(ravel_padded_bytes(&ragged, &padded));
-    ravel_padded_place(&ragged, block, &padded);
-    status = ravel_padded_pack(&ragged, &bin, &options, &padded, err);
-    if (!status) check_rows(m, &padded, &ragged, reader);
-    free(block);
-    return status;
+    int64_t wide = m->prompts ? columns(prompt) + columns(response) : columns(longest);
+    CHECK(m->thd->samples_count * wide <= ROWS_BUDGET);
+    if (m->prompts && m->thd->samples_count) check_rectangle(m, prompt, response);
 }
 
 static ravel_status pad_rank(ravel_comm *comm, void *user, ravel_error *err) {
@@ -296,10 +318,10 @@ static ravel_status pad_rank(ravel_comm *comm, void *user, ravel_error *err) {
     for (int64_t i = 0; i < r->updates && !status; i++) {
         ravel_micro_batch m;
         status = ravel_feed_next(feed, &u, err);
-        if (!status && r->plan.layout == RAVEL_LAYOUT_PADDED) status = ravel_feed_verify(feed, r->source, err);
+        if (!status) status = ravel_feed_verify(feed, r->source, err);
         if (status) break;
         for (ravel_feed_iter iter = ravel_feed_iterate(feed, 0); !status && ravel_feed_iter_next(&iter, &m);)
-            status = pad_one(&m, reader, err);
+            check_rows(&m, reader);
     }
     ravel_reader_free(reader);
     ravel_feed_free(feed);
@@ -318,10 +340,8 @@ TEST(feed_micro_batches_can_be_padded_rows) {
     r.plan.budget = ROWS_BUDGET, r.plan.align = ROWS_ALIGN, r.plan.layout = RAVEL_LAYOUT_PADDED;
     r.source = source;
     CHECK_OK(ravel_threads_run(3, NULL, pad_rank, &r, &err), &err);
-    r.plan.layout = RAVEL_LAYOUT_PACKED; /* padding between samples */
-    CHECK(ravel_threads_run(3, NULL, pad_rank, &r, &err) == RAVEL_E_ARGUMENT && strstr(err.message, "layout = padded"));
     r.plan.layout = RAVEL_LAYOUT_PADDED_2D, err = (ravel_error)RAVEL_ERROR_INIT;
-    CHECK(ravel_threads_run(3, NULL, pad_rank, &r, &err) == RAVEL_E_UNSUPPORTED);
+    CHECK_OK(ravel_threads_run(3, NULL, pad_rank, &r, &err), &err);
     r.plan.layout = RAVEL_LAYOUT_PADDED, r.mesh.dp = 1, r.mesh.cp = 3, err = (ravel_error)RAVEL_ERROR_INIT;
     CHECK(ravel_threads_run(3, NULL, pad_rank, &r, &err) == RAVEL_E_UNSUPPORTED);
     ravel_source_free(source);

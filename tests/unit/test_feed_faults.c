@@ -279,7 +279,7 @@ TEST(feed_never_hangs_whatever_a_rank_does) {
 TEST(feed_owners_that_read_different_data_are_named) {
     for (int32_t prefetch = 0; prefetch < 2; prefetch++) {
         hunt h;
-        ravel__rng g = ravel__rng_seed(1);
+        ravel__rng g = ravel__rng_seed(check_seed());
         ravel_error err = RAVEL_ERROR_INIT;
         draw(&g, &h, 0);
         h.mesh.tp = 2, h.mesh.cp = 1, h.mesh.dp = 2, h.mesh.pp = 3, h.mesh.vpp = 1;

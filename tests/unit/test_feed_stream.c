@@ -292,13 +292,13 @@ TEST(feed_says_what_is_wrong_with_options_and_data) {
         const char *says;
         int what;
     } bad[] = {
-        {"plan options", 0}, {"layout packed or padded", 1},     {"max-samples", 2}, {"\"nothing\"", 3}, {"samples", 4},
+        {"plan options", 0}, {"padded layouts have none", 1},    {"max-samples", 2}, {"\"nothing\"", 3}, {"samples", 4},
         {"no source", 5},    {"which the feed makes itself", 6}, {"epochs", 7},      {"as-is", 8}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         alone a;
         CHECK(alone_open(&a, 1));
         if (bad[i].what == 0) a.options.plan = NULL;
-        if (bad[i].what == 1) a.plan.layout = RAVEL_LAYOUT_PADDED_2D;
+        if (bad[i].what == 1) a.plan.layout = RAVEL_LAYOUT_PADDED_2D, a.plan.method = RAVEL_METHOD_AS_IS;
         if (bad[i].what == 2) a.options.fixed_shape = 1;
         if (bad[i].what == 3) a.options.last_fields = "labels,nothing";
         if (bad[i].what == 4) a.options.samples = 0;
@@ -377,7 +377,7 @@ typedef struct rollouts {
 
 /* Rank r of batch b: none, some, or one giant. */
 static void roll(rollouts *r, int32_t rank, int64_t batch) {
-    ravel__rng g = ravel__rng_seed((uint64_t)(rank * 100 + batch));
+    ravel__rng g = ravel__rng_seed(check_seed() + (uint64_t)(rank * 100 + batch));
     int64_t kind = (rank + batch) % 3, count = kind == 0   ? 0
                                                : kind == 1 ? 1 + (int64_t)ravel__rng_below(&g, LOCAL - 1)
                                                            : 1;
@@ -399,6 +399,8 @@ static void roll(rollouts *r, int32_t rank, int64_t batch) {
                                   .fields = r->fields,
                                   .field_count = 2},
                                  r->rows,
+                                 NULL,
+                                 0,
                                  NULL};
 }
 

@@ -2,6 +2,7 @@
 #include "tests/unit/check.h"
 
 #include "base/rng.h"
+#include "io/columns.h"
 #include "io/source.h"
 
 #include <ravel/lengths.h>
@@ -14,7 +15,7 @@ static ravel_status parse(const char *name, const char *text, const char *field,
     ravel_read_options options;
     ravel_read_options_default(&options);
     options.field = field;
-    return ravel_lengths_parse(name, text, strlen(text), &options, lengths, err);
+    return ravel__lengths_parse(name, text, strlen(text), &options, lengths, err);
 }
 
 /* "12 3+4 ": what was read, for comparing with a text. */
@@ -181,16 +182,16 @@ TEST(io_lengths_npy_of_every_kind) {
                 ravel_error err = RAVEL_ERROR_INIT;
                 ravel_lengths *l = NULL;
                 char text[256];
-                CHECK_OK(ravel_lengths_parse("x.npy", file, bytes, NULL, &l, &err), &err);
+                CHECK_OK(ravel__lengths_parse("x.npy", file, bytes, NULL, &l, &err), &err);
                 CHECK_STR(shown(l, text, sizeof text), columns == 2 ? "1+100 3+7 127+6 " : "1 100 3 7 127 6 ");
                 CHECK_EQ(l->total, 244);
                 ravel_lengths_free(l);
                 for (size_t cut = 0; cut < bytes; cut++) { /* cut anywhere: an error, never a shorter array */
                     l = NULL;
-                    CHECK_EQ(ravel_lengths_parse("x.npy", file, cut, NULL, &l, NULL), RAVEL_E_DATA);
+                    CHECK_EQ(ravel__lengths_parse("x.npy", file, cut, NULL, &l, NULL), RAVEL_E_DATA);
                 }
                 file[bytes] = 0;
-                CHECK_EQ(ravel_lengths_parse("x.npy", file, bytes + 1, NULL, &l, NULL), RAVEL_E_DATA);
+                CHECK_EQ(ravel__lengths_parse("x.npy", file, bytes + 1, NULL, &l, NULL), RAVEL_E_DATA);
             }
 }
 
@@ -213,7 +214,7 @@ TEST(io_lengths_npy_refusals) {
         ravel_error err = RAVEL_ERROR_INIT;
         ravel_lengths *l = NULL;
         size_t bytes = make_npy(file, 1, cases[i].descr, 0, cases[i].rows, cases[i].columns, values);
-        CHECK_EQ(ravel_lengths_parse("x.npy", file, bytes, NULL, &l, &err), RAVEL_E_DATA);
+        CHECK_EQ(ravel__lengths_parse("x.npy", file, bytes, NULL, &l, &err), RAVEL_E_DATA);
         CHECK_HAS(err.message, cases[i].says);
     }
 }
@@ -307,7 +308,7 @@ TEST(io_lengths_lines_longer_than_the_buffer) {
     n = n + LONG + snprintf(text + n + LONG, 50, "\"}\n{\"length\": 6}");
     ravel_error err = RAVEL_ERROR_INIT;
     ravel_lengths *l = NULL;
-    CHECK_OK(ravel_lengths_parse("a.jsonl", text, (size_t)n, NULL, &l, &err), &err);
+    CHECK_OK(ravel__lengths_parse("a.jsonl", text, (size_t)n, NULL, &l, &err), &err);
     CHECK(l->count == 2 && l->lengths[0] == 5 && l->lengths[1] == 6);
     ravel_lengths_free(l);
     free(text);
@@ -320,21 +321,21 @@ TEST(io_columns_by_name) {
     fprintf(f, "prompt_len,response_len,home_rank,group\n5,6,-1,77\n7,8,3,-9\n");
     fclose(f);
     ravel_error err = RAVEL_ERROR_INIT;
-    ravel_column *c = NULL;
+    ravel__column *c = NULL;
     ravel_lengths *l = NULL;
-    CHECK_OK(ravel_column_read(path, "home", -1, 3, NULL, &c, &err), &err);
+    CHECK_OK(ravel__column_read(path, "home", -1, 3, NULL, &c, &err), &err);
     CHECK(c->count == 2 && c->values[0] == -1 && c->values[1] == 3);
-    ravel_column_free(c);
-    CHECK_OK(ravel_column_read(path, "group", INT64_MIN, INT64_MAX, NULL, &c, &err), &err);
+    ravel__column_free(c);
+    CHECK_OK(ravel__column_read(path, "group", INT64_MIN, INT64_MAX, NULL, &c, &err), &err);
     CHECK(c->values[1] == -9);
-    ravel_column_free(c);
+    ravel__column_free(c);
     CHECK_OK(ravel_lengths_read(path, NULL, &l, &err), &err);
     CHECK(l->prompts[1] == 7 && l->responses[1] == 8);
     ravel_lengths_free(l);
-    CHECK_EQ(ravel_column_read(path, "home", -1, 2, NULL, &c, &err), RAVEL_E_DATA);
+    CHECK_EQ(ravel__column_read(path, "home", -1, 2, NULL, &c, &err), RAVEL_E_DATA);
     CHECK_HAS(err.message, ".csv:3: home 3; it must be from -1 to 2");
     ravel_error_clear(&err);
-    CHECK_EQ(ravel_column_read(path, "update", 0, 2, NULL, &c, &err), RAVEL_E_DATA);
+    CHECK_EQ(ravel__column_read(path, "update", 0, 2, NULL, &c, &err), RAVEL_E_DATA);
     CHECK_HAS(err.message, "which column is meant?");
     unlink(path);
 }
@@ -352,7 +353,7 @@ static ravel_status memory_body(const ravel_allocator *allocator, void *user) {
     ravel_read_options_default(&options);
     options.allocator = allocator;
     options.field = c->field;
-    ravel_status status = ravel_lengths_parse(c->name, c->data, c->bytes, &options, &l, NULL);
+    ravel_status status = ravel__lengths_parse(c->name, c->data, c->bytes, &options, &l, NULL);
     ravel_lengths_free(l);
     return status;
 }

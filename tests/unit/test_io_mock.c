@@ -2,6 +2,7 @@
 #include "tests/unit/check.h"
 
 #include "base/hash.h"
+#include "io/mock.h"
 #include "base/real.h"
 #include "base/rng.h"
 
@@ -150,7 +151,7 @@ TEST(mock_from_files) {
     ravel_error err = RAVEL_ERROR_INIT;
     CHECK_OK(open_mock(text, &mock, &err), &err);
     CHECK(ravel_mock_described(mock)->count == 3 && ravel_mock_length(mock, 1) == 6 && ravel_mock_length(mock, 5) == 7);
-    ravel_mock_recount(mock, 7);
+    ravel__mock_recount(mock, 7);
     ravel_lengths *l = NULL;
     CHECK_OK(ravel_mock_lengths(mock, &l, &err), &err);
     CHECK(l->count == 7 && l->total == 18 + 18 + 5);

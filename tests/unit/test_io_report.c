@@ -1,6 +1,8 @@
 /* A plan as JSON, CSV, page and still picture. What the JSON says is recounted from outside in tests/cli. */
 #include "tests/unit/check.h"
 
+#include "base/json.h"
+
 #include <ravel/mock.h>
 #include <ravel/report.h>
 
@@ -62,39 +64,39 @@ TEST(report_json_is_read_back) {
     fixture f;
     sink s = {NULL, 0, 0, -1};
     ravel_error err = RAVEL_ERROR_INIT;
-    ravel_json *doc = NULL;
+    ravel__json *doc = NULL;
     if (!set_up(&f, "{\"count\": 3000, \"max_seq_len\": 9000}", 8192, 4)) return;
     CHECK(f.plan->stats.skipped > 0);
     CHECK_OK(ravel_plan_json(&f.input, &f.options, f.plan, take, &s, &err), &err);
-    CHECK_OK(ravel_json_parse(s.text, s.used, NULL, &doc, &err), &err);
-    const ravel_json_node *root = ravel_json_root(doc), *bins = ravel_json_get(doc, root, "bins");
+    CHECK_OK(ravel__json_parse(s.text, s.used, NULL, &doc, &err), &err);
+    const ravel__json_node *root = ravel__json_root(doc), *bins = ravel__json_get(doc, root, "bins");
     int64_t value, bin = 0, sample = 0;
-    CHECK(ravel_json_integer(ravel_json_get(doc, root, "version"), &value) && value == 1);
-    CHECK(ravel_json_integer(ravel_json_path(doc, root, "options.cost.linear"), &value) && value == 1);
-    CHECK(ravel_json_is(ravel_json_path(doc, root, "options.sync"), "micro-step"));
-    CHECK(ravel_json_integer(ravel_json_path(doc, root, "options.max_samples"), &value) && value == 0);
+    CHECK(ravel__json_integer(ravel__json_get(doc, root, "version"), &value) && value == 1);
+    CHECK(ravel__json_integer(ravel__json_path(doc, root, "options.cost.linear"), &value) && value == 1);
+    CHECK(ravel__json_is(ravel__json_path(doc, root, "options.sync"), "micro-step"));
+    CHECK(ravel__json_integer(ravel__json_path(doc, root, "options.max_samples"), &value) && value == 0);
     CHECK_EQ(bins->count, f.plan->bins);
-    for (const ravel_json_node *b = ravel_json_first(doc, bins); b; b = ravel_json_next(doc, b), bin++) {
-        CHECK(ravel_json_integer(ravel_json_get(doc, b, "rank"), &value) && value == bin % 4);
-        CHECK(ravel_json_integer(ravel_json_get(doc, b, "cost"), &value) && value == f.plan->bin_costs[bin]);
-        const ravel_json_node *list = ravel_json_get(doc, b, "samples");
-        for (const ravel_json_node *n = ravel_json_first(doc, list); n; n = ravel_json_next(doc, n))
-            CHECK(ravel_json_integer(n, &value) && value == f.plan->samples[sample++]);
+    for (const ravel__json_node *b = ravel__json_first(doc, bins); b; b = ravel__json_next(doc, b), bin++) {
+        CHECK(ravel__json_integer(ravel__json_get(doc, b, "rank"), &value) && value == bin % 4);
+        CHECK(ravel__json_integer(ravel__json_get(doc, b, "cost"), &value) && value == f.plan->bin_costs[bin]);
+        const ravel__json_node *list = ravel__json_get(doc, b, "samples");
+        for (const ravel__json_node *n = ravel__json_first(doc, list); n; n = ravel__json_next(doc, n))
+            CHECK(ravel__json_integer(n, &value) && value == f.plan->samples[sample++]);
     }
-    CHECK_EQ(ravel_json_path(doc, root, "stats.skipped_samples")->count, f.plan->stats.skipped);
-#define INTEGER_int64_t(name)                                                                           \
-    CHECK(ravel_json_integer(ravel_json_get(doc, ravel_json_get(doc, root, "stats"), #name), &value) && \
+    CHECK_EQ(ravel__json_path(doc, root, "stats.skipped_samples")->count, f.plan->stats.skipped);
+#define INTEGER_int64_t(name)                                                                              \
+    CHECK(ravel__json_integer(ravel__json_get(doc, ravel__json_get(doc, root, "stats"), #name), &value) && \
           value == f.plan->stats.name);
-#define INTEGER_double(name)                                                                            \
-    do {                                                                                                \
-        double real;                                                                                    \
-        CHECK(ravel_json_real(ravel_json_get(doc, ravel_json_get(doc, root, "stats"), #name), &real) && \
-              real == f.plan->stats.name);                                                              \
+#define INTEGER_double(name)                                                                               \
+    do {                                                                                                   \
+        double real;                                                                                       \
+        CHECK(ravel__json_real(ravel__json_get(doc, ravel__json_get(doc, root, "stats"), #name), &real) && \
+              real == f.plan->stats.name);                                                                 \
     } while (0);
 #define X(type, name, sentence) INTEGER_##type(name)
     RAVEL_PLAN_STATS_LIST(X)
 #undef X
-    ravel_json_free(doc);
+    ravel__json_free(doc);
     free(s.text);
     tear_down(&f);
 }

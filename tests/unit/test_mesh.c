@@ -65,7 +65,6 @@ TEST(mesh_every_order_partitions_the_ranks) {
         int32_t *members = calloc((size_t)l.ranks, sizeof *members);
         for (int32_t axes = 0; axes < 16; axes++) {
             int32_t size = ravel_mesh_group_size(&l, axes), *count = calloc((size_t)l.ranks, sizeof *count);
-            CHECK_EQ(size * ravel_mesh_group_count(&l, axes), l.ranks);
             ravel_mesh_groups(&l, axes, members);
             for (int32_t i = 0; i < l.ranks; i++) {
                 ravel_mesh_coord a = ravel_mesh_locate(&l, members[i]),
@@ -103,11 +102,11 @@ TEST(mesh_bad_options_get_a_sentence) {
     CHECK_HAS(err.message, "tp 2 x cp 1 x dp 3 x pp 3 is 18, but there are 24 ranks");
     static const struct {
         const char *order, *words;
-    } bad[] = {{"tp-cp-dp-xx", "\"xx\" is no axis"},
-               {"tp-tp-dp-pp", "is there twice"},
+    } bad[] = {{"tp-cp-dp-xx", "\"xx\" is not an axis"},
+               {"tp-tp-dp-pp", "is given twice"},
                {"tp-cp-dp", "leaves out pp"},
-               {"", "is no axis"},
-               {"tp-cp-dp-pp-", "is no axis"}};
+               {"", "is not an axis"},
+               {"tp-cp-dp-pp-", "is not an axis"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         ravel_error_clear(&err);
         o.order = bad[i].order;

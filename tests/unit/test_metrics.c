@@ -4,6 +4,7 @@
 #include "metrics/state.h"
 
 #include <stdlib.h>
+#include <sys/mman.h>
 
 /* ---- the table ------------------------------------------------------------------------------------------ */
 
@@ -12,7 +13,6 @@ TEST(metrics_names_are_no_prefixes_of_others) {
         const ravel_metric *row = ravel_metric_row(a);
         CHECK(row->name[0] && row->doc[0]);
         CHECK(strlen(row->doc) > 5 && row->doc[strlen(row->doc) - 1] != '.');
-        CHECK_EQ(ravel_metric_find(row->name), a);
         for (int32_t b = 0; b < RAVEL_METRICS; b++)
             if (a != b && ravel__metric_clash(row->name, ravel_metric_row(b)->name)) {
                 check_fail(__FILE__, __LINE__, "%s and %s clash", row->name, ravel_metric_row(b)->name);
@@ -26,7 +26,7 @@ TEST(metrics_names_are_no_prefixes_of_others) {
     CHECK(!ravel__metric_clash("a/b", "ab"));
     CHECK(!ravel__metric_clash("a/b", "a/bc"));
     CHECK(!ravel__metric_clash("a/b", "a/c"));
-    CHECK(!ravel_metric_row(-1) && !ravel_metric_row(RAVEL_METRICS) && ravel_metric_find("no") == -1);
+    CHECK(!ravel_metric_row(-1) && !ravel_metric_row(RAVEL_METRICS));
     CHECK_STR(ravel_phase_name(RAVEL_PHASE_ALL_REDUCE), "all_reduce");
     CHECK(!ravel_phase_name(RAVEL_PHASES));
 }
@@ -41,10 +41,56 @@ TEST(metrics_names_that_frameworks_compare_are_there) {
                                         "throughput/packing_efficiency",
                                         "throughput/avg_seq_length",
                                         "token_mult_prob_error"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) CHECK(ravel_metric_find(names[i]) >= 0);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        int32_t id = 0;
+        while (id < RAVEL_METRICS && strcmp(ravel_metric_row(id)->name, names[i]) != 0) id++;
+        if (id == RAVEL_METRICS) check_fail(__FILE__, __LINE__, "%s is gone", names[i]);
+    }
 }
 
 /* ---- one rank ------------------------------------------------------------------------------------------- */
+
+TEST(metrics_time_of_a_micro_step_is_the_total_over_the_steps) {
+    ravel_metrics *m = make(NULL);
+    CHECK(m);
+    const int64_t lengths[] = {10, 30, 20};
+    ravel_metrics_batch b = {
+        .size = sizeof b, .lengths = lengths, .samples = 3, .padded = 60, .bins = 3, .micro_steps = 3};
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_metrics_add_batch(m, &b);
+    ravel_metrics_phase_add(m, RAVEL_PHASE_FORWARD, 3);
+    ravel_metrics_phase_add(m, RAVEL_PHASE_BACKWARD, 6);
+    CHECK_OK(ravel_metrics_update(m, 1, &err), &err);
+    CHECK(value(m, "time/forward_mean_sec") == 3 && value(m, "time/forward_micro_step_sec") == 1);
+    CHECK(value(m, "time/backward_mean_sec") == 6 && value(m, "time/backward_micro_step_sec") == 2);
+    ravel_metrics_free(m);
+}
+
+/* What an update took for a moment counts in that update, and in the mark of the run, and not in the next update. */
+TEST(metrics_memory_mark_is_reset_with_every_row) {
+    enum { MORE = 96 << 20 };
+    ravel_metrics_options o;
+    ravel_metrics_options_default(&o);
+    o.update_peaks = 1;
+    ravel_metrics *m = make(&o);
+    ravel_error err = RAVEL_ERROR_INIT;
+    CHECK(m);
+    CHECK_OK(ravel_metrics_update(m, 1, &err), &err); /* what was before the first row */
+    char *more = mmap(NULL, MORE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(more != MAP_FAILED);
+    memset(more, 1, MORE);
+    (void)munmap(more, MORE);
+    CHECK_OK(ravel_metrics_update(m, 2, &err), &err);
+    if (m->clear_refs < 0) { /* a kernel without the file: no row */
+        ravel_metrics_free(m);
+        return;
+    }
+    double high = value(m, "memory/rss_update_peak_bytes"), now = value(m, "memory/rss_bytes");
+    CHECK(high > now + MORE / 2 && value(m, "memory/rss_peak_bytes") >= high);
+    CHECK_OK(ravel_metrics_update(m, 3, &err), &err);
+    CHECK(value(m, "memory/rss_update_peak_bytes") < high - MORE / 2 && value(m, "memory/rss_peak_bytes") >= high);
+    ravel_metrics_free(m);
+}
 
 TEST(metrics_count_a_batch) {
     ravel_metrics_options o;
@@ -88,6 +134,7 @@ TEST(metrics_count_a_batch) {
     CHECK(value(m, "throughput/actual_tokens_per_sec_per_gpu") == 60 / seconds / 4);
     CHECK(absent(m, "train/loss") && absent(m, "throughput/mfu") && absent(m, "flops/model") && absent(m, "nothing"));
     CHECK(absent(m, "time/forward_mean_sec") && absent(m, "reward/mean"));
+    CHECK(absent(m, "time/forward_micro_step_sec") && absent(m, "memory/rss_update_peak_bytes"));
     CHECK(value(m, "memory/rss_peak_bytes") >= value(m, "memory/rss_bytes") && value(m, "memory/rss_bytes") > 4096);
     CHECK_OK(ravel_metrics_update(m, 8, &err), &err); /* an update without a batch has no throughput */
     CHECK(absent(m, "throughput/tokens_per_sec") && absent(m, "tokens/actual"));
@@ -289,11 +336,11 @@ TEST(metrics_totals_go_on_after_a_resume) {
     ravel_metrics_add_batch(m, &b);
     ravel_metrics_phase_add(m, RAVEL_PHASE_EVAL, 2);
     CHECK_OK(ravel_metrics_update(m, 1, &err), &err);
-    ravel_metrics_totals_get(m, &totals);
+    ravel_metrics_get_totals(m, &totals);
     ravel_metrics_free(m);
     m = make(NULL);
     CHECK(m);
-    ravel_metrics_totals_set(m, &totals);
+    ravel_metrics_set_totals(m, &totals);
     ravel_metrics_add_batch(m, &b);
     CHECK_OK(ravel_metrics_update(m, 2, &err), &err);
     CHECK_EQ(integer(m, RAVEL_METRIC_RUN_UPDATES), 2);

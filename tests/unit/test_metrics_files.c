@@ -2,7 +2,7 @@
 #include "tests/unit/check.h"
 #include "tests/unit/metrics_place.h"
 
-#include <ravel/json.h>
+#include "base/json.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -73,18 +73,18 @@ TEST(metrics_tensorboard_records_are_framed) {
 static int trace_is_whole(const place *p, int *events, ravel_error *err) {
     size_t bytes;
     char *text = place_read(p, "/trace-0.json", &bytes);
-    ravel_json *doc = NULL;
-    int ok = ravel_json_parse(text, bytes, NULL, &doc, err) == RAVEL_OK;
-    *events = ok ? ravel_json_root(doc)->count : -1;
-    const ravel_json_node *node = ok ? ravel_json_first(doc, ravel_json_root(doc)) : NULL;
-    for (; node; node = ravel_json_next(doc, node)) {
+    ravel__json *doc = NULL;
+    int ok = ravel__json_parse(text, bytes, NULL, &doc, err) == RAVEL_OK;
+    *events = ok ? ravel__json_root(doc)->count : -1;
+    const ravel__json_node *node = ok ? ravel__json_first(doc, ravel__json_root(doc)) : NULL;
+    for (; node; node = ravel__json_next(doc, node)) {
         double ts, dur;
-        if (ravel_json_is(ravel_json_get(doc, node, "ph"), "X"))
-            ok &= ravel_json_real(ravel_json_get(doc, node, "ts"), &ts) && ts > 1e12 &&
-                  ravel_json_real(ravel_json_get(doc, node, "dur"), &dur) && dur >= 0;
-        ok &= ravel_json_get(doc, node, "pid") && ravel_json_get(doc, node, "name");
+        if (ravel__json_is(ravel__json_get(doc, node, "ph"), "X"))
+            ok &= ravel__json_real(ravel__json_get(doc, node, "ts"), &ts) && ts > 1e12 &&
+                  ravel__json_real(ravel__json_get(doc, node, "dur"), &dur) && dur >= 0;
+        ok &= ravel__json_get(doc, node, "pid") && ravel__json_get(doc, node, "name");
     }
-    ravel_json_free(doc);
+    ravel__json_free(doc);
     free(text);
     return ok;
 }
@@ -160,11 +160,11 @@ TEST(metrics_run_directory_has_all_that_a_report_needs) {
         (void)snprintf(name, sizeof name, "/deep/er/run/%s", files[i]);
         char *text = place_read(&p, name, &bytes);
         if (bytes == 0) check_fail(__FILE__, __LINE__, "%s is empty", files[i]);
-        ravel_json *doc = NULL;
+        ravel__json *doc = NULL;
         if (strstr(files[i], ".json") && !strstr(files[i], ".jsonl"))
-            CHECK_OK(ravel_json_parse(text, bytes, NULL, &doc, &err), &err);
-        if (i == 1) CHECK(ravel_json_is(ravel_json_get(doc, ravel_json_root(doc), "ravel"), ravel_version()));
-        ravel_json_free(doc);
+            CHECK_OK(ravel__json_parse(text, bytes, NULL, &doc, &err), &err);
+        if (i == 1) CHECK(ravel__json_is(ravel__json_get(doc, ravel__json_root(doc), "ravel"), ravel_version()));
+        ravel__json_free(doc);
         free(text);
     }
     place_remove(&p);

@@ -1,7 +1,5 @@
-/* The Prometheus text, the request parser, and the endpoint over real sockets. */
+/* The Prometheus text, and the endpoint over real sockets. */
 #include "tests/unit/check.h"
-
-#include "metrics/http.h"
 
 #include <ravel/metrics.h>
 
@@ -12,49 +10,6 @@
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-static int answer(const char *request, int *head_only) {
-    return ravel__http_answer(request, strlen(request), head_only);
-}
-
-TEST(http_requests_get_the_right_answer) {
-    static const struct {
-        const char *request;
-        int code, head;
-    } cases[] = {{"", 0, 0},
-                 {"GET /metrics HTTP/1.1", 0, 0},
-                 {"GET /metrics HTTP/1.1\r\n", 0, 0},
-                 {"GET /metrics HTTP/1.1\r\nHost: x\r\n", 0, 0},
-                 {"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", 200, 0},
-                 {"GET /metrics HTTP/1.0\n\n", 200, 0},
-                 {"GET /metrics?name[]=up HTTP/1.1\r\n\r\n", 200, 0},
-                 {"HEAD /metrics HTTP/1.1\r\n\r\n", 200, 1},
-                 {"GET / HTTP/1.1\r\n\r\n", 302, 0},
-                 {"GET /healthz HTTP/1.1\r\n\r\n", 204, 0},
-                 {"GET /../etc/passwd HTTP/1.1\r\n\r\n", 404, 0},
-                 {"POST /metrics HTTP/1.1\r\n\r\n", 405, 0},
-                 {"GET /metrics HTTP/2.0\r\n\r\n", 505, 0},
-                 {"GET /metrics\r\n\r\n", 400, 0},
-                 {"GET metrics HTTP/1.1\r\n\r\n", 400, 0},
-                 {"get /metrics HTTP/1.1\r\n\r\n", 400, 0},
-                 {"GET  /metrics HTTP/1.1\r\n\r\n", 400, 0},
-                 {"GET /me\ttrics HTTP/1.1\r\n\r\n", 400, 0},
-                 {"\r\n\r\n", 400, 0},
-                 {"\n\n", 400, 0}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        int head = -1;
-        int code = answer(cases[i].request, &head);
-        if (code != cases[i].code || head != cases[i].head)
-            check_fail(__FILE__, __LINE__, "case %zu: %d, head %d", i, code, head);
-    }
-    char big[RAVEL__HTTP_REQUEST_BYTES];
-    int head;
-    memset(big, 'a', sizeof big);
-    CHECK_EQ(ravel__http_answer(big, sizeof big, &head), 431);
-    CHECK_EQ(ravel__http_answer(big, sizeof big - 1, &head), 0);
-    CHECK_STR(ravel__http_reason(404), "Not Found");
-    CHECK_STR(ravel__http_reason(999), "Error");
-}
 
 /* ---- over sockets --------------------------------------------------------------------------------------- */
 

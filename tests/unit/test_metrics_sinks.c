@@ -5,7 +5,7 @@
 #include "base/rng.h"
 #include "metrics/text.h"
 
-#include <ravel/json.h>
+#include "base/json.h"
 
 #include <fcntl.h>
 #include <math.h>
@@ -85,24 +85,24 @@ TEST(metrics_jsonl_is_one_whole_object_an_update_and_continues) {
     ravel_metrics_free(m);
     text = place_read(&p, "/m.jsonl", &bytes);
     CHECK_EQ(place_lines(text), 4);
-    ravel_json *doc = NULL;
+    ravel__json *doc = NULL;
     int64_t step = 0, whole;
     for (char *line = text; *line; line = strchr(line, '\n') + 1) {
         double real;
-        CHECK_OK(ravel_json_parse(line, strcspn(line, "\n"), NULL, &doc, &err), &err);
-        const ravel_json_node *root = ravel_json_root(doc);
-        CHECK(ravel_json_integer(ravel_json_get(doc, root, "step"), &whole) && whole == ++step);
-        CHECK(ravel_json_integer(ravel_json_get(doc, root, "tokens/actual"), &whole) && whole == 128);
-        CHECK(ravel_json_real(ravel_json_get(doc, root, "train/loss"), &real) && real == 1.0 / (double)step);
-        CHECK(ravel_json_real(ravel_json_get(doc, root, "reward/mean"), &real) &&
+        CHECK_OK(ravel__json_parse(line, strcspn(line, "\n"), NULL, &doc, &err), &err);
+        const ravel__json_node *root = ravel__json_root(doc);
+        CHECK(ravel__json_integer(ravel__json_get(doc, root, "step"), &whole) && whole == ++step);
+        CHECK(ravel__json_integer(ravel__json_get(doc, root, "tokens/actual"), &whole) && whole == 128);
+        CHECK(ravel__json_real(ravel__json_get(doc, root, "train/loss"), &real) && real == 1.0 / (double)step);
+        CHECK(ravel__json_real(ravel__json_get(doc, root, "reward/mean"), &real) &&
               fabs(real - 0.1 * (double)step) < 1e-15);
-        CHECK(!ravel_json_get(doc, root, "eval/loss"));
-        const ravel_json_node *norm = ravel_json_get(doc, root, "train/grad_norm");
-        CHECK(step == 3 ? norm && norm->kind == RAVEL_JSON_NULL : !norm);
-        const ravel_json_node *busy = ravel_json_path(doc, root, "ranks.busy_sec");
+        CHECK(!ravel__json_get(doc, root, "eval/loss"));
+        const ravel__json_node *norm = ravel__json_get(doc, root, "train/grad_norm");
+        CHECK(step == 3 ? norm && norm->kind == RAVEL__JSON_NULL : !norm);
+        const ravel__json_node *busy = ravel__json_path(doc, root, "ranks.busy_sec");
         CHECK(busy && busy->count == 1);
     }
-    ravel_json_free(doc);
+    ravel__json_free(doc);
     free(text);
     place_remove(&p);
 }

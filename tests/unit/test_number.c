@@ -1,8 +1,10 @@
 /* Numbers as text in a host program's own locale. Suite 10-unit makes a German one, where a half is 0,5. */
 #include "base/number.h"
+#include "report/plan_json.h"
 #include "check.h"
 
-#include <ravel/json.h>
+#include "base/json.h"
+#include "base/options.h"
 #include <ravel/plan.h>
 #include <ravel/report.h>
 
@@ -23,12 +25,12 @@ static void in_this_locale(void) {
     CHECK_STR(text, "0.1");
     CHECK(ravel__number_read("-2.5e3", NULL) == -2500);
     int64_t size = 0;
-    CHECK_OK(ravel_parse_size("1.5k", &size, &err), &err);
+    CHECK_OK(ravel__parse_size("1.5k", &size, &err), &err);
     CHECK_EQ(size, 1536);
-    ravel_json *doc = NULL;
-    CHECK_OK(ravel_json_parse("{\"sigma\":1.25}", 14, NULL, &doc, &err), &err);
-    CHECK(ravel_json_first(doc, ravel_json_root(doc))->as.real == 1.25);
-    ravel_json_free(doc);
+    ravel__json *doc = NULL;
+    CHECK_OK(ravel__json_parse("{\"sigma\":1.25}", 14, NULL, &doc, &err), &err);
+    CHECK(ravel__json_first(doc, ravel__json_root(doc))->as.real == 1.25);
+    ravel__json_free(doc);
     const int64_t lengths[] = {3, 5, 9};
     ravel_plan_input input = {.size = sizeof input, .count = 3, .lengths = lengths};
     ravel_plan_options options;
@@ -36,7 +38,7 @@ static void in_this_locale(void) {
     options.budget = 16;
     ravel_plan *plan = NULL;
     CHECK_OK(ravel_plan_create(&input, &options, &plan, &err), &err);
-    CHECK_OK(ravel_plan_stats_json(plan, append, all, &err), &err);
+    CHECK_OK(ravel__plan_stats_json(plan, append, all, &err), &err);
     ravel_plan_free(plan);
     CHECK_HAS(all, "\"fill\":0.53125");
     (void)ravel_error_set(&err, RAVEL_E_ARGUMENT, "%.1f s", 0.5);

@@ -2,6 +2,7 @@
 #include "tests/unit/check.h"
 
 #include "base/rng.h"
+#include "plan/cost_fit.h"
 
 #include <ravel/plan.h>
 
@@ -62,7 +63,8 @@ TEST(plan_fit_is_not_led_by_single_wild_samples) {
     CHECK_EQ(f.far, 3);
     CHECK(f.error < 0.02 && f.apart_error < 0.03 && f.apart_error >= f.error / 2 && f.apart_worst >= f.apart_error);
     for (int i = 1; i < 40; i++) /* what it predicts is the formula that the times were made of */
-        CHECK(fabs(ravel_cost_fit_seconds(&f, &s[i]) / (3e-6 * s[i].tokens + 2e-10 * s[i].squares + 0.004) - 1) < 0.03);
+        CHECK(fabs(ravel__cost_fit_seconds(&f, &s[i]) / (3e-6 * s[i].tokens + 2e-10 * s[i].squares + 0.004) - 1) <
+              0.03);
     CHECK_OK(ravel_cost_fit_make(s, 19, &f, &err), &err); /* too few to keep any apart */
     CHECK(f.apart_error == 0 && f.apart_worst == 0);
 }

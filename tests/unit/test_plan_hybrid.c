@@ -194,7 +194,7 @@ static bool arrive(hybrid_case *c, ravel__rng *rng) {
     static taken t;
     int64_t ids[MOST], count = c->input.count;
     memset(&t, 0, sizeof t);
-    ravel_status status = ravel_planner_create(&c->options, fills[ravel__rng_below(rng, 4)], &p, &err);
+    ravel_status status = planner_with_fill(&c->options, fills[ravel__rng_below(rng, 4)], &p, &err);
     if (status == RAVEL_E_ARGUMENT) return strstr(err.message, "min-cp") || strstr(err.message, "holds no slot");
     char widths[64], prices[256];
     memcpy(widths, c->widths, sizeof widths);
@@ -254,7 +254,7 @@ TEST(plan_hybrid_arrivals_are_nearly_as_fast_as_a_batch) {
     CHECK_OK(ravel_plan_create(&in, &o, &plan, &err), &err);
     double batch = (double)plan->stats.time, stream = 0;
     ravel_plan_free(plan);
-    CHECK_OK(ravel_planner_open(&o, NULL, &p, &err), &err);
+    CHECK_OK(ravel_planner_create(&o, NULL, &p, &err), &err);
     for (int64_t i = 0; i < COUNT; i += EACH) {
         ravel_plan_input some = {.size = sizeof some, .count = EACH, .lengths = lengths + i};
         CHECK_OK(ravel_planner_push(p, &some, NULL, &err), &err);
@@ -463,4 +463,21 @@ TEST(plan_hybrid_check_sees_every_change) {
         CHECK_EQ(ravel_plan_check(&in, &o, &broken, &err), RAVEL_E_DATA);
     }
     ravel_plan_free(plan);
+}
+
+/* Prices of fixed context parallelism are those of a pool's groups. */
+TEST(plan_hybrid_prices_of_widths) {
+    ravel_plan_options o;
+    ravel_plan_options_default(&o);
+    CHECK_EQ(ravel_plan_cp_price(&o, 1), 0);
+    CHECK_EQ(ravel_plan_cp_price(&o, 2), 30);
+    CHECK_EQ(ravel_plan_cp_price(&o, 8), 90);
+    CHECK_EQ(ravel_plan_cp_price(&o, 16), 120 + 150); /* beyond a node of 8 */
+    CHECK_EQ(ravel_plan_cp_price(&o, 0), -1);
+    o.cp_price = "2:70,4:90";
+    CHECK_EQ(ravel_plan_cp_price(&o, 1), 0);
+    CHECK_EQ(ravel_plan_cp_price(&o, 4), 90);
+    CHECK_EQ(ravel_plan_cp_price(&o, 8), -1);
+    o.cp_price = "2:x";
+    CHECK_EQ(ravel_plan_cp_price(&o, 2), -1);
 }

@@ -3,6 +3,7 @@
 #include "tests/unit/plan_cases.h"
 
 #include "base/rng.h"
+#include "base/options.h"
 #include "plan/internal.h"
 
 #include <stdlib.h>
@@ -77,7 +78,7 @@ TEST(plan_bad_options_are_named) {
         const ravel_option *row = ravel_option_find(ravel_plan_option_table(), cases[i].option);
         int64_t value = strtoll(cases[i].value, NULL, 10);
         int32_t narrow =
-            row->type == RAVEL_OPTION_ENUM ? ravel_choice_index(row->choices, cases[i].value) : (int32_t)value;
+            row->type == RAVEL_OPTION_ENUM ? ravel__choice_index(row->choices, cases[i].value) : (int32_t)value;
         if (row->type == RAVEL_OPTION_I64)
             memcpy((char *)&o + row->offset, &value, sizeof value);
         else

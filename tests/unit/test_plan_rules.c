@@ -2,6 +2,9 @@
 #include "tests/unit/check.h"
 #include "tests/unit/plan_cases.h"
 
+#include "base/options.h"
+#include "base/shape.h"
+
 #include <stdlib.h>
 
 static ravel_plan *plan_of(const ravel_plan_input *in, const ravel_plan_options *o) {
@@ -482,7 +485,7 @@ TEST(plan_cost_of_a_shape_is_its_flops) {
     ravel_shape latent; /* scores and values of different widths, queries and keys through low ranks */
     CHECK_OK(ravel_shape_named("deepseek-v3", &latent, &err), &err);
     CHECK_OK(ravel_cost_from_shape(&latent, &more, &err), &err);
-    ratio = 2.0 * (double)ravel_shape_matmul_weights(&latent) / (61.0 * 128 * (192 + 128));
+    ratio = 2.0 * (double)ravel__shape_matmul_weights(&latent) / (61.0 * 128 * (192 + 128));
     there = (double)more.linear / (double)more.quadratic;
     CHECK(there > ratio * 0.9999 && there < ratio * 1.0001);
     shape.heads = 0;
@@ -494,10 +497,49 @@ TEST(plan_methods_have_names_and_docs) {
     int32_t count = 0;
     char word[32];
     for (; ravel_method_name(count); count++) {
-        CHECK(ravel_choice_word(RAVEL_METHOD_CHOICES, count, word, sizeof word));
+        CHECK(ravel__choice_word(RAVEL_METHOD_CHOICES, count, word, sizeof word));
         CHECK_STR(ravel_method_name(count), word);
         CHECK(strlen(ravel_method_doc(count)) > 20);
     }
-    CHECK(!ravel_choice_word(RAVEL_METHOD_CHOICES, count, word, sizeof word));
+    CHECK(!ravel__choice_word(RAVEL_METHOD_CHOICES, count, word, sizeof word));
     CHECK(!ravel_method_name(-1) && !ravel_method_doc(count));
+}
+
+/* oversize = alone: each sample over the budget has a bin of its own and is counted; all others keep the cap. */
+TEST(plan_oversize_samples_run_alone) {
+    ravel__rng rng = ravel__rng_seed(check_seed() ^ 0xa10e);
+    int64_t over = 0;
+    for (int64_t round = 0; round < check_rounds(300, 20000); round++) {
+        int64_t prompts[60], responses[60], alone = 0;
+        ravel_plan_options o;
+        ravel_plan *plan = NULL;
+        ravel_error err = RAVEL_ERROR_INIT;
+        ravel_plan_options_default(&o);
+        o.budget = 20 + (int64_t)ravel__rng_below(&rng, 100);
+        o.oversize = RAVEL_OVERSIZE_ALONE;
+        o.layout = (int32_t)ravel__rng_below(&rng, 3);
+        o.align = 1 + (int32_t)ravel__rng_below(&rng, 5);
+        o.dp = 1 + (int32_t)ravel__rng_below(&rng, 4);
+        o.cp = o.layout == RAVEL_LAYOUT_PACKED ? 1 + (int32_t)ravel__rng_below(&rng, 2) : 1;
+        o.effort = (int32_t)ravel__rng_below(&rng, 3);
+        o.cost.overhead = (int64_t)ravel__rng_below(&rng, 2) * 1000;
+        ravel_plan_input in = {.size = sizeof in, .count = (int64_t)ravel__rng_below(&rng, 60)};
+        in.prompts = prompts, in.responses = responses;
+        for (int64_t i = 0; i < in.count; i++) {
+            prompts[i] = (int64_t)ravel__rng_below(&rng, 60);
+            responses[i] = 1 + (int64_t)ravel__rng_below(&rng, ravel__rng_below(&rng, 8) ? 20 : 300);
+        }
+        CHECK_OK(ravel_plan_create(&in, &o, &plan, &err), &err);
+        CHECK_OK(ravel_plan_check(&in, &o, plan, &err), &err);
+        for (int64_t b = 0; b < plan->bins; b++) {
+            int64_t rows = plan->bin_offsets[b + 1] - plan->bin_offsets[b];
+            if (plan->bin_slots[b] <= o.cp * o.budget) continue;
+            CHECK(rows == 1);
+            alone++;
+        }
+        CHECK(plan->stats.over_budget == alone && plan->stats.skipped == 0 && plan->stats.samples == in.count);
+        over += alone;
+        ravel_plan_free(plan);
+    }
+    CHECK(over > 100);
 }

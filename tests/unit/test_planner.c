@@ -156,7 +156,7 @@ TEST(planner_random_arrivals_keep_the_promises) {
         memset(&l, 0, sizeof l);
         l.c = &c;
         l.fill = fills[ravel__rng_below(&rng, 5)];
-        CHECK_OK(ravel_planner_create(&c.options, l.fill, &p, &err), &err);
+        CHECK_OK(planner_with_fill(&c.options, l.fill, &p, &err), &err);
         bool good = one_update(p, &l, &rng) && one_update(p, &l, &rng);
         ravel_planner_free(p);
         if (!good) printf("    arrivals %lld\n", (long long)i);
@@ -173,7 +173,7 @@ TEST(planner_takes_what_is_full_and_keeps_the_rest) {
     ravel_error err = RAVEL_ERROR_INIT;
     ravel_planner *p = NULL;
     ravel_plan *plan = NULL;
-    CHECK_OK(ravel_planner_create(&o, 0.9, &p, &err), &err);
+    CHECK_OK(planner_with_fill(&o, 0.9, &p, &err), &err);
     CHECK_EQ(ravel_planner_take(p, 1, &plan, NULL), RAVEL_E_END);
     const int64_t lengths[] = {60, 35, 95, 50}, ids[] = {7, 8, 9, 10};
     ravel_plan_input in = {.size = sizeof in, .count = 4, .lengths = lengths};
@@ -210,7 +210,7 @@ TEST(planner_flushes_fillers_alone_where_the_multiple_asks_for_them) {
     ravel_error err = RAVEL_ERROR_INIT;
     ravel_planner *p = NULL;
     ravel_plan *plan = NULL;
-    CHECK_OK(ravel_planner_create(&o, 1, &p, &err), &err);
+    CHECK_OK(planner_with_fill(&o, 1, &p, &err), &err);
     const int64_t length = 10;
     ravel_plan_input in = {.size = sizeof in, .count = 1, .lengths = &length};
     CHECK_OK(ravel_planner_push(p, &in, NULL, &err), &err);
@@ -229,15 +229,15 @@ TEST(planner_says_what_is_wrong_and_takes_nothing_in) {
     o.budget = 10;
     ravel_error err = RAVEL_ERROR_INIT;
     ravel_planner *p = NULL;
-    CHECK_EQ(ravel_planner_create(&o, 0, &p, &err), RAVEL_E_ARGUMENT);
+    CHECK_EQ(planner_with_fill(&o, 0, &p, &err), RAVEL_E_ARGUMENT);
     CHECK_HAS(err.message, "fill is 0");
     ravel_error_clear(&err);
     o.updates = 2;
-    CHECK_EQ(ravel_planner_create(&o, 1, &p, &err), RAVEL_E_ARGUMENT);
+    CHECK_EQ(planner_with_fill(&o, 1, &p, &err), RAVEL_E_ARGUMENT);
     CHECK_HAS(err.message, "flushing");
     ravel_error_clear(&err);
     o.updates = 1;
-    CHECK_OK(ravel_planner_create(&o, 1, &p, &err), &err);
+    CHECK_OK(planner_with_fill(&o, 1, &p, &err), &err);
     const int64_t lengths[] = {1, 11};
     const int32_t homes[] = {0, 0};
     ravel_plan_input in = {.size = sizeof in, .count = 2, .lengths = lengths};
@@ -260,7 +260,7 @@ static ravel_status arrive(const ravel_allocator *allocator, void *user) {
     ravel_error err = RAVEL_ERROR_INIT;
     ravel_planner *p = NULL;
     ravel_plan *plan = NULL;
-    ravel_status status = ravel_planner_create(&c->options, 0.9, &p, &err);
+    ravel_status status = planner_with_fill(&c->options, 0.9, &p, &err);
     for (int64_t from = 0; !status && from < c->input.count; from += 40) {
         int64_t left = c->input.count - from;
         ravel_plan_input in = slice(c, from, left < 40 ? left : 40);
@@ -341,7 +341,7 @@ TEST(planner_is_nearly_as_balanced_as_a_batch) {
     ravel_error err = RAVEL_ERROR_INIT;
     ravel_planner *p = NULL;
     stream s;
-    CHECK_OK(ravel_planner_create(&o, 0.95, &p, &err), &err);
+    CHECK_OK(planner_with_fill(&o, 0.95, &p, &err), &err);
     CHECK(run_stream(p, &in, 8, &s));
     ravel_planner_report r = {.size = sizeof r};
     ravel_planner_get_report(p, &r);
@@ -374,7 +374,7 @@ TEST(planner_spreads_groups_of_small_cost_over_all_ranks) {
     ravel_error err = RAVEL_ERROR_INIT;
     ravel_planner *p = NULL;
     stream s;
-    CHECK_OK(ravel_planner_create(&o, 0.95, &p, &err), &err);
+    CHECK_OK(planner_with_fill(&o, 0.95, &p, &err), &err);
     CHECK(run_stream(p, &in, 16, &s));
     for (int r = 0; r < 4; r++) CHECK(s.rank[r] > 0.98 * s.cost / 4 && s.rank[r] < 1.02 * s.cost / 4);
     CHECK(s.fillers <= 4);
@@ -396,7 +396,7 @@ TEST(planner_takes_what_a_deadline_or_the_version_forces) {
     ravel_error err = RAVEL_ERROR_INIT;
     ravel_planner *p = NULL;
     ravel_plan *plan = NULL;
-    CHECK_OK(ravel_planner_open(&o, &how, &p, &err), &err);
+    CHECK_OK(ravel_planner_create(&o, &how, &p, &err), &err);
     ravel_planner_advance(p, 10, 2);
     CHECK_OK(ravel_planner_push(p, &in, NULL, &err), &err);
     CHECK_EQ(ravel_planner_take(p, 0, &plan, &err), RAVEL_E_END);
@@ -416,12 +416,12 @@ TEST(planner_takes_what_a_deadline_or_the_version_forces) {
     CHECK_EQ(r.forced, 2);
     ravel_planner_free(p);
     how.max_wait = INT64_MAX; /* as good as no limit, whatever the time is */
-    CHECK_OK(ravel_planner_open(&o, &how, &p, &err), &err);
+    CHECK_OK(ravel_planner_create(&o, &how, &p, &err), &err);
     ravel_planner_advance(p, 60, 3);
     in.versions = NULL;
     CHECK_OK(ravel_planner_push(p, &in, NULL, &err), &err);
     CHECK_EQ(ravel_planner_take(p, 0, &plan, &err), RAVEL_E_END);
     ravel_planner_free(p);
     how.fill = 2;
-    CHECK_EQ(ravel_planner_open(&o, &how, &p, &err), RAVEL_E_ARGUMENT);
+    CHECK_EQ(ravel_planner_create(&o, &how, &p, &err), RAVEL_E_ARGUMENT);
 }

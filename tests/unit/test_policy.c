@@ -1,5 +1,6 @@
 /* Policy losses: slopes against finite differences over random options, one ratio per sample, and what is refused. */
 #include "base/rng.h"
+#include "batch/policy_terms.h"
 #include "tests/unit/check.h"
 
 #include <ravel/policy.h>
@@ -35,7 +36,8 @@ static void make(policy_case *c, uint64_t seed) {
     c->options.ratio = seed % 2 ? RAVEL_RATIO_SEQUENCE : RAVEL_RATIO_TOKEN;
     c->options.kl_kind = (int32_t)(seed / 2 % 3);
     c->options.kl = seed % 3 ? 0.1 : 0;
-    c->options.tis = seed % 5 ? 0 : 1.1;
+    c->options.correction = seed % 5 ? RAVEL_CORRECTION_NONE : (int32_t)(seed / 5 % RAVEL_CORRECTION_CISPO);
+    c->options.correction_high = c->options.correction ? 1.1 : 0;
     c->options.dual_clip = seed % 4 ? 0 : 3;
     c->rows = (ravel_policy_rows){sizeof c->rows, TOKENS,        c->now,     c->old,     c->generator,
                                   c->reference,   c->advantages, c->weights, c->samples, SAMPLES};
@@ -56,7 +58,7 @@ TEST(policy_slopes_are_derivatives) {
         int wrong = 0;
         ravel_policy_sums sums;
         ravel_error err = RAVEL_ERROR_INIT;
-        make(&c, seed);
+        make(&c, check_seed() + seed);
         CHECK(ravel_policy_loss(&c.options, &c.rows, losses, slopes, &sums, &err) == RAVEL_OK);
         for (int i = 0; i < TOKENS; i++) {
             const float was = c.now[i], step = 1e-3f;
@@ -88,6 +90,58 @@ TEST(policy_first_step_is_plain_policy_gradient) {
     for (int i = 0; i < TOKENS; i++) CHECK(fabsf(slopes[i] + c.weights[i] * c.advantages[i]) < 1e-6f);
 }
 
+/* The weight of every token by the definition of each correction, in double. */
+static double weight_by_hand(const policy_case *c, int64_t r, double *raw) {
+    double x = (double)c->old[r] - (double)c->generator[r], sum = 0;
+    for (int i = 0; i < TOKENS; i++)
+        if (c->samples[i] == c->samples[r] && c->weights[i] != 0) sum += (double)c->old[i] - (double)c->generator[i];
+    *raw = exp(x);
+    switch (c->options.correction) {
+    case RAVEL_CORRECTION_TIS: return fmin(exp(x), 1.1);
+    case RAVEL_CORRECTION_MIS: return exp(x) <= 1.1 ? exp(x) : 0;
+    case RAVEL_CORRECTION_SEQ_TIS: return fmin(*raw = exp(sum), 1.1);
+    case RAVEL_CORRECTION_SEQ_MIS: return (*raw = exp(sum)) <= 1.1 ? exp(sum) : 0;
+    case RAVEL_CORRECTION_ICEPOP: return exp(x) >= 0.9 && exp(x) <= 1.1 ? exp(x) : 0;
+    case RAVEL_CORRECTION_CISPO: return fmin(*raw = exp((double)c->now[r] - (double)c->generator[r]), 1.1);
+    default: return 1;
+    }
+}
+
+/* Loss and slopes of every correction against its formula: the clipped ratio without a correction, times the weight. */
+TEST(policy_corrections_by_hand) {
+    policy_case c;
+    for (uint64_t seed = 0; seed < 4 * RAVEL_CORRECTIONS; seed++) {
+        float losses[TOKENS], slopes[TOKENS];
+        double n = 0, weights = 0, squares = 0, raws = 0, outside = 0;
+        ravel_policy_sums sums;
+        ravel_error err = RAVEL_ERROR_INIT;
+        make(&c, check_seed() + seed);
+        c.options = (ravel_policy_options){.size = sizeof c.options, .clip_low = 0.2, .clip_high = 0.2};
+        c.options.correction = (int32_t)(seed % RAVEL_CORRECTIONS);
+        if (c.options.correction) c.options.correction_high = 1.1;
+        if (c.options.correction == RAVEL_CORRECTION_ICEPOP) c.options.correction_low = 0.9;
+        CHECK_OK(ravel_policy_loss(&c.options, &c.rows, losses, slopes, &sums, &err), &err);
+        for (int i = 0; i < TOKENS; i++) {
+            double a = c.advantages[i], ratio = exp((double)c.now[i] - (double)c.old[i]), slope, raw, unit = 0;
+            double value = ravel__policy_surrogate(ratio, a, 0.2, 0.2, 0, &slope), k = weight_by_hand(&c, i, &raw);
+            if (c.weights[i] == 0) continue;
+            if (c.options.correction == RAVEL_CORRECTION_CISPO) value = -a * (double)c.now[i], slope = -a;
+            CHECK(fabs((double)losses[i] - (double)c.weights[i] * k * value) < 1e-5);
+            CHECK(fabs((double)slopes[i] - (double)c.weights[i] * k * slope) < 1e-5);
+            int whole =
+                c.options.correction == RAVEL_CORRECTION_SEQ_TIS || c.options.correction == RAVEL_CORRECTION_SEQ_MIS;
+            for (int j = 0; j < TOKENS; j++) unit += whole && c.samples[j] == c.samples[i] && c.weights[j] != 0;
+            unit = whole ? 1 / unit : 1;
+            n += unit, weights += unit * k, squares += unit * k * k, raws += unit * raw * raw;
+            outside += raw > 1.1 || raw < c.options.correction_low ? unit : 0;
+        }
+        if (c.options.correction == RAVEL_CORRECTION_NONE) n = weights = squares = raws = outside = 0;
+        CHECK(fabs(sums.corrected - n) < 1e-9 && fabs(sums.weight - weights) < 1e-6 * (1 + weights));
+        CHECK(fabs(sums.weight_square - squares) < 1e-6 * (1 + squares));
+        CHECK(fabs(sums.raw_square - raws) < 1e-6 * (1 + raws) && fabs(sums.outside - outside) < 1e-9);
+    }
+}
+
 TEST(policy_refuses) {
     policy_case c;
     float slopes[TOKENS];
@@ -96,9 +150,10 @@ TEST(policy_refuses) {
     ravel_policy_sums sums;
     ravel_error err = RAVEL_ERROR_INIT;
     make(&c, 5);
+    CHECK_EQ(c.options.correction, RAVEL_CORRECTION_TIS);
     c.rows.generator = NULL;
     CHECK(ravel_policy_loss(&c.options, &c.rows, NULL, slopes, &sums, &err) == RAVEL_E_ARGUMENT);
-    CHECK(strstr(err.message, "generator") && strstr(err.message, "tis"));
+    CHECK(strstr(err.message, "generator") && strstr(err.message, "with a correction"));
     err = (ravel_error)RAVEL_ERROR_INIT;
     make(&c, 1);
     c.samples[2] = SAMPLES;
@@ -122,6 +177,20 @@ TEST(policy_refuses) {
     memset(&c.options, 0, sizeof c.options);
     CHECK(ravel_policy_loss(&c.options, &c.rows, NULL, slopes, &sums, &err) == RAVEL_E_ARGUMENT);
     CHECK_HAS(err.message, "size is 0");
+    const struct {
+        ravel_policy_options options;
+        const char *says;
+    } refused[] = {{{.correction = RAVEL_CORRECTIONS}, "correction is 7"},
+                   {{.correction_high = 2}, "say which"},
+                   {{.correction = RAVEL_CORRECTION_TIS, .correction_low = 0.9, .correction_high = 0.5}, "no range"},
+                   {{.correction = RAVEL_CORRECTION_CISPO, .ratio = RAVEL_RATIO_SEQUENCE}, "ratio = token"}};
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        err = (ravel_error)RAVEL_ERROR_INIT;
+        c.options = refused[i].options;
+        c.options.size = sizeof c.options;
+        CHECK(ravel_policy_loss(&c.options, &c.rows, NULL, slopes, &sums, &err) == RAVEL_E_ARGUMENT);
+        CHECK_HAS(err.message, refused[i].says);
+    }
     c.rows.count = 0;
     ravel_policy_options_default(&c.options);
     CHECK(ravel_policy_loss(NULL, &c.rows, NULL, NULL, &sums, &err) == RAVEL_OK && sums.loss == 0);

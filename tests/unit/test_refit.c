@@ -3,6 +3,8 @@
 
 #include "refit/session/session.h"
 
+#include "base/json.h"
+
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -277,19 +279,19 @@ static ravel_status trace_body(ravel_comm *comm, few_ranks *s, ravel_error *err)
         ravel_refit_create(comm, rank ? NULL : &source, rank ? &sink : NULL, &s->options, &refit, err);
     if (status == RAVEL_OK) status = ravel_refit_update(refit, 1, NULL, err);
     if (status == RAVEL_OK) status = ravel_refit_trace(refit, 1, 1, keep_text, t, err);
-    ravel_json *doc = NULL;
-    if (status == RAVEL_OK) status = ravel_json_parse(t->bytes, t->used, NULL, &doc, err);
+    ravel__json *doc = NULL;
+    if (status == RAVEL_OK) status = ravel__json_parse(t->bytes, t->used, NULL, &doc, err);
     if (status == RAVEL_OK) {
         int events = 0, begins = 0;
-        const ravel_json_node *list = ravel_json_get(doc, ravel_json_root(doc), "traceEvents");
-        for (const ravel_json_node *e = ravel_json_first(doc, list); e; e = ravel_json_next(doc, e)) {
+        const ravel__json_node *list = ravel__json_get(doc, ravel__json_root(doc), "traceEvents");
+        for (const ravel__json_node *e = ravel__json_first(doc, list); e; e = ravel__json_next(doc, e)) {
             events++;
-            begins += ravel_json_is(ravel_json_get(doc, e, "ph"), "b");
+            begins += ravel__json_is(ravel__json_get(doc, e, "ph"), "b");
         }
         EXPECT(begins >= 8 && events == 2 * begins + 1);
         EXPECT(strstr(t->bytes, rank ? "\"load\"" : "\"pack\"") != NULL);
     }
-    ravel_json_free(doc);
+    ravel__json_free(doc);
     ravel_refit_free(refit);
     free(mine);
     free(t);
@@ -387,7 +389,7 @@ static ravel_status alloc_body(const ravel_allocator *allocator, void *user) {
     ravel_refit_options_default(&o);
     o.allocator = allocator;
     o.buffer_bytes = 4096;
-    o.delta = o.trace = o.audit = 1;
+    o.delta = o.sparse = o.trace = o.audit = 1;
     u.spare = spare;
     ravel_refit_source source = {.size = sizeof source, .tensors = &t, .count = 1};
     ravel_refit_sink sink = {.size = sizeof sink, .tensors = &u, .count = 1};

@@ -44,6 +44,7 @@ typedef struct fault_rank {
     ravel_device *device; /* NULL: tensors are in host memory */
     ravel_stream *stream;
     ravel__transport transport;
+    ravel_refit_report report;
     int32_t step;     /* where the protocol is */
     int64_t messages; /* sent so far in this part */
     int32_t dead;
@@ -206,7 +207,8 @@ static void part_over(fault_rank *r, ravel_comm *comm) {
         r->status =
             ravel__refit_create_over(comm, r->from.count > 0 ? &r->source : NULL, r->to.count > 0 ? &r->sink : NULL,
                                      &t->c.options, &r->transport, &r->refit, &r->err);
-    if (r->status == RAVEL_OK) r->status = ravel_refit_update(r->refit, t->version, NULL, &r->err);
+    r->report = (ravel_refit_report){.size = sizeof r->report};
+    if (r->status == RAVEL_OK) r->status = ravel_refit_update(r->refit, t->version, &r->report, &r->err);
 }
 
 static void *part_body(void *argument) {
@@ -317,7 +319,7 @@ static void random_fault(trial *t, ravel__rng *rng, int64_t turn) {
         sent = t->seen[i];
     }
     if (at_step || sent == 0) {
-        f->step = (int32_t)ravel__rng_below(rng, RAVEL__STEPS);
+        f->step = (int32_t)ravel__rng_below(rng, RAVEL__REFIT_STEPS);
         if (f->kind == DROP || f->kind == TRUNCATE) f->kind = KILL;
     } else {
         f->message = (int64_t)ravel__rng_below(rng, (uint64_t)sent);
@@ -390,10 +392,12 @@ typedef struct sweep {
     int64_t tried;
 } sweep;
 
-/* Variants 3 to 5 are 0 to 2 with borrowed frames. */
+/* Of kind 3 frames carry changes. Variants 4 to 7 are 0 to 3 with borrowed frames. */
+enum { KINDS = 4 };
+
 static void fixed_case(trial *t, int32_t variant) {
     ravel_refit_options *o = &t->c.options;
-    int32_t kind = variant % 3;
+    int32_t kind = variant % KINDS;
     memset(t, 0, sizeof *t);
     ravel_refit_options_default(o);
     t->c.senders = kind == 0 ? 1 : 2;
@@ -406,12 +410,14 @@ static void fixed_case(trial *t, int32_t variant) {
         t->c.tensors[i].dtype[0] = t->c.tensors[i].dtype[1] = i % 2 ? RAVEL_BF16 : RAVEL_F32;
         (void)snprintf(t->c.tensors[i].name, sizeof t->c.tensors[i].name, "w%d", i);
     }
+    o->delta = o->sparse = kind == 3;
+    o->delta_block = 256;
     o->stage = kind == 1 ? RAVEL_REFIT_UNDO : RAVEL_REFIT_SPARE;
     o->audit = 1;
     o->buffer_bytes = 4096;
     t->ranks = case_ranks(&t->c);
     t->timeout = 0.06;
-    t->borrows = variant >= 3;
+    t->borrows = variant >= KINDS;
 }
 
 static bool sweep_one(sweep *w, int32_t variant, const fault *f) {
@@ -429,14 +435,17 @@ static bool sweep_one(sweep *w, int32_t variant, const fault *f) {
 
 TEST(refit_faults_at_every_place_in_turn) {
     sweep w = {.stride = check_scale(7, 1)};
-    for (int32_t variant = 0; variant < 6; variant++) {
+    for (int32_t variant = 0; variant < 2 * KINDS; variant++) {
         trial *t = calloc(1, sizeof *t);
         CHECK(t);
         fixed_case(t, variant);
         bool fine = first_part(t);
         int32_t ranks = t->ranks;
         int64_t seen[RANKS_MOST];
+        t->version = 2;
+        fine = fine && run_part(t, 60) && all_succeeded(t);
         memcpy(seen, t->seen, sizeof seen);
+        if (t->c.options.sparse) fine = fine && EXPECT(t->r[ranks - 1].report.bytes_sparse > 0);
         for (int32_t i = 0; i < ranks; i++) free_rank(&t->r[i]);
         free(t);
         CHECK(fine);
@@ -446,7 +455,7 @@ TEST(refit_faults_at_every_place_in_turn) {
                 for (f.message = 0; f.message < seen[rank]; f.message++, f.where += 37)
                     CHECK(sweep_one(&w, variant, &f));
                 if (kind == DROP || kind == TRUNCATE) continue;
-                for (f.step = 0; f.step < RAVEL__STEPS; f.step++) CHECK(sweep_one(&w, variant, &f));
+                for (f.step = 0; f.step < RAVEL__REFIT_STEPS; f.step++) CHECK(sweep_one(&w, variant, &f));
             }
     }
     printf("    %lld faults\n", (long long)w.tried);

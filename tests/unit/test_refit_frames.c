@@ -1,145 +1,88 @@
-/* Frames, notices, settings and lists of differences, each by itself. */
+/* Frames, settings and lists of differences, each by itself. */
 #include "tests/unit/check.h"
 
 #include "base/rng.h"
 #include "base/xxh3.h"
+#include "base/options.h"
 #include "refit/model/differences.h"
+#include "refit/wire/block.h"
 #include "refit/wire/frame.h"
 #include "refit/session/hello.h"
-#include "refit/model/manifest.h"
 
 #include <stdlib.h>
 
 /* ---- frames --------------------------------------------------------------------------------------------- */
 
-enum { FRAME = 8192 };
+enum { HEAD = 512, MOST = 1 << 20 };
 
-static size_t write_frame(unsigned char *buffer, size_t bytes, int32_t entries, ravel__frame_head *head) {
-    ravel__frame_writer w;
-    ravel__frame_begin(&w, buffer, bytes);
-    for (int32_t i = 0; i < entries; i++) {
-        unsigned char *place;
-        size_t room = ravel__frame_room(&w, &place), payload = 4 * ((size_t)i * 37 % 300 + 1);
-        if (payload > room) break;
-        memset(place, i + 1, payload);
-        ravel__frame_entry e = {
-            .tensor = (uint32_t)i, .slice = 5, .dtype = RAVEL_F32, .first = 10, .count = payload / 4};
-        e.checksum = ravel__xxh3_of(place, payload);
-        ravel__frame_add(&w, &e, payload);
-        if (i % 3 == 0 && ravel__frame_room(&w, &place) > 0) {
-            ravel__frame_entry keep = {.slice = 9, .kind = RAVEL__ENTRY_KEEP, .count = 3, .dtype = RAVEL_U8};
-            ravel__frame_add(&w, &keep, 0);
-            ravel__frame_keep_more(&w, 4);
-        }
+/* A head in an array of its own length. */
+static ravel__frame *make_head(uint32_t entries) {
+    ravel__frame *f = aligned_alloc(256, HEAD);
+    if (!f) return NULL;
+    memset(f, 0xee, HEAD);
+    f->flags = 3, f->window = 2, f->sequence = 77, f->version = 12, f->sender = 4, f->entries = entries, f->bytes = 0;
+    for (uint32_t i = 0; i < entries; i++) {
+        uint64_t size = i % 3 == 1 ? 0 : 1 + i * 370 % 3000;
+        uint32_t kind = i % 3 == 0 ? RAVEL__BLOCK_DATA : i % 3 == 1 ? RAVEL__BLOCK_KEEP : RAVEL__BLOCK_SPARSE;
+        f->entry[i] = (ravel__frame_entry){kind, i, i + 1, size, i * 5};
+        f->bytes += ravel__frame_align(size);
     }
-    return ravel__frame_end(&w, head);
+    ravel__frame_seal(f, HEAD);
+    return f;
 }
 
-TEST(refit_frames_come_back) {
-    for (int32_t wanted = 0; wanted < 40; wanted++) {
-        unsigned char *buffer = aligned_alloc(256, FRAME);
-        ravel__frame_head head = {.flags = 3, .window = 2, .sequence = 77, .version = 12, .sender = 4}, back;
+static ravel_status check_all(const ravel__frame *f, ravel_error *err) {
+    ravel_status status = ravel__frame_check(f, HEAD, MOST, err);
+    return status == RAVEL_OK ? ravel__frame_check_entries(f, HEAD, err) : status;
+}
+
+TEST(refit_frames_are_accepted_unless_a_byte_changed) {
+    for (uint32_t entries = 0; entries <= ravel__frame_entries_most(HEAD); entries++) {
+        ravel__frame *f = make_head(entries);
         ravel_error err = RAVEL_ERROR_INIT;
-        CHECK(buffer);
-        size_t size = write_frame(buffer, FRAME, wanted, &head);
-        CHECK(size <= FRAME);
-        CHECK_OK(ravel__frame_open(buffer, size, &back, &err), &err);
-        CHECK(back.flags == 3 && back.window == 2 && back.sequence == 77 && back.version == 12 && back.sender == 4);
-        uint32_t data = 0;
-        for (uint32_t i = 0; i < back.entries; i++) {
-            ravel__frame_entry e;
-            CHECK_OK(ravel__frame_entry_at(buffer, &back, i, &e, &err), &err);
-            if (e.kind == RAVEL__ENTRY_KEEP) {
-                CHECK(e.count == 7 && e.slice == 9);
-                continue;
-            }
-            CHECK_EQ(e.tensor, data++);
-            CHECK_EQ(e.offset % 256, 0);
-            CHECK_EQ(buffer[e.offset], e.tensor + 1);
-            CHECK(ravel__xxh3_of(buffer + e.offset, (size_t)e.count * 4) == e.checksum);
+        CHECK(f);
+        CHECK_OK(check_all(f, &err), &err);
+        for (size_t i = 0; i < HEAD; i++) {
+            ((unsigned char *)f)[i] ^= 0x80;
+            CHECK(check_all(f, NULL) != RAVEL_OK);
+            /* What the length of the payloads is taken from is checked before them. */
+            if (i < RAVEL__FRAME_HEADER) CHECK(ravel__frame_check(f, HEAD, MOST, NULL) != RAVEL_OK);
+            ((unsigned char *)f)[i] ^= 0x80;
         }
-        free(buffer);
+        free(f);
     }
 }
 
-/* A changed byte of header or entries is seen when the frame is opened; one of a payload by the entry's checksum. */
-TEST(refit_frames_refuse_what_was_changed) {
-    unsigned char *buffer = aligned_alloc(256, FRAME);
-    ravel__frame_head head = {.sequence = 1}, back;
-    CHECK(buffer);
-    size_t size = write_frame(buffer, FRAME, 8, &head);
-    int64_t padding = 0;
-    for (size_t i = 0; i < size; i++) {
-        ravel__frame_entry e;
-        int seen = 0;
-        buffer[i] ^= 0x80;
-        seen = ravel__frame_open(buffer, size, &back, NULL) != RAVEL_OK;
-        for (uint32_t k = 0; !seen && k < back.entries; k++) {
-            seen = ravel__frame_entry_at(buffer, &back, k, &e, NULL) != RAVEL_OK;
-            if (!seen && e.kind == RAVEL__ENTRY_DATA)
-                seen = ravel__xxh3_of(buffer + e.offset, (size_t)e.count * 4) != e.checksum;
-        }
-        padding += !seen;
-        if (!seen) CHECK_EQ(buffer[i], 0x80); /* only padding, which is zero and means nothing */
-        buffer[i] ^= 0x80;
-    }
-    CHECK(padding < (int64_t)size / 2);
-    for (size_t n = 0; n < size; n++) CHECK(ravel__frame_open(buffer, n, &back, NULL) != RAVEL_OK);
-    free(buffer);
-}
-
-/* The same frame with its payloads apart: header and entries are those of the whole one, and as well guarded. */
-TEST(refit_frames_with_payloads_apart) {
-    enum { ENTRIES = 7, REST = RAVEL__FRAME_HEADER + ENTRIES * RAVEL__FRAME_ENTRY };
-    unsigned char whole[FRAME], rest[REST], *place;
-    ravel__frame_writer one, two;
-    ravel__frame_head head[2] = {{.sequence = 3, .version = 9}, {.sequence = 3, .version = 9}}, back;
-    ravel_error err = RAVEL_ERROR_INIT;
-    memset(whole, 0, sizeof whole);
-    ravel__frame_begin(&one, whole, sizeof whole);
-    ravel__frame_begin_apart(&two, rest, sizeof rest, FRAME / 2);
-    for (uint32_t i = 0; i < ENTRIES; i++) {
-        ravel__frame_entry e = {.tensor = i, .dtype = RAVEL_U8, .first = i, .count = 100 + 60 * i, .checksum = i * 77};
-        CHECK(ravel__frame_room(&two, &place) >= e.count && !place);
-        ravel__frame_add(&one, &e, (size_t)e.count);
-        e.checksum = 0;
-        ravel__frame_add(&two, &e, (size_t)e.count);
-        ravel__frame_set_checksum(&two, i, i * 77);
-    }
-    CHECK_EQ(ravel__frame_room(&two, &place), 0); /* no room for another entry */
-    size_t size = ravel__frame_end(&one, &head[0]);
-    CHECK_EQ(ravel__frame_end(&two, &head[1]), REST);
-    CHECK_EQ(memcmp(whole, rest, RAVEL__FRAME_HEADER), 0);
-    CHECK_EQ(
-        memcmp(whole + size - ENTRIES * RAVEL__FRAME_ENTRY, rest + RAVEL__FRAME_HEADER, REST - RAVEL__FRAME_HEADER), 0);
-    CHECK_OK(ravel__frame_open_apart(rest, REST, &back, &err), &err);
-    CHECK(back.bytes == size && back.entries == ENTRIES && back.table == head[0].table);
-    for (uint32_t i = 0; i < ENTRIES; i++) {
-        ravel__frame_entry e;
-        CHECK_OK(ravel__frame_entry_at(rest, &back, i, &e, &err), &err);
-        CHECK(e.tensor == i && e.checksum == i * 77 && e.count == 100 + 60 * i && e.offset + e.count <= back.table);
-    }
-    CHECK(ravel__frame_open(rest, REST, &back, NULL) != RAVEL_OK);
-    CHECK(ravel__frame_open_apart(whole, size, &back, NULL) != RAVEL_OK);
-    for (size_t i = 0; i < REST; i++) {
-        rest[i] ^= 1;
-        int means = i < 64 || i >= RAVEL__FRAME_HEADER; /* the rest of the header is 0 and means nothing */
-        CHECK(!means || ravel__frame_open_apart(rest, REST, &back, NULL) != RAVEL_OK);
-        rest[i] ^= 1;
+/* With the right sums: what does not fit together is refused all the same. */
+TEST(refit_frames_refuse_absurd_numbers) {
+    static const char *const words[] = {"an unknown kind", "counts wrongly",      "counts wrongly",
+                                        "outside of it",   "outside of it",       "not as long as its header",
+                                        "unknown flags",   "larger than a buffer"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        ravel__frame *f = make_head(6);
+        ravel_error err = RAVEL_ERROR_INIT;
+        CHECK(f);
+        if (i == 0) f->entry[2].kind = 9;
+        if (i == 1) f->entry[2].count = 0;
+        if (i == 2) f->entry[2].count = UINT64_MAX;
+        if (i == 3) f->entry[2].size = UINT64_MAX;
+        if (i == 4) f->entry[1].size = 3; /* of KEEP */
+        if (i == 5) f->bytes += 256;
+        if (i == 6) f->flags = 8;
+        if (i == 7) f->bytes = MOST + 1;
+        ravel__frame_seal(f, HEAD);
+        CHECK_EQ(check_all(f, &err), RAVEL_E_DATA);
+        CHECK_HAS(err.message, words[i]);
+        free(f);
     }
 }
 
-TEST(refit_notices_come_back) {
-    ravel__notice n = {.flags = 5, .window = 3, .sequence = 1ull << 40, .bytes = 4096}, back;
-    unsigned char bytes[RAVEL__NOTICE_BYTES];
-    ravel_error err = RAVEL_ERROR_INIT;
-    ravel__notice_encode(&n, bytes);
-    CHECK_OK(ravel__notice_decode(bytes, &back, &err), &err);
-    CHECK(back.flags == 5 && back.window == 3 && back.sequence == 1ull << 40 && back.bytes == 4096);
-    for (size_t i = 0; i < sizeof bytes; i++) {
-        bytes[i] ^= 4;
-        CHECK(ravel__notice_decode(bytes, &back, NULL) != RAVEL_OK);
-        bytes[i] ^= 4;
+/* The head is a small part of a buffer of any size, and leaves room for payloads. */
+TEST(refit_heads_fit_buffers) {
+    for (int64_t bytes = 4096; bytes <= (int64_t)1 << 40; bytes += bytes / 7) {
+        size_t head = ravel__frame_head_bytes(bytes);
+        CHECK(head >= 512 && head % 256 == 0 && (int64_t)head * 8 <= bytes && ravel__frame_entries_most(head) >= 14);
+        CHECK(bytes < 524288 || (int64_t)head * 256 <= bytes);
     }
 }
 
@@ -152,7 +95,6 @@ static ravel_status alone(const ravel_refit_options *options, int64_t bytes, rav
     ravel_refit_options o;
     ravel__hello hello = {0};
     ravel_status status = ravel__options_take(options, &o, err);
-    if (!status) status = ravel__options_check(&o, err);
     if (!status) status = ravel__settings_take(&o, memory, &hello.settings, err);
     if (!status) *terms = ravel__hello_terms(&hello, 1, "threads", bytes);
     return status;
@@ -215,7 +157,7 @@ TEST(refit_settings_options_over_environment_over_defaults) {
     CHECK_EQ(terms.buffer_bytes, 8192);
     o.buffer_bytes = 100;
     CHECK_EQ(alone(&o, 0, &terms, &err), RAVEL_E_ARGUMENT);
-    CHECK_HAS(err.message, "buffer-bytes is 100; allowed is 4k");
+    CHECK_HAS(err.message, "buffer-bytes is 100; allowed is a number of bytes from 4k");
     memory = (int64_t)100 << 30;
 }
 

@@ -1,4 +1,4 @@
-/* The parts of refit that need no peers: checksum, boxes, views, rules, manifest, frames, settings. */
+/* The parts of refit that need no peers: checksum, boxes, views, rules, frames, settings. */
 #include "tests/unit/check.h"
 
 #include "base/rng.h"
@@ -6,7 +6,7 @@
 #include "refit/model/differences.h"
 #include "refit/wire/frame.h"
 #include "refit/session/hello.h"
-#include "refit/model/manifest.h"
+#include "refit/model/holding.h"
 
 #include <stdlib.h>
 
@@ -364,16 +364,6 @@ TEST(refit_rules_join_by_shares_and_rename) {
     ravel__arena_free(&arena);
 }
 
-TEST(refit_rules_by_name) {
-    ravel_refit_rule rules[32];
-    CHECK_EQ(ravel_refit_rules_named("vllm", 32, 8, 0, rules, 32), 7);
-    CHECK_EQ(rules[0].heads, 32);
-    CHECK_EQ(ravel_refit_rules_named("vllm", 32, 8, 64, rules, 32), 11);
-    CHECK_EQ(rules[4].stack, 64);
-    CHECK(ravel_refit_rules_named("megatron", 32, 8, 0, rules, 32) > 10);
-    CHECK_EQ(ravel_refit_rules_named("other", 32, 8, 0, rules, 32), 0);
-}
-
 static void expect_refused(const ravel_refit_tensor *t, const ravel_refit_rule *rule, const char *words) {
     ravel__arena arena;
     ravel__holding h = {0};
@@ -407,96 +397,26 @@ TEST(refit_tensors_that_make_no_sense) {
     rule.name = "l.*.qkv", rule.parts = "q,q,v", expect_refused(&t, &rule, "\"q\" twice");
 }
 
-/* ---- manifest ------------------------------------------------------------------------------------------- */
+/* ---- hello ------------------------------------------------------------------------------------------------ */
 
-static unsigned char *encode_sample(size_t *size) {
-    static const ravel_refit_tensor tensors[] = {
-        {.name = "embed", .dtype = RAVEL_BF16, .ndim = 2, .dims = {100, 8}, .parts = {3}, .index = {1}},
-        {.name = "scalar", .dtype = RAVEL_F32},
-        {.name = "norm", .dtype = RAVEL_F32, .ndim = 1, .dims = {8}},
-    };
-    ravel__arena arena;
-    ravel__holding h = {0};
-    ravel__arena_init(&arena, NULL, 1024);
-    if (ravel__holding_make(tensors, 3, NULL, 0, 0, "sink", &arena, &h, NULL) != RAVEL_OK) return NULL;
-    *size = ravel__manifest_bytes(&h);
-    unsigned char *bytes = malloc(*size);
-    if (bytes) ravel__manifest_encode(&h, RAVEL__SINK, bytes);
-    ravel__holding_free(&h, NULL);
-    ravel__arena_free(&arena);
-    return bytes;
-}
-
-TEST(refit_manifest_comes_back) {
-    size_t size = 0;
-    unsigned char *bytes = encode_sample(&size);
-    ravel__manifest_reader reader;
-    ravel__entry e;
+TEST(refit_hello_refuses_every_changed_byte) {
+    ravel__hello a = {.roles = 3, .manifest_bytes = {99, 99}, .held = {7, 9, 0}};
     ravel_error err = RAVEL_ERROR_INIT;
-    CHECK(bytes);
-    CHECK_OK(ravel__manifest_open(bytes, size, &reader, &err), &err);
-    CHECK_EQ(reader.count, 3);
-    CHECK_EQ(reader.side, RAVEL__SINK);
-    CHECK_OK(ravel__manifest_next(&reader, &e, &err), &err);
-    CHECK_STR(e.name, "embed");
-    CHECK(e.dtype == RAVEL_BF16 && e.ndim == 2 && e.dims[0] == 100 && e.box.start[0] == 33 && e.box.extent[0] == 33);
-    CHECK_OK(ravel__manifest_next(&reader, &e, &err), &err);
-    CHECK_EQ(e.ndim, 0);
-    CHECK_OK(ravel__manifest_next(&reader, &e, &err), &err);
-    CHECK_EQ(ravel__manifest_next(&reader, &e, &err), RAVEL_E_END);
-    free(bytes);
-}
-
-/* No changed byte and no other length goes unnoticed. */
-TEST(refit_manifest_refuses_what_was_changed) {
-    size_t size = 0;
-    unsigned char *bytes = encode_sample(&size);
-    ravel__manifest_reader reader;
-    CHECK(bytes);
-    for (size_t i = 0; i < size; i++) {
-        bytes[i] ^= 0x41;
-        ravel_error err = RAVEL_ERROR_INIT;
-        CHECK(ravel__manifest_open(bytes, size, &reader, &err) != RAVEL_OK);
-        CHECK(err.message[0]);
-        bytes[i] ^= 0x41;
-    }
-    for (size_t n = 0; n < size; n++) {
-        unsigned char *shorter = malloc(n ? n : 1);
-        CHECK(shorter);
-        memcpy(shorter, bytes, n);
-        CHECK(ravel__manifest_open(shorter, n, &reader, NULL) != RAVEL_OK);
-        free(shorter);
-    }
-    free(bytes);
-}
-
-TEST(refit_hello_comes_back) {
-    ravel__hello a = {.status = 5, .message = "out of memory", .roles = 3, .held = {7, 9, 0}}, b;
-    unsigned char bytes[RAVEL__HELLO_BYTES];
-    ravel_error err = RAVEL_ERROR_INIT;
-    a.settings.buffer_bytes = 1 << 20;
-    a.host = 0x1234;
-    ravel__hello_encode(&a, bytes);
-    CHECK_OK(ravel__hello_decode(bytes, &b, &err), &err);
-    CHECK(b.status == 5 && b.roles == 3 && b.held.version == 7 && b.host == 0x1234 &&
-          b.settings.buffer_bytes == 1 << 20);
-    CHECK_STR(b.message, "out of memory");
-    for (size_t i = 0; i < sizeof bytes; i++) {
-        bytes[i] ^= 1;
-        CHECK(ravel__hello_decode(bytes, &b, NULL) != RAVEL_OK);
-        bytes[i] ^= 1;
+    ravel__hello_seal(&a);
+    CHECK_OK(ravel__hello_check(&a, &err), &err);
+    for (size_t i = 0; i < sizeof a; i++) {
+        ravel__hello b = a;
+        ((unsigned char *)&b)[i] ^= 1;
+        CHECK(ravel__hello_check(&b, NULL) != RAVEL_OK);
     }
 }
 
 /* A hello with a right checksum and a wrong number is refused, and the sentence names the field. */
 TEST(refit_hello_refuses_absurd_numbers) {
-    const ravel__hello fine = {.roles = 3, .manifest_bytes = {99, 99}, .settings = {2, 2, 4096, 1 << 20}};
-    ravel__hello bad[8], got;
-    unsigned char bytes[RAVEL__HELLO_BYTES];
+    const ravel__hello fine = {.roles = 3, .manifest_bytes = {99, 99}, .settings = {2, 1, 4096, 1 << 20}};
+    ravel__hello bad[9];
     ravel_error err = RAVEL_ERROR_INIT;
-    ravel__hello_encode(&fine, bytes);
-    CHECK_OK(ravel__hello_decode(bytes, &got, &err), &err);
-    for (int i = 0; i < 8; i++) bad[i] = fine;
+    for (int i = 0; i < 9; i++) bad[i] = fine;
     bad[0].settings.buffer_bytes = 300;
     bad[1].settings.num_buffers = 200;
     bad[2].manifest_bytes[0] = (int64_t)1 << 60;
@@ -505,10 +425,12 @@ TEST(refit_hello_refuses_absurd_numbers) {
     bad[5].held.version = -4;
     bad[6].delta = 1000;
     bad[7].manifest_bytes[1] = 0;
+    ravel__hello_seal(&bad[8]);
+    CHECK_OK(ravel__hello_check(&bad[8], &err), &err);
     for (int i = 0; i < 8; i++) {
         ravel_error_clear(&err);
-        ravel__hello_encode(&bad[i], bytes);
-        CHECK_EQ(ravel__hello_decode(bytes, &got, &err), RAVEL_E_DATA);
+        ravel__hello_seal(&bad[i]);
+        CHECK_EQ(ravel__hello_check(&bad[i], &err), RAVEL_E_DATA);
         CHECK(strstr(err.message, "its hello says") == err.message);
     }
 }

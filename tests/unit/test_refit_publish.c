@@ -3,6 +3,7 @@
 #include "tests/unit/refit_case.h"
 #include "tests/unit/ports.h"
 
+#include "refit/publish/store.h"
 #include "refit/pull/pull.h"
 
 #include <math.h>
@@ -25,20 +26,33 @@ static void make_address(char text[64]) {
 
 /* ---- random models -------------------------------------------------------------------------------------- */
 
-enum { VERSIONS = 3 };
+enum { VERSIONS = 6 };
 
-typedef struct meeting {
+enum { GENERATORS = 2 };
+
+typedef struct meeting meeting;
+
+typedef struct seat {
+    meeting *m;
+    _Atomic int64_t held; /* version; INT64_MAX: it has ended */
+} seat;
+
+struct meeting {
     refit_case c;
     char address[64];
     ravel_publish_options publish;
     ravel_pull_options pull;
-    _Atomic int32_t generators_done;
-    int32_t generators;
-    _Atomic int64_t held; /* least version that all generators hold: trainers wait for it */
+    int32_t generators, burst; /* trainers wait for all of them after so many versions */
+    seat seats[GENERATORS];
     pthread_mutex_t lock;
     ravel_error err; /* the first */
     int64_t wrong;
-} meeting;
+};
+
+static void wait_for_generators(const meeting *m, int64_t version) {
+    for (int32_t g = 0; g < m->generators; g++)
+        while (atomic_load(&m->seats[g].held) < version) pause_ms(1);
+}
 
 static void note_error(meeting *m, const char *who, ravel_status status, const ravel_error *err) {
     pthread_mutex_lock(&m->lock);
@@ -59,11 +73,9 @@ static ravel_status trainer(ravel_comm *comm, void *user, ravel_error *err) {
         case_fill(&m->c, &side, version);
         status = ravel_publisher_publish(publisher, version, err);
         case_fill(&m->c, &side, 99); /* what comes after publish must not matter */
-        while (status == RAVEL_OK && atomic_load(&m->held) < version * m->generators &&
-               atomic_load(&m->generators_done) < m->generators)
-            pause_ms(1);
+        if (status == RAVEL_OK && (version - 1) % m->burst == 0) wait_for_generators(m, version);
     }
-    while (status == RAVEL_OK && atomic_load(&m->generators_done) < m->generators) pause_ms(1);
+    if (status == RAVEL_OK) wait_for_generators(m, INT64_MAX);
     if (status == RAVEL_OK) status = ravel_comm_barrier(comm, err);
     ravel_publisher_free(publisher);
     case_side_free(&side);
@@ -77,7 +89,8 @@ static int64_t wrong_elements(const refit_case *c, const case_side *side, const 
 }
 
 static ravel_status generator(ravel_comm *comm, void *user, ravel_error *err) {
-    meeting *m = user;
+    seat *own = user;
+    meeting *m = own->m;
     case_side side;
     ravel_puller *puller = NULL;
     int32_t rank = ravel_comm_rank(comm);
@@ -91,15 +104,21 @@ static ravel_status generator(ravel_comm *comm, void *user, ravel_error *err) {
     while (status == RAVEL_OK && ravel_puller_identity(puller).version < VERSIONS) {
         ravel_pull_report report = {.size = sizeof report};
         status = ravel_puller_wait(puller, 20, err);
+        if (m->burst > 1 && (status == RAVEL_E_STATE || status == RAVEL_E_IO)) { /* it was replaced meanwhile */
+            ravel_error_clear(err);
+            status = RAVEL_OK;
+            continue;
+        }
         if (status == RAVEL_OK) status = ravel_puller_commit(puller, &report, err);
         if (status != RAVEL_OK) break;
         int64_t wrong = wrong_elements(&m->c, &side, puller, report.identity.version);
-        wrong += report.bytes_pulled + report.bytes_kept != report.bytes_needed;
+        wrong +=
+            report.bytes_pulled - report.bytes_changes + report.bytes_sparse + report.bytes_kept != report.bytes_needed;
         if (m->pull.audit) status = ravel_puller_audit(puller, err);
         pthread_mutex_lock(&m->lock);
         m->wrong += wrong;
         pthread_mutex_unlock(&m->lock);
-        if (rank == 0) atomic_fetch_add(&m->held, 1);
+        if (rank == 0) atomic_store(&own->held, report.identity.version);
     }
     ravel_puller_free(puller);
     case_side_free(&side);
@@ -115,11 +134,11 @@ static void *run_trainers(void *argument) {
 }
 
 static void *run_generator(void *argument) {
-    meeting *m = argument;
+    seat *own = argument;
     ravel_error err = RAVEL_ERROR_INIT;
-    ravel_status status = ravel_threads_run(m->c.receivers, NULL, generator, m, &err);
-    if (status != RAVEL_OK) note_error(m, "generator", status, &err);
-    atomic_fetch_add(&m->generators_done, 1);
+    ravel_status status = ravel_threads_run(own->m->c.receivers, NULL, generator, own, &err);
+    if (status != RAVEL_OK) note_error(own->m, "generator", status, &err);
+    atomic_store(&own->held, INT64_MAX);
     return NULL;
 }
 
@@ -130,7 +149,8 @@ static void random_meeting(meeting *m, ravel__rng *rng) {
     if (m->c.receivers > 3) m->c.receivers = 2, m->c.tp[1] = 2;
     make_address(m->address);
     pthread_mutex_init(&m->lock, NULL);
-    m->generators = 1 + (int32_t)ravel__rng_below(rng, 2);
+    m->generators = 1 + (int32_t)ravel__rng_below(rng, GENERATORS);
+    m->burst = 1 + (int32_t)ravel__rng_below(rng, VERSIONS - 1);
     ravel_publish_options_default(&m->publish);
     m->publish.keep = 1 + (int32_t)ravel__rng_below(rng, 3);
     m->publish.threads = 1 + (int32_t)ravel__rng_below(rng, 2);
@@ -138,6 +158,7 @@ static void random_meeting(meeting *m, ravel__rng *rng) {
     ravel_pull_options_default(&m->pull);
     m->pull.threads = 1 + (int32_t)ravel__rng_below(rng, 3);
     m->pull.cast = m->c.options.cast;
+    if (m->pull.cast == RAVEL_REFIT_NARROW && ravel__rng_below(rng, 2)) m->publish.dtype = RAVEL_BF16;
     m->pull.stage = m->c.options.stage;
     m->pull.delta = (int32_t)ravel__rng_below(rng, 2);
     m->pull.audit = (int32_t)ravel__rng_below(rng, 2);
@@ -145,14 +166,17 @@ static void random_meeting(meeting *m, ravel__rng *rng) {
 }
 
 TEST(refit_publish_pull_random_models) {
-    ravel__rng rng = ravel__rng_seed(20261115);
-    int rounds = getenv("RAVEL_SOAK") ? 200 : 12;
+    ravel__rng rng = ravel__rng_seed(check_seed());
+    int rounds = (int)check_rounds(12, 200);
     for (int i = 0; i < rounds; i++) {
         meeting m;
-        pthread_t trainers, generators[2];
+        pthread_t trainers, generators[GENERATORS];
         random_meeting(&m, &rng);
         CHECK_EQ(pthread_create(&trainers, NULL, run_trainers, &m), 0);
-        for (int32_t g = 0; g < m.generators; g++) CHECK_EQ(pthread_create(&generators[g], NULL, run_generator, &m), 0);
+        for (int32_t g = 0; g < m.generators; g++) {
+            m.seats[g].m = &m;
+            CHECK_EQ(pthread_create(&generators[g], NULL, run_generator, &m.seats[g]), 0);
+        }
         for (int32_t g = 0; g < m.generators; g++) (void)pthread_join(generators[g], NULL);
         (void)pthread_join(trainers, NULL);
         if (m.err.status != RAVEL_OK || m.wrong)
@@ -334,108 +358,6 @@ TEST(refit_pull_of_every_stage_kind) {
     }
 }
 
-TEST(refit_pull_does_not_write_what_is_pinned) {
-    pair p;
-    CHECK(pair_open(&p) && pair_meet(&p));
-    CHECK_OK(pair_publish(&p, 1), &p.err);
-    CHECK_OK(pair_pull(&p), &p.err);
-    int32_t first = ravel_puller_pin(p.puller);
-    const float *held = ravel_puller_data(p.puller, 0);
-    CHECK_OK(pair_publish(&p, 2), &p.err);
-    CHECK_OK(pair_pull(&p), &p.err); /* goes to the other set */
-    CHECK(pair_holds(&p, 2) && floats_are(held, PAIR_FLOATS, 1));
-    CHECK_OK(pair_publish(&p, 3), &p.err);
-    int32_t state = RAVEL_PULL_IDLE;
-    while (state != RAVEL_PULL_NEWER) CHECK_OK(ravel_puller_poll(p.puller, &state, &p.err), &p.err);
-    CHECK_EQ(ravel_puller_stage(p.puller, 0, NULL), RAVEL_E_STATE); /* this one would be written */
-    CHECK(floats_are(held, PAIR_FLOATS, 1));
-    ravel_puller_unpin(p.puller, first);
-    CHECK_OK(pair_pull(&p), &p.err);
-    CHECK(pair_holds(&p, 3));
-    pair_close(&p);
-    /* copy on commit: staging is free to go on, the commit waits for the reader */
-    CHECK(pair_open(&p));
-    p.pull.stage = RAVEL_REFIT_COPY;
-    CHECK(pair_meet(&p));
-    CHECK_OK(pair_publish(&p, 1), &p.err);
-    CHECK_OK(pair_pull(&p), &p.err);
-    int32_t pin = ravel_puller_pin(p.puller);
-    CHECK_OK(pair_publish(&p, 2), &p.err);
-    CHECK_OK(ravel_puller_wait(p.puller, 20, &p.err), &p.err);
-    CHECK_EQ(ravel_puller_commit(p.puller, NULL, NULL), RAVEL_E_STATE);
-    CHECK(pair_holds(&p, 1));
-    ravel_puller_unpin(p.puller, pin);
-    CHECK_OK(ravel_puller_commit(p.puller, NULL, &p.err), &p.err);
-    CHECK(pair_holds(&p, 2));
-    pair_close(&p);
-}
-
-static void nap(void) {
-    struct timespec t = {0, 20 * 1000};
-    (void)nanosleep(&t, NULL);
-}
-
-/* A reader on a thread of its own: every set that it has pinned is one version, as long as it is pinned. */
-typedef struct reading {
-    ravel_puller *puller;
-    _Atomic int32_t stop, mixed, reads;
-} reading;
-
-static void *read_pinned(void *argument) {
-    reading *r = argument;
-    while (!atomic_load(&r->stop)) {
-        int32_t pin = ravel_puller_pin(r->puller);
-        const float *p = ravel_puller_data(r->puller, 0);
-        if (!floats_are(p, PAIR_FLOATS, p[0])) atomic_store(&r->mixed, 1);
-        ravel_puller_unpin(r->puller, pin);
-        atomic_fetch_add(&r->reads, 1);
-        nap(); /* shorter than a commit's copy */
-    }
-    return NULL;
-}
-
-/* As a generator does: where a set is pinned, it stages or commits a little later. */
-static ravel_status pull_beside_reader(pair *p) {
-    ravel_status status = RAVEL_E_STATE;
-    bool ready = false;
-    for (int i = 0; i < 100000 && status == RAVEL_E_STATE; i++) {
-        ravel_error_clear(&p->err);
-        status = ready ? ravel_puller_commit(p->puller, NULL, &p->err) : ravel_puller_wait(p->puller, 20, &p->err);
-        if (status == RAVEL_E_STATE) nap();
-        if (status != RAVEL_OK || ready) continue;
-        ready = true;
-        status = RAVEL_E_STATE;
-    }
-    return status;
-}
-
-TEST(refit_pull_never_mixes_what_a_reader_pinned) {
-    static const int32_t kinds[] = {RAVEL_REFIT_SPARE, RAVEL_REFIT_COPY};
-    for (int k = 0; k < 2; k++) {
-        pair p;
-        reading r = {0};
-        pthread_t reader;
-        CHECK(pair_open(&p));
-        p.pull.stage = kinds[k];
-        CHECK(pair_meet(&p));
-        CHECK_OK(pair_publish(&p, 1), &p.err);
-        CHECK_OK(pair_pull(&p), &p.err);
-        r.puller = p.puller;
-        CHECK_EQ(pthread_create(&reader, NULL, read_pinned, &r), 0);
-        ravel_status status = RAVEL_OK;
-        for (int64_t v = 2; v <= 25 && status == RAVEL_OK; v++) {
-            status = pair_publish(&p, v);
-            if (status == RAVEL_OK) status = pull_beside_reader(&p);
-        }
-        atomic_store(&r.stop, 1);
-        (void)pthread_join(reader, NULL);
-        CHECK_OK(status, &p.err);
-        CHECK(pair_holds(&p, 25) && atomic_load(&r.reads) > 0);
-        CHECK_EQ(atomic_load(&r.mixed), 0);
-        pair_close(&p);
-    }
-}
-
 /* A piece without elements needs no memory, in either set, on either side; its name is still published. */
 TEST(refit_pull_of_pieces_without_elements) {
     for (int given = 0; given < 2; given++) {
@@ -479,6 +401,162 @@ TEST(refit_pull_sends_only_blocks_that_changed) {
     pair_close(&p);
 }
 
+/* Sends what a hundredth of the elements became, and the base is compared by content: the same number of other trainers
+ * is none. */
+TEST(refit_pull_sends_only_elements_that_changed) {
+    pair p;
+    ravel_pull_report report = {.size = sizeof report};
+    int64_t changed = 0;
+    CHECK(pair_open(&p));
+    p.publish.block_bytes = 512 * 1024; /* more than is compared at once */
+    CHECK(pair_meet(&p));
+    CHECK_OK(pair_publish(&p, 1), &p.err);
+    CHECK_OK(pair_pull(&p), &p.err);
+    for (int64_t v = 2; v <= 4; v++) {
+        changed = 0;
+        for (int64_t i = v; i < PAIR_FLOATS; i += 100 + v, changed++) p.from[i] += 1;
+        CHECK_OK(ravel_publisher_publish(p.publisher, v, &p.err), &p.err);
+        CHECK_OK(ravel_puller_wait(p.puller, 20, &p.err), &p.err);
+        CHECK_OK(ravel_puller_commit(p.puller, &report, &p.err), &p.err);
+        CHECK_EQ(report.changed, changed);
+        CHECK_EQ(report.elements, PAIR_FLOATS);
+        CHECK_EQ(report.compared, PAIR_FLOATS);
+        CHECK_EQ(report.bytes_sparse, 4 * PAIR_FLOATS);
+        CHECK(report.bytes_changes == report.bytes_pulled && report.bytes_pulled < .03 * 4 * PAIR_FLOATS);
+        CHECK(memcmp(ravel_puller_data(p.puller, 0), p.from, sizeof(float) * PAIR_FLOATS) == 0);
+    }
+    pair_close(&p);
+}
+
+/* The bytes of the version that a generator holds are long gone. Where they changed is known for eight versions. */
+TEST(refit_pull_of_changes_since_versions_that_are_gone) {
+    for (int32_t behind = 1; behind <= RAVEL__STORE_LISTS + 1; behind++) {
+        pair p;
+        ravel_pull_report report = {.size = sizeof report};
+        int64_t different = 0;
+        CHECK(pair_open(&p));
+        p.publish.block_bytes = 65536;
+        CHECK(pair_meet(&p));
+        CHECK_OK(pair_publish(&p, 1), &p.err);
+        CHECK_OK(pair_pull(&p), &p.err);
+        const float *old = ravel_puller_data(p.puller, 0);
+        for (int32_t v = 2; v <= behind + 1; v++) {
+            for (int64_t i = v; i < PAIR_FLOATS; i += 200 + v) p.from[i] += v % 2 ? 1 : -1; /* some go and come back */
+            CHECK_OK(ravel_publisher_publish(p.publisher, v, &p.err), &p.err);
+        }
+        for (int64_t i = 0; i < PAIR_FLOATS; i++) different += p.from[i] != old[i];
+        for (int i = 0; i < 1500 && ravel_puller_newest(p.puller).version <= behind; i++) pause_ms(10);
+        CHECK_OK(ravel_puller_wait(p.puller, 20, &p.err), &p.err);
+        CHECK_OK(ravel_puller_commit(p.puller, &report, &p.err), &p.err);
+        CHECK_EQ(report.bytes_sparse, behind <= RAVEL__STORE_LISTS ? 4 * PAIR_FLOATS : 0);
+        CHECK(report.bytes_sparse == 0 || (report.changed >= different && report.bytes_pulled < .08 * 4 * PAIR_FLOATS));
+        CHECK(memcmp(ravel_puller_data(p.puller, 0), p.from, sizeof(float) * PAIR_FLOATS) == 0);
+        pair_close(&p);
+    }
+}
+
+/* The second set of weights is made while the first version comes, so that the first changes are as fast as the next. */
+TEST(refit_pull_makes_room_for_the_next_version) {
+    for (int32_t kind = 0; kind < 3; kind++) {
+        pair p;
+        CHECK(pair_open(&p));
+        p.pull.stage = kind;
+        CHECK(pair_meet(&p));
+        CHECK_OK(pair_publish(&p, 1), &p.err);
+        CHECK_OK(pair_pull(&p), &p.err);
+        CHECK_EQ(p.puller->stage.spares != NULL, kind != RAVEL_REFIT_UNDO);
+        CHECK(pair_holds(&p, 1));
+        pair_close(&p);
+    }
+}
+
+/* f32 on both sides and bf16 between them: what does not change a bf16 value is not sent, and the rest as changes of what is held. */
+TEST(refit_pull_of_a_narrow_publication_into_wide_tensors) {
+    pair p;
+    ravel_pull_report report = {.size = sizeof report};
+    CHECK(pair_open(&p));
+    p.publish.dtype = RAVEL_BF16;
+    p.pull.cast = RAVEL_REFIT_NARROW;
+    CHECK(pair_meet(&p));
+    CHECK_OK(pair_publish(&p, 1), &p.err);
+    CHECK_OK(pair_pull(&p), &p.err);
+    for (int64_t i = 0; i < PAIR_FLOATS; i++) p.from[i] *= i % 100 ? 1.0001f : 2;
+    CHECK_OK(ravel_publisher_publish(p.publisher, 2, &p.err), &p.err);
+    CHECK_OK(ravel_puller_wait(p.puller, 20, &p.err), &p.err);
+    CHECK_OK(ravel_puller_commit(p.puller, &report, &p.err), &p.err);
+    CHECK_EQ(report.bytes_sparse, 2 * PAIR_FLOATS);
+    CHECK_EQ(report.changed, PAIR_FLOATS / 100);
+    const float *live = ravel_puller_data(p.puller, 0);
+    for (int64_t i = 0; i < PAIR_FLOATS; i++) CHECK_EQ(live[i], (1 + i % 7) * (i % 100 ? 1 : 2));
+    pair_close(&p);
+}
+
+static double last_of(ravel_metrics *m, int32_t row) {
+    double value = -1;
+    return ravel_metrics_value(m, row, &value) ? value : -1;
+}
+
+/* Behind a stretch in which everything changed, changes are found in the very next block; and what was sent whole does not count as
+ * changed. */
+TEST(refit_pull_finds_changes_after_a_dense_stretch) {
+    enum { BLOCK = 1024, DENSE = 20 };
+    pair p;
+    ravel_pull_report report = {.size = sizeof report};
+    ravel_metrics *metrics = NULL;
+    ravel_metrics_options o;
+    ravel_metrics_options_default(&o);
+    CHECK(pair_open(&p));
+    p.publish.block_bytes = 4 * BLOCK;
+    CHECK(pair_meet(&p));
+    CHECK_OK(ravel_metrics_create(&o, &metrics, &p.err), &p.err);
+    CHECK_OK(pair_publish(&p, 1), &p.err);
+    CHECK_OK(pair_pull(&p), &p.err);
+    ravel_publisher_count(p.publisher, metrics);
+    CHECK_OK(ravel_metrics_update(metrics, 1, &p.err), &p.err);
+    CHECK_EQ(last_of(metrics, RAVEL_METRIC_REFIT_COMPARED), 0); /* there was nothing to compare with */
+    CHECK_EQ(last_of(metrics, RAVEL_METRIC_REFIT_CHANGED), -1);
+    for (int64_t i = 0; i < DENSE * BLOCK; i++) p.from[i] += 1;
+    for (int64_t i = DENSE * BLOCK; i < PAIR_FLOATS; i += 256) p.from[i] += 1;
+    CHECK_OK(ravel_publisher_publish(p.publisher, 2, &p.err), &p.err);
+    CHECK_OK(ravel_puller_wait(p.puller, 20, &p.err), &p.err);
+    CHECK_OK(ravel_puller_commit(p.puller, &report, &p.err), &p.err);
+    CHECK_EQ(report.bytes_sparse, 4 * (PAIR_FLOATS - DENSE * BLOCK));
+    CHECK_EQ(report.compared, PAIR_FLOATS - DENSE * BLOCK);
+    CHECK_EQ(report.changed, (PAIR_FLOATS - DENSE * BLOCK + 255) / 256);
+    ravel_publisher_count(p.publisher, metrics);
+    CHECK_OK(ravel_metrics_update(metrics, 2, &p.err), &p.err);
+    CHECK(fabs(last_of(metrics, RAVEL_METRIC_REFIT_COMPARED) - (double)report.compared / PAIR_FLOATS) < 1e-6);
+    CHECK(fabs(last_of(metrics, RAVEL_METRIC_REFIT_CHANGED) - (double)report.changed / (double)report.compared) < 1e-6);
+    ravel_metrics_free(metrics);
+    pair_close(&p);
+}
+
+/* Weights that were written to by somebody else are no base: what comes out is found to be wrong, nothing is committed, and
+ * everything is asked for. */
+TEST(refit_pull_never_commits_changes_of_another_base) {
+    for (int32_t kind = 0; kind < 3; kind++) {
+        pair p;
+        CHECK(pair_open(&p));
+        p.pull.stage = kind;
+        CHECK(pair_meet(&p));
+        CHECK_OK(pair_publish(&p, 1), &p.err);
+        CHECK_OK(pair_pull(&p), &p.err);
+        float *live = ravel_puller_data(p.puller, 0);
+        live[PAIR_FLOATS / 2 + 1] += 1;
+        for (int64_t i = 0; i < PAIR_FLOATS; i += 1000) p.from[i] += 5;
+        CHECK_OK(ravel_publisher_publish(p.publisher, 2, &p.err), &p.err);
+        CHECK_EQ(pair_pull(&p), RAVEL_E_CHECKSUM);
+        CHECK_HAS(p.err.message, "arrived changed");
+        ravel_error_clear(&p.err);
+        live[PAIR_FLOATS / 2 + 1] -= 1;
+        CHECK(pair_holds(&p, 1));
+        live[PAIR_FLOATS / 2 + 1] += 1;
+        CHECK_OK(pair_pull(&p), &p.err);
+        CHECK(memcmp(ravel_puller_data(p.puller, 0), p.from, sizeof(float) * PAIR_FLOATS) == 0);
+        pair_close(&p);
+    }
+}
+
 /* The publisher is never held up: a version that is being pulled goes when its slot is needed, and the generator, which
  * still holds the one before, whole, stages again. */
 TEST(refit_pull_of_a_replaced_version_fails_and_starts_again) {
@@ -510,6 +588,80 @@ TEST(refit_pull_of_a_replaced_version_fails_and_starts_again) {
         }
         CHECK(pair_holds(&p, version));
     }
+    pair_close(&p);
+}
+
+/* ---- faults ------------------------------------------------------------------------------------------------ */
+
+/* Weights of a version: a few elements of every block differ from those of the one before. */
+static float weight_of(int64_t i, int64_t version) {
+    return (float)((version + (i * 7919) % 61) / 61);
+}
+
+static bool pair_is_whole(const pair *p) {
+    const float *live = ravel_puller_data(p->puller, 0);
+    int64_t version = ravel_puller_identity(p->puller).version;
+    for (int64_t i = 0; i < PAIR_FLOATS && version > 0; i++)
+        if (live[i] != weight_of(i, version)) return false;
+    return true;
+}
+
+static ravel_status publish_more(pair *p, int64_t *version, int64_t count) {
+    ravel_status status = RAVEL_OK;
+    for (; count > 0 && status == RAVEL_OK; count--) {
+        ++*version;
+        for (int64_t i = 0; i < PAIR_FLOATS; i++) p->from[i] = weight_of(i, *version);
+        status = ravel_publisher_publish(p->publisher, *version, &p->err);
+    }
+    return status;
+}
+
+static bool is_fault(ravel_status status) {
+    return status == RAVEL_OK || status == RAVEL_E_IO || status == RAVEL_E_STATE || status == RAVEL_E_CHECKSUM ||
+           status == RAVEL_E_TIMEOUT;
+}
+
+/* While changes come in: the base goes, base and version go, the trainers go, the generator drops what it has, its base was
+ * written to. Then it holds a version, whole. */
+TEST(refit_pull_of_changes_survives_faults) {
+    ravel__rng rng = ravel__rng_seed(check_seed());
+    pair p;
+    int64_t version = 0, rounds = check_rounds(60, 1000);
+    CHECK(pair_open(&p));
+    p.publish.block_bytes = 8192;
+    CHECK(pair_meet(&p));
+    CHECK_OK(publish_more(&p, &version, 1), &p.err);
+    for (int64_t round = 0; round < rounds; round++) {
+        ravel_error err = RAVEL_ERROR_INIT;
+        int64_t fault = ravel__rng_below(&rng, 6), torn = ravel__rng_below(&rng, PAIR_FLOATS);
+        int32_t state;
+        if (fault == 5) (void)ravel_puller_drop(p.puller, &err); /* a stage reads what is written here */
+        ravel_status status = ravel_puller_poll(p.puller, &state, &err);
+        float *live = ravel_puller_data(p.puller, 0);
+        if (fault == 5) live[torn] += 1;
+        if (status == RAVEL_OK && state == RAVEL_PULL_NEWER) status = ravel_puller_stage(p.puller, 0, &err);
+        if (fault == 1 || fault == 2) CHECK_OK(publish_more(&p, &version, fault), &p.err);
+        if (fault == 3) {
+            ravel_publisher_free(p.publisher);
+            CHECK_OK(ravel_publisher_create(p.self, p.address, &p.source, &p.publish, &p.publisher, &p.err), &p.err);
+            CHECK_OK(publish_more(&p, &version, 1), &p.err);
+        }
+        if (fault == 4) (void)ravel_puller_drop(p.puller, &err);
+        if (status == RAVEL_OK) status = ravel_puller_wait(p.puller, .02, &err);
+        if (status == RAVEL_OK) status = ravel_puller_commit(p.puller, NULL, &err);
+        CHECK(is_fault(status));
+        if (fault == 5) (void)ravel_puller_drop(p.puller, &err);
+        if (fault == 5 && ravel_puller_data(p.puller, 0) == live)
+            live[torn] = weight_of(torn, ravel_puller_identity(p.puller).version);
+        CHECK(pair_is_whole(&p));
+        CHECK_OK(publish_more(&p, &version, 1), &p.err);
+    }
+    for (int i = 0; i < 1000 && ravel_puller_identity(p.puller).version < version; i++) {
+        ravel_error_clear(&p.err);
+        (void)pair_pull(&p);
+    }
+    CHECK_EQ(ravel_puller_identity(p.puller).version, version);
+    CHECK(pair_is_whole(&p));
     pair_close(&p);
 }
 

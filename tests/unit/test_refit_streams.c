@@ -60,18 +60,20 @@ static const ravel__stream *find_stream(const ravel__stream *list, int32_t count
 
 /* Both ends list the same slices, and the sender holds them. */
 static bool check_ends(const world *w, int32_t receiver, const ravel__stream *in) {
-    const ravel__streams *there = &w->refits[in->sender]->streams, *here = &w->refits[receiver]->streams;
+    const ravel__streams *there = &w->refits[in->sender]->streams;
+    const ravel__refit_plan *plan = &w->refits[receiver]->plan;
     const ravel__stream *out = find_stream(there->out, there->out_count, in->sender, receiver, in->local);
     if (!EXPECT(out != NULL)) return false;
-    bool fine = EXPECT(out->slices == in->slices && out->bytes == in->bytes && out->member_count == in->member_count &&
+    bool fine = EXPECT(out->count == in->count && out->bytes == in->bytes && out->member_count == in->member_count &&
                        out->turn == in->turn && out->tag == in->tag);
-    for (int64_t i = 0; fine && i < in->slices; i++) {
-        const ravel__slice *a = &there->slices[out->first + i], *b = &here->slices[in->first + i];
+    for (int64_t i = 0; fine && i < in->count; i++) {
+        const ravel__asked *a = &out->asked[i];
+        const ravel__want *b = &plan->wants[in->first + i];
         const ravel__item *from = &w->refits[in->sender]->source_holding.items[a->item];
         const ravel__item *to = &w->refits[receiver]->sink_holding.items[b->item];
-        ravel__box x = ravel__slice_box(there, a, from->ndim), y = ravel__slice_box(here, b, to->ndim), meet;
-        fine = EXPECT(ravel__box_equal(&x, &y) && a->tensor == b->tensor && a->count == b->count &&
-                      a->dtype == b->dtype && strcmp(from->name, to->name) == 0);
+        ravel__box x = a->box, y = b->piece->box, meet;
+        fine = EXPECT(ravel__box_equal(&x, &y) && a->tensor == b->tensor && a->count == b->piece->count &&
+                      a->dtype == plan->dtypes[b->item] && strcmp(from->name, to->name) == 0);
         fine = fine && EXPECT(ravel__box_meet(&x, &from->view.box, &meet) && ravel__box_equal(&meet, &x));
         fine = fine && EXPECT(ravel__box_meet(&y, &to->view.box, &meet) && ravel__box_equal(&meet, &y));
     }
@@ -87,19 +89,16 @@ static ravel_status count_run(void *user, int64_t at, int64_t count, int64_t str
 
 /* Every element of every piece of the receiver, once. */
 static bool check_cover(const world *w, int32_t r, const refit_case *c) {
-    const ravel__streams *plan = &w->refits[r]->streams;
+    const ravel__refit_plan *plan = &w->refits[r]->plan;
     bool fine = true;
     for (int32_t t = 0; t < c->count && fine; t++) {
         int64_t elements = w->sides[r][1].elements[t];
         unsigned char *seen = calloc(1, (size_t)elements + 1);
-        for (int64_t s = 0; s < plan->slice_count; s++) {
-            int in = 0;
-            for (int32_t i = 0; i < plan->in_count; i++)
-                in |= s >= plan->in[i].first && s < plan->in[i].first + plan->in[i].slices;
-            if (!in || plan->slices[s].item != t) continue;
+        for (int64_t i = 0; i < plan->want_count; i++) {
+            const ravel__want *want = &plan->wants[i];
+            if (want->item != t) continue;
             const ravel__view *view = &w->refits[r]->sink_holding.items[t].view;
-            ravel__box box = ravel__slice_box(plan, &plan->slices[s], view->box.ndim);
-            (void)ravel__view_walk(view, &box, 0, plan->slices[s].count, count_run, seen, NULL);
+            (void)ravel__view_walk(view, &want->piece->box, 0, want->piece->count, count_run, seen, NULL);
         }
         for (int64_t e = 0; e < elements && fine; e++) fine = EXPECT(seen[e] == 1);
         free(seen);

@@ -1,7 +1,7 @@
 /* Packing and loading on several threads, and hashes of deltas that outlive a connection. */
 #include "tests/unit/refit_case.h"
 
-#include "refit/wire/team.h"
+#include "base/system/team.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,12 +12,16 @@ enum { TASKS_MOST = 300 };
 
 typedef struct counted {
     _Atomic int32_t calls[TASKS_MOST];
+    _Atomic int32_t inside[5]; /* each thread does one task at a time */
     int64_t count;
+    int32_t threads;
 } counted;
 
-static void count_call(void *user, int64_t index) {
+static void count_call(void *user, int64_t index, int32_t thread) {
     counted *c = user;
+    EXPECT(thread >= 0 && thread < c->threads && atomic_fetch_add(&c->inside[thread], 1) == 0);
     atomic_fetch_add(&c->calls[index], 1);
+    atomic_fetch_sub(&c->inside[thread], 1);
 }
 
 TEST(refit_team_does_every_task_once) {
@@ -26,7 +30,7 @@ TEST(refit_team_does_every_task_once) {
         ravel__team team;
         ravel__team_start(&team, threads);
         for (int64_t round = 0; round < check_scale(300, 20000); round++) {
-            counted c = {.count = (int64_t)ravel__rng_below(&rng, TASKS_MOST)};
+            counted c = {.count = (int64_t)ravel__rng_below(&rng, TASKS_MOST), .threads = threads};
             ravel__team_run(&team, c.count, count_call, &c);
             for (int64_t i = 0; i < TASKS_MOST; i++) CHECK_EQ(atomic_load(&c.calls[i]), i < c.count);
         }
@@ -51,7 +55,7 @@ static void describe(model *m, int receives) {
     m->tensors[1] = float_tensor("small", m->small, SMALL);
     m->tensors[2] = (ravel_refit_tensor){
         .name = "turned", .dtype = RAVEL_F32, .ndim = 2, .dims = {ROWS, COLUMNS}, .data = m->turned};
-    if (receives) ravel_refit_tensor_transposed(&m->tensors[2]);
+    if (receives) m->tensors[2].strides[0] = 1, m->tensors[2].strides[1] = ROWS;
     m->tensors[3] = float_tensor("cast", m->narrow, LARGE / 4);
     if (!receives) m->tensors[3].dtype = RAVEL_F64, m->tensors[3].data = m->wide;
 }
@@ -110,6 +114,7 @@ TEST(refit_threads_share_frames) {
         ravel_refit_options_default(&f.options);
         f.options.threads = 1 + 2 * (i % 3);
         f.options.delta = i % 2;
+        f.options.sparse = i / 2 % 2;
         f.options.delta_block = 8192;
         f.options.stage = i % 3;
         f.options.cast = RAVEL_REFIT_NARROW;

@@ -2,9 +2,11 @@
  * plain arithmetic, so that writer and reader cannot change together unnoticed. */
 #include "tests/unit/check.h"
 
+#include "base/xxh3.h"
+#include "refit/wire/block.h"
 #include "refit/wire/frame.h"
 #include "refit/session/hello.h"
-#include "refit/model/manifest.h"
+#include "refit/model/directory.h"
 
 #include <stdlib.h>
 
@@ -15,25 +17,17 @@ static uint64_t at(const unsigned char *p, size_t offset, size_t bytes) {
 }
 
 TEST(refit_wire_hello) {
-    unsigned char b[RAVEL__HELLO_BYTES];
-    ravel__hello h = {.status = 3, .message = "why", .roles = 2, .sequential = 1};
-    h.settings = (ravel__settings){4, 2, 0x1122334455667788, 0x2233};
-    h.cast = 11, h.delta = 12, h.ignore_extra = 13;
-    h.manifest_bytes[0] = 21, h.manifest_bytes[1] = 22, h.digest[0] = 23, h.digest[1] = 24;
-    h.held.version = 31, h.prepared.version = 32, h.held.nonce = 33, h.prepared.nonce = 34, h.host = 35;
-    h.checksum = RAVEL__CHECKSUM_XXH3;
-    ravel__hello_encode(&h, b);
-    CHECK(sizeof b == 640 && memcmp(b, "RVLH", 4) == 0);
-    CHECK_EQ(at(b, 4, 2), 2);
-    CHECK_EQ(at(b, 6, 2), 3);
-    CHECK_STR((const char *)b + 16, "why");
-    CHECK(at(b, 416, 4) == 2 && at(b, 420, 4) == 1 && at(b, 424, 4) == 4 && at(b, 428, 4) == 2);
-    CHECK(at(b, 432, 8) == 0x1122334455667788 && at(b, 440, 8) == 0x2233);
-    for (size_t i = 0; i < 3; i++) CHECK_EQ(at(b, 448 + 4 * i, 4), 11 + i);
-    for (size_t i = 0; i < 4; i++) CHECK_EQ(at(b, 460 + 8 * i, 8), 21 + i);
-    for (size_t i = 0; i < 5; i++) CHECK_EQ(at(b, 492 + 8 * i, 8), 31 + i);
-    CHECK_EQ(at(b, 532, 4), 1);
-    for (size_t i = 536; i < sizeof b; i++) CHECK_EQ(b[i], 0);
+    ravel__hello h = {.roles = 2, .sequential = 1, .cast = 11, .delta = 12, .ignore_extra = 13, .reads_live = 14};
+    h.settings = (ravel__settings){5, 6, 0x1122334455667788, 18, 19};
+    h.manifest_bytes[0] = 20, h.manifest_bytes[1] = 21, h.digest[0] = 22, h.digest[1] = 23;
+    h.held = (ravel_refit_identity){24, 25, 26}, h.prepared = (ravel_refit_identity){27, 28, 29}, h.host = 30;
+    ravel__hello_seal(&h);
+    const unsigned char *b = (const unsigned char *)&h;
+    CHECK(sizeof h == 160 && at(b, 0, 8) == ravel__xxh3_of(b + 8, 152) && memcmp(b + 8, "RVLH", 4) == 0);
+    CHECK(at(b, 12, 4) == 5 && at(b, 16, 4) == 2 && at(b, 20, 4) == 1);
+    for (size_t i = 0; i < 4; i++) CHECK_EQ(at(b, 24 + 4 * i, 4), 11 + i);
+    CHECK(at(b, 40, 4) == 5 && at(b, 44, 4) == 6 && at(b, 48, 8) == 0x1122334455667788);
+    for (size_t i = 0; i < 13; i++) CHECK_EQ(at(b, 56 + 8 * i, 8), 18 + i);
 }
 
 TEST(refit_wire_manifest) {
@@ -41,55 +35,40 @@ TEST(refit_wire_manifest) {
     ravel__arena arena;
     ravel__holding h = {0};
     ravel_error err = RAVEL_ERROR_INIT;
-    unsigned char b[128] = {0};
+    unsigned char *b = NULL;
+    size_t size = 0;
     ravel__arena_init(&arena, NULL, 1024);
     CHECK_OK(ravel__holding_make(&t, 1, NULL, 0, 1, "sink", &arena, &h, &err), &err);
-    CHECK_EQ(ravel__manifest_bytes(&h), 32 + 4 + 2 + 2 * 24);
-    ravel__manifest_encode(&h, RAVEL__SINK, b);
-    CHECK(memcmp(b, "RVLM", 4) == 0 && at(b, 4, 2) == 1 && at(b, 6, 2) == 2);
-    CHECK(at(b, 8, 8) == 1 && at(b, 16, 8) == 86);
-    CHECK(at(b, 32, 2) == 2 && b[34] == RAVEL_BF16 && b[35] == 2 && memcmp(b + 36, "ab", 2) == 0);
-    CHECK(at(b, 38, 8) == 10 && at(b, 46, 8) == 4 && at(b, 54, 8) == 2);
-    CHECK(at(b, 62, 8) == 8 && at(b, 70, 8) == 0 && at(b, 78, 8) == 8);
+    CHECK_OK(ravel__manifest_make(&h, -1, NULL, &b, &size, &err), &err);
+    CHECK_EQ(size, 48 + 10 + (8 + 16 + 4 + 32) + (8 + 2));
+    CHECK(memcmp(b, "RVLD", 4) == 0 && at(b, 4, 2) == 3 && at(b, 8, 4) == 1 && at(b, 16, 8) == 1 && at(b, 24, 8) == 1);
+    CHECK(at(b, 32, 8) == size && at(b, 48, 8) == 0 && at(b, 56, 2) == 0);
+    CHECK(at(b, 58, 4) == 2 && at(b, 62, 4) == 1 && at(b, 66, 8) == 10 && at(b, 74, 8) == 8 && at(b, 82, 4) == 0);
+    CHECK(at(b, 86, 8) == 4 && at(b, 94, 8) == 0 && at(b, 102, 8) == 2 && at(b, 110, 8) == 8);
+    CHECK(at(b, 118, 4) == 0 && at(b, 122, 2) == RAVEL_BF16 && at(b, 124, 2) == 2 && memcmp(b + 126, "ab", 2) == 0);
+    free(b);
     ravel__holding_free(&h, NULL);
     ravel__arena_free(&arena);
 }
 
-TEST(refit_wire_frame_and_notice) {
-    unsigned char *b = aligned_alloc(256, 4096), *place, n[RAVEL__NOTICE_BYTES];
-    ravel__frame_writer w;
-    ravel__frame_head head = {.flags = 3, .window = 5, .sequence = 6, .version = 7, .sender = 8};
-    ravel__notice notice = {.flags = 3, .window = 5, .sequence = 6, .bytes = 864};
-    ravel__frame_entry e = {.tensor = 11, .slice = 12, .dtype = RAVEL_F32, .first = 13, .count = 75, .checksum = 14};
+TEST(refit_wire_frame) {
+    unsigned char *b = aligned_alloc(256, 512);
     CHECK(b);
-    ravel__frame_begin(&w, b, 4096);
-    CHECK(ravel__frame_room(&w, &place) >= 300 && place == b + 256);
-    memset(place, 0xab, 300);
-    ravel__frame_add(&w, &e, 300);
-    ravel__frame_entry keep = {.tensor = 21, .slice = 22, .kind = RAVEL__ENTRY_KEEP, .dtype = RAVEL_U8, .count = 23};
-    ravel__frame_add(&w, &keep, 0);
-    CHECK_EQ(ravel__frame_end(&w, &head), 256 + 512 + 2 * 48);
-    CHECK(memcmp(b, "RVLF", 4) == 0 && at(b, 4, 2) == 1 && at(b, 6, 2) == 256);
-    CHECK(at(b, 8, 4) == 3 && at(b, 12, 4) == 5 && at(b, 16, 8) == 6 && at(b, 24, 8) == 7);
-    CHECK(at(b, 32, 4) == 8 && at(b, 36, 4) == 2 && at(b, 40, 8) == 864 && at(b, 48, 8) == 768);
-    const unsigned char *one = b + 768, *two = b + 816;
-    CHECK(at(one, 0, 4) == 11 && at(one, 4, 4) == 12 && at(one, 8, 2) == 0 && at(one, 10, 2) == RAVEL_F32);
-    CHECK(at(one, 16, 8) == 13 && at(one, 24, 8) == 75 && at(one, 32, 8) == 256 && at(one, 40, 8) == 14);
-    CHECK(at(two, 0, 4) == 21 && at(two, 8, 2) == 1 && at(two, 24, 8) == 23);
-    ravel__notice_encode(&notice, n);
-    CHECK(sizeof n == 40 && memcmp(n, "RVLN", 4) == 0 && at(n, 4, 4) == 3 && at(n, 8, 4) == 5);
-    CHECK(at(n, 12, 4) == 1 && at(n, 16, 8) == 6 && at(n, 24, 8) == 864);
+    ravel__frame *f = (ravel__frame *)(void *)b;
+    *f = (ravel__frame){.flags = 3, .window = 5, .sequence = 6, .version = 7, .sender = 8, .entries = 2, .bytes = 512};
+    f->entry[0] = (ravel__frame_entry){RAVEL__BLOCK_DATA, 12, 75, 300, 14};
+    f->entry[1] = (ravel__frame_entry){RAVEL__BLOCK_KEEP, 22, 23, 0, 0};
+    ravel__frame_seal(f, 512);
+    CHECK_EQ(at(b, 0, 8), ravel__xxh3_of(b + 8, 56));
+    CHECK(memcmp(b + 8, "RVLF", 4) == 0 && at(b, 12, 4) == 2 && at(b, 16, 4) == 3 && at(b, 20, 4) == 5);
+    CHECK(at(b, 24, 8) == 6 && at(b, 32, 8) == 7 && at(b, 40, 4) == 8 && at(b, 44, 4) == 2 && at(b, 48, 8) == 512);
+    CHECK_EQ(at(b, 56, 8), ravel__xxh3_of(b + 64, 448));
+    const unsigned char *one = b + 64, *two = b + 96;
+    CHECK(at(one, 0, 4) == 0 && at(one, 4, 4) == 12 && at(one, 8, 8) == 75);
+    CHECK(at(one, 16, 8) == 300 && at(one, 24, 8) == 14);
+    CHECK(at(two, 0, 4) == 1 && at(two, 4, 4) == 22 && at(two, 8, 8) == 23 && at(two, 16, 8) == 0);
+    for (size_t i = 128; i < 512; i++) CHECK_EQ(b[i], 0);
+    CHECK(ravel__frame_head_bytes(4096) == 512 && ravel__frame_head_bytes(1 << 20) == 4096);
+    CHECK(ravel__frame_head_bytes(64 << 20) == 16384);
     free(b);
-}
-
-/* Another kind of checksum on one side is a difference, before anything is checked with it. */
-TEST(refit_wire_checksum_kind_is_agreed_on) {
-    ravel__hello hellos[2] = {{.roles = RAVEL__SOURCE, .checksum = RAVEL__CHECKSUM_XXH3},
-                              {.roles = RAVEL__SINK, .checksum = 2}};
-    ravel__differences list;
-    ravel_error err = RAVEL_ERROR_INIT;
-    ravel__differences_init(&list, NULL);
-    ravel__hello_compare(hellos, 2, &list);
-    CHECK_EQ(ravel__differences_end(&list, &err), RAVEL_E_MISMATCH);
-    CHECK_HAS(err.message, "checksum: xxh3 on rank 0 (sender), 2 on rank 1 (receiver)");
 }

@@ -2,8 +2,9 @@
 #include "tests/unit/check.h"
 
 #include "base/rng.h"
+#include "io/safetensors_writer.h"
 
-#include <ravel/safetensors.h>
+#include "io/safetensors.h"
 
 #include <dirent.h>
 #include <stdlib.h>
@@ -26,7 +27,7 @@ static ravel_status view(const char *header, size_t data, ravel_error *err) {
     size_t bytes;
     char *text = make(header, data, &bytes);
     ravel_safetensors *file = NULL;
-    ravel_status status = ravel_safetensors_view(text, bytes, NULL, &file, err);
+    ravel_status status = ravel__safetensors_view(text, bytes, NULL, &file, err);
     ravel_safetensors_free(file);
     free(text);
     return status;
@@ -100,7 +101,7 @@ TEST(safetensors_knows_what_else_a_file_may_be) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ravel_error err = RAVEL_ERROR_INIT;
         ravel_safetensors *file = NULL;
-        CHECK_EQ(ravel_safetensors_view(cases[i].bytes, cases[i].count, NULL, &file, &err), RAVEL_E_DATA);
+        CHECK_EQ(ravel__safetensors_view(cases[i].bytes, cases[i].count, NULL, &file, &err), RAVEL_E_DATA);
         CHECK(!file);
         CHECK_HAS(err.message, cases[i].says);
     }
@@ -113,7 +114,7 @@ TEST(safetensors_takes_what_the_format_allows) {
                           "flag", "BOOL", "[]", "[0,1]") "," ONE("none", "F32", "[4,0]", "[7,7]") "}   ",
                       7, &bytes);
     ravel_safetensors *file = NULL;
-    CHECK_OK(ravel_safetensors_view(text, bytes, NULL, &file, &err), &err);
+    CHECK_OK(ravel__safetensors_view(text, bytes, NULL, &file, &err), &err);
     CHECK_EQ(ravel_safetensors_count(file), 3);
     CHECK_STR(ravel_safetensors_at(file, 0)->name, "flag");
     CHECK_EQ(ravel_safetensors_at(file, 0)->rank, 0);
@@ -151,7 +152,7 @@ static ravel_status view_body(const ravel_allocator *allocator, void *user) {
              8, &bytes);
     (void)user;
     ravel_safetensors *file = NULL;
-    ravel_status status = ravel_safetensors_view(text, bytes, allocator, &file, NULL);
+    ravel_status status = ravel__safetensors_view(text, bytes, allocator, &file, NULL);
     ravel_safetensors_free(file);
     free(text);
     return status;
@@ -241,41 +242,41 @@ TEST(safetensors_round_trip_of_random_tensors) {
 
 TEST(safetensors_writer_streams_and_leaves_nothing_behind) {
     ravel_error err = RAVEL_ERROR_INIT;
-    ravel_safetensors_writer *w = NULL;
+    ravel__safetensors_writer *w = NULL;
     put_file("y.safetensors", "old");
-    CHECK_OK(ravel_safetensors_writer_create(scratch("y.safetensors"), NULL, &w, &err), &err);
+    CHECK_OK(ravel__safetensors_writer_create(scratch("y.safetensors"), NULL, &w, &err), &err);
     const int64_t dims[] = {2, 3}, negative[] = {-1};
     int64_t first = -1, second = -1;
-    CHECK_OK(ravel_safetensors_writer_declare(w, "bytes", RAVEL_U8, 2, dims, &first, &err), &err);
-    CHECK_OK(ravel_safetensors_writer_declare(w, "words", RAVEL_F64, 2, dims, &second, &err), &err);
-    CHECK_EQ(ravel_safetensors_writer_declare(w, "x", RAVEL_F64, 1, negative, NULL, &err), RAVEL_E_ARGUMENT);
+    CHECK_OK(ravel__safetensors_writer_declare(w, "bytes", RAVEL_U8, 2, dims, &first, &err), &err);
+    CHECK_OK(ravel__safetensors_writer_declare(w, "words", RAVEL_F64, 2, dims, &second, &err), &err);
+    CHECK_EQ(ravel__safetensors_writer_declare(w, "x", RAVEL_F64, 1, negative, NULL, &err), RAVEL_E_ARGUMENT);
     CHECK_HAS(err.message, "tensor \"x\": dim 0 is -1");
     ravel_error_clear(&err);
-    CHECK_EQ(ravel_safetensors_writer_declare(w, "__metadata__", RAVEL_F64, 1, dims, NULL, &err), RAVEL_E_ARGUMENT);
+    CHECK_EQ(ravel__safetensors_writer_declare(w, "__metadata__", RAVEL_F64, 1, dims, NULL, &err), RAVEL_E_ARGUMENT);
     ravel_error_clear(&err);
-    CHECK_EQ(ravel_safetensors_writer_declare(w, "\xff", RAVEL_F64, 1, dims, NULL, &err), RAVEL_E_ARGUMENT);
+    CHECK_EQ(ravel__safetensors_writer_declare(w, "\xff", RAVEL_F64, 1, dims, NULL, &err), RAVEL_E_ARGUMENT);
     CHECK_HAS(err.message, "must be UTF-8");
     ravel_error_clear(&err);
     const double words[] = {1, 2, 3, 4, 5, 6};
-    CHECK_OK(ravel_safetensors_writer_write(w, second, words, 20, &err), &err); /* in the middle of an element */
-    CHECK_OK(ravel_safetensors_writer_write(w, first, "abcdef", 6, &err), &err);
-    CHECK_EQ(ravel_safetensors_writer_write(w, first, "g", 1, &err), RAVEL_E_ARGUMENT);
+    CHECK_OK(ravel__safetensors_writer_write(w, second, words, 20, &err), &err); /* in the middle of an element */
+    CHECK_OK(ravel__safetensors_writer_write(w, first, "abcdef", 6, &err), &err);
+    CHECK_EQ(ravel__safetensors_writer_write(w, first, "g", 1, &err), RAVEL_E_ARGUMENT);
     CHECK_HAS(err.message, "has 6 bytes, 6 of them are written, and 1 more came");
     ravel_error_clear(&err);
-    CHECK_EQ(ravel_safetensors_writer_finish(w, &err), RAVEL_E_STATE);
+    CHECK_EQ(ravel__safetensors_writer_finish(w, &err), RAVEL_E_STATE);
     CHECK_HAS(err.message, "tensor \"words\" has 48 bytes, and only 20 came");
     ravel_error_clear(&err);
-    CHECK_EQ(ravel_safetensors_writer_declare(w, "late", RAVEL_U8, 2, dims, NULL, &err), RAVEL_E_STATE);
+    CHECK_EQ(ravel__safetensors_writer_declare(w, "late", RAVEL_U8, 2, dims, NULL, &err), RAVEL_E_STATE);
     ravel_error_clear(&err);
-    CHECK_OK(ravel_safetensors_writer_write(w, second, (const char *)words + 20, 28, &err), &err);
+    CHECK_OK(ravel__safetensors_writer_write(w, second, (const char *)words + 20, 28, &err), &err);
     char old[4] = "";
     FILE *f = fopen(scratch("y.safetensors"), "r");
     CHECK(f && fread(old, 1, 3, f) == 3 && strcmp(old, "old") == 0); /* still there */
     fclose(f);
-    CHECK_OK(ravel_safetensors_writer_finish(w, &err), &err);
-    CHECK_EQ(ravel_safetensors_writer_finish(w, &err), RAVEL_E_STATE);
+    CHECK_OK(ravel__safetensors_writer_finish(w, &err), &err);
+    CHECK_EQ(ravel__safetensors_writer_finish(w, &err), RAVEL_E_STATE);
     ravel_error_clear(&err);
-    ravel_safetensors_writer_free(w);
+    ravel__safetensors_writer_free(w);
     ravel_safetensors *file = NULL;
     CHECK_OK(ravel_safetensors_open(scratch("y.safetensors"), NULL, &file, &err), &err);
     CHECK_STR(ravel_safetensors_at(file, 0)->name, "words");
@@ -284,12 +285,12 @@ TEST(safetensors_writer_streams_and_leaves_nothing_behind) {
     ravel_safetensors_free(file);
     /* given up half way: the old file stays, the temporary one goes */
     w = NULL;
-    CHECK_OK(ravel_safetensors_writer_create(scratch("y.safetensors"), NULL, &w, &err), &err);
-    CHECK_OK(ravel_safetensors_writer_declare(w, "a", RAVEL_U8, 2, dims, NULL, &err), &err);
-    CHECK_OK(ravel_safetensors_writer_declare(w, "a", RAVEL_U8, 2, dims, NULL, &err), &err);
-    CHECK_EQ(ravel_safetensors_writer_write(w, 0, "abc", 3, &err), RAVEL_E_ARGUMENT);
+    CHECK_OK(ravel__safetensors_writer_create(scratch("y.safetensors"), NULL, &w, &err), &err);
+    CHECK_OK(ravel__safetensors_writer_declare(w, "a", RAVEL_U8, 2, dims, NULL, &err), &err);
+    CHECK_OK(ravel__safetensors_writer_declare(w, "a", RAVEL_U8, 2, dims, NULL, &err), &err);
+    CHECK_EQ(ravel__safetensors_writer_write(w, 0, "abc", 3, &err), RAVEL_E_ARGUMENT);
     CHECK_HAS(err.message, "tensor \"a\" is declared twice");
-    ravel_safetensors_writer_free(w);
+    ravel__safetensors_writer_free(w);
     ravel_error_clear(&err);
     CHECK_OK(ravel_safetensors_open(scratch("y.safetensors"), NULL, &file, &err), &err);
     ravel_safetensors_free(file);

@@ -1,9 +1,11 @@
 /* The order of reading, cursors, and every kind of source. */
 #include "tests/unit/check.h"
 
-#include "feed/line_index.h"
+#include "feed/source/line_index.h"
 
 #include "base/memory.h"
+#include "feed/source/source.h"
+#include "feed/source/order.h"
 #include "base/rng.h"
 
 #include <ravel/order.h>
@@ -77,7 +79,7 @@ TEST(order_updates_are_the_same_rows_for_any_number_of_ranks) {
         order.epochs = (int64_t)ravel__rng_below(&r, 4);
         order.drop_last = (int32_t)ravel__rng_below(&r, 2);
         ravel_error err = RAVEL_ERROR_INIT;
-        CHECK_OK(ravel_order_check(&order, &err), &err);
+        CHECK_OK(ravel__order_check(&order, &err), &err);
         int64_t wanted = 1 + (int64_t)ravel__rng_below(&r, 100), dp = 1 + (int64_t)ravel__rng_below(&r, 9), total = 0;
         ravel_cursor cursor = {0, 0}, next;
         for (int update = 0; update < 8; update++) {
@@ -108,13 +110,13 @@ TEST(order_updates_are_the_same_rows_for_any_number_of_ranks) {
 TEST(order_refuses_what_it_cannot_count) {
     ravel_error err = RAVEL_ERROR_INIT;
     ravel_order order = order_of(-1, 0);
-    CHECK_EQ(ravel_order_check(&order, &err), RAVEL_E_ARGUMENT);
+    CHECK_EQ(ravel__order_check(&order, &err), RAVEL_E_ARGUMENT);
     CHECK_HAS(err.message, "-1 rows");
     order = order_of(INT64_C(1) << 60, 0);
     order.epochs = 1 << 20;
-    CHECK_EQ(ravel_order_check(&order, NULL), RAVEL_E_ARGUMENT);
+    CHECK_EQ(ravel__order_check(&order, NULL), RAVEL_E_ARGUMENT);
     order.epochs = -2;
-    CHECK_EQ(ravel_order_check(&order, NULL), RAVEL_E_ARGUMENT);
+    CHECK_EQ(ravel__order_check(&order, NULL), RAVEL_E_ARGUMENT);
 }
 
 TEST(cursor_goes_through_json_and_knows_its_stream) {
@@ -268,7 +270,7 @@ TEST(source_jsonl_reads_declared_fields_and_cuts) {
     CHECK(reward[0] == 1.25 && reward[1] == 7 && reward[2] == 8);
     CHECK(group[0] == 9007199254740993 && group[1] == 3 && group[2] == 3);
     ravel_reader_stats stats;
-    ravel_reader_read_stats(reader, &stats);
+    ravel__reader_read_stats(reader, &stats);
     CHECK(stats.rows == 2 && stats.samples == 3 && stats.tokens == 5 && stats.truncated == 2 && stats.skipped == 0);
     ravel_reader_free(reader);
     ravel_source_free(source);
@@ -475,7 +477,7 @@ TEST(source_callbacks_hand_over_any_samples_and_their_errors) {
     hooks.fields++;
     hooks.field_count = 0;
     CHECK_EQ(ravel_source_callbacks(&hooks, &source, NULL), RAVEL_E_ARGUMENT);
-    hooks.fields = fields;
+    hooks.fields = fields + 2; /* per token, and not tokens */
     hooks.field_count = 1;
     ravel_error_clear(&err);
     CHECK_EQ(ravel_source_callbacks(&hooks, &source, &err), RAVEL_E_ARGUMENT);
@@ -491,7 +493,7 @@ TEST(source_over_samples_gives_them_back) {
                                   {.name = "reward", .kind = RAVEL_FIELD_SAMPLE, .dtype = RAVEL_F64, .data = reward},
                                   {.name = "steps", .kind = RAVEL_FIELD_STEP, .dtype = RAVEL_F64, .data = steps}};
     ravel_samples samples = {
-        {.size = sizeof(ravel_ragged), .count = 3, .field_count = 3, .fields = fields, .offsets = offsets}, NULL, NULL};
+        {.size = sizeof(ravel_ragged), .count = 3, .field_count = 3, .fields = fields, .offsets = offsets}, NULL, NULL, 0, NULL};
     ravel_source *source = NULL;
     ravel_reader *reader = NULL;
     const ravel_samples *s = NULL;
@@ -639,4 +641,100 @@ TEST(source_index_survives_any_change) {
     for (size_t n = 0; n < 10; n++) CHECK(!ravel__line_index_valid(words, n, words[2], words[3], words[4], &count));
     (void)unlink(rows);
     (void)unlink(path);
+}
+
+/* ---- arrays --------------------------------------------------------------------------------------------- */
+
+static size_t add_blanks(ravel__rng *dice, char *text, size_t used) {
+    static const char *const blanks[] = {"", " ", "\n", "\r\n\t", "   \n\n"};
+    const char *blank = blanks[ravel__rng_below(dice, 5)];
+    memcpy(text + used, blank, strlen(blank));
+    return used + strlen(blank);
+}
+
+/* The same rows as lines and as an array with any blanks between them give the same samples. */
+TEST(source_array_is_read_like_lines) {
+    static const char *const forms[] = {"{\"input_ids\": [5, %d]}", "{\"text\": \"a,] } \\\" \\\\ [%d\"}",
+                                        "{\"prompt\": \"{[,%d\", \"response\": \"x\", \"more\": [[1], {\"a\": []}]}"};
+    ravel__rng dice = ravel__rng_seed(check_seed());
+    for (int64_t round = 0; round < check_scale(30, 2000); round++) {
+        char lines[8192] = "", array[8192], path[100];
+        int64_t count = 1 + (int64_t)ravel__rng_below(&dice, 40), tokens[2] = {0, 0};
+        uint64_t hashes[2] = {0, 0};
+        size_t l = 0, a = add_blanks(&dice, array, 0);
+        array[a++] = '[';
+        for (int64_t i = 0; i < count; i++) {
+            char row[200];
+            (void)snprintf(row, sizeof row, forms[ravel__rng_below(&dice, 3)], (int)i); /* NOLINT */
+            l += (size_t)snprintf(lines + l, sizeof lines - l, "%s\n", row);
+            a = add_blanks(&dice, array, a);
+            a += (size_t)snprintf(array + a, sizeof array - a, "%s", row);
+            a = add_blanks(&dice, array, a);
+            array[a++] = i + 1 < count ? ',' : ']';
+        }
+        a = add_blanks(&dice, array, a);
+        array[a] = '\0';
+        for (int form = 0; form < 2; form++) {
+            ravel_error err = RAVEL_ERROR_INIT;
+            ravel_source *source = NULL;
+            ravel_reader *reader = NULL;
+            const ravel_samples *s = NULL;
+            ravel_source_options options = options_for(temporary_file(form ? array : lines, path, sizeof path));
+            CHECK_OK(read_all(&options, NULL, &source, &reader, &s, &err), &err);
+            CHECK(s && s->ragged.count == count);
+            tokens[form] = s ? s->ragged.offsets[s->ragged.count] : -1;
+            for (int64_t t = 0; t < tokens[form]; t++)
+                hashes[form] = hashes[form] * 31 + (uint64_t)((const int32_t *)s->ragged.fields[0].data)[t];
+            ravel_reader_free(reader);
+            ravel_source_free(source);
+            (void)unlink(path);
+        }
+        CHECK(tokens[0] == tokens[1] && hashes[0] == hashes[1]);
+    }
+}
+
+TEST(source_array_that_is_broken_is_refused) {
+    static const struct {
+        const char *text, *says;
+    } cases[] = {{"[]", "has no rows"},
+                 {"[{\"text\": \"a\"}", "does not end"},
+                 {"[{\"text\": \"a]", "does not end"},
+                 {"[{\"text\": \"a\"}]\n{\"text\": \"b\"}\n", "after the end of the array"},
+                 {"[{\"text\": \"a\"}\n {\"text\": \"b\"}]", ".jsonl:1"},
+                 {"[{\"text\": \"a\"},\n\n {\"text\": 3}]", ".jsonl:3"},
+                 {"[{\"text\": \"a\"},\n 7]", ".jsonl:2"},
+                 {"[{\"text\": \"a\"},,\n {\"text\": \"b\"}]", ".jsonl:1"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char path[100];
+        ravel_error err = RAVEL_ERROR_INIT;
+        ravel_source *source = NULL;
+        ravel_reader *reader = NULL;
+        const ravel_samples *s = NULL;
+        ravel_source_options options = options_for(temporary_file(cases[i].text, path, sizeof path));
+        CHECK_EQ(read_all(&options, NULL, &source, &reader, &s, &err), RAVEL_E_DATA);
+        CHECK(strstr(err.message, cases[i].says));
+        if (!strstr(err.message, cases[i].says)) printf("    %s: %s\n", cases[i].text, err.message);
+        ravel_reader_free(reader);
+        ravel_source_free(source);
+        (void)unlink(path);
+    }
+}
+
+/* A program that was compiled when the options had fewer fields. */
+TEST(source_options_of_an_older_program) {
+    ravel_source_options o;
+    ravel_source *source = NULL;
+    ravel_error err = RAVEL_ERROR_INIT;
+    ravel_source_options_default(&o);
+    o.mock = "{\"mode\": \"distribution\", \"type\": \"constant\", \"mean_seq_len\": 7, \"count\": 3}";
+    o.size = offsetof(ravel_source_options, index);
+    o.index = 99; /* after its end: not read */
+    CHECK_OK(ravel_source_open(&o, &source, &err), &err);
+    CHECK_EQ(ravel_source_count(source), 3);
+    ravel_source_free(source);
+    source = NULL;
+    o.size = 0;
+    CHECK_EQ(ravel_source_open(&o, &source, &err), RAVEL_E_ARGUMENT);
+    CHECK_HAS(err.message, "source options: size is 0; fill them with ravel_source_options_default");
+    CHECK(!source);
 }

@@ -1,7 +1,9 @@
 /* Chat formats against transformers' texts, and every form of a row. */
 #include "tests/unit/check.h"
 
-#include <ravel/chat.h>
+#include "base/json.h"
+#include "text/decoder.h"
+#include "text/chat.h"
 
 #include <stdlib.h>
 
@@ -29,7 +31,7 @@ static ravel_tokenizer *make_tokenizer(const char *more) {
     int length = snprintf(config, sizeof config, "{\"bos_token\":\"<s>\",\"eos_token\":\"</s>\"%s}", more);
     ravel_tokenizer *t = NULL;
     ravel_error err = RAVEL_ERROR_INIT;
-    if (ravel_tokenizer_parse(json, used, config, (size_t)length, NULL, &t, &err))
+    if (ravel__tokenizer_parse(json, used, config, (size_t)length, NULL, &t, &err))
         check_fail(__FILE__, __LINE__, "%s", err.message);
     return t;
 }
@@ -59,23 +61,23 @@ static ravel_rows *make_rows(const ravel_tokenizer *t, const char *format, int t
 
 /* ---- formats -------------------------------------------------------------------------------------------- */
 
-static bool check_case(const ravel_tokenizer *t, const ravel_json *doc) {
-    const ravel_json_node *root = ravel_json_root(doc), *want = ravel_json_get(doc, root, "text");
-    const char *name = ravel_json_get(doc, root, "format")->as.string, *text = NULL;
+static bool check_case(const ravel_tokenizer *t, const ravel__json *doc) {
+    const ravel__json_node *root = ravel__json_root(doc), *want = ravel__json_get(doc, root, "text");
+    const char *name = ravel__json_get(doc, root, "format")->as.string, *text = NULL;
     size_t bytes = 0;
     int answer = 0;
     ravel_error err = RAVEL_ERROR_INIT;
     ravel_rows *rows = make_rows(t, name, 0);
     if (!rows) return false;
-    (void)ravel_json_boolean(ravel_json_get(doc, root, "answer"), &answer);
+    (void)ravel__json_boolean(ravel__json_get(doc, root, "answer"), &answer);
     ravel_status status =
-        ravel_rows_render(rows, doc, ravel_json_get(doc, root, "messages"), answer, &text, &bytes, &err);
-    bool good = want->kind == RAVEL_JSON_STRING
+        ravel__rows_render(rows, doc, ravel__json_get(doc, root, "messages"), answer, &text, &bytes, &err);
+    bool good = want->kind == RAVEL__JSON_STRING
                     ? status == RAVEL_OK && bytes == want->bytes && memcmp(text, want->as.string, bytes) == 0
                     : status == RAVEL_E_DATA;
     if (!good)
         check_fail(__FILE__, __LINE__, "%s: \"%s\" instead of \"%s\"", name, status ? err.message : text,
-                   want->kind == RAVEL_JSON_STRING ? want->as.string : "an error");
+                   want->kind == RAVEL__JSON_STRING ? want->as.string : "an error");
     ravel_rows_free(rows);
     return good;
 }
@@ -86,16 +88,16 @@ TEST(chat_formats_equal_transformers) {
     size_t room = 0;
     ssize_t bytes;
     int cases = 0;
-    ravel_json *doc = NULL;
+    ravel__json *doc = NULL;
     ravel_tokenizer *t = make_tokenizer("");
     CHECK(file && t);
     while ((bytes = getline(&line, &room, file)) > 0 && ++cases) {
-        if (!EXPECT(ravel_json_parse(line, (size_t)bytes, NULL, &doc, NULL) == RAVEL_OK) || !check_case(t, doc)) break;
+        if (!EXPECT(ravel__json_parse(line, (size_t)bytes, NULL, &doc, NULL) == RAVEL_OK) || !check_case(t, doc)) break;
     }
     CHECK(cases > 500);
     free(line);
     (void)fclose(file);
-    ravel_json_free(doc);
+    ravel__json_free(doc);
     ravel_tokenizer_free(t);
 }
 
@@ -151,14 +153,14 @@ typedef struct row_case {
 
 static void check_rows(const char *format, const row_case *cases, size_t count) {
     ravel_tokenizer *t = make_tokenizer("");
-    ravel_json *doc = NULL;
+    ravel__json *doc = NULL;
     for (size_t i = 0; i < count; i++) {
         ravel_rows *rows = make_rows(t, format, cases[i].train_on);
         const ravel_row *row = NULL;
         ravel_error err = RAVEL_ERROR_INIT;
         char text[1024];
-        CHECK_OK(ravel_json_parse(cases[i].json, strlen(cases[i].json), NULL, &doc, &err), &err);
-        CHECK_EQ(ravel_rows_encode(rows, doc, ravel_json_root(doc), &row, &err), cases[i].status);
+        CHECK_OK(ravel__json_parse(cases[i].json, strlen(cases[i].json), NULL, &doc, &err), &err);
+        CHECK_EQ(ravel__rows_encode(rows, doc, ravel__json_root(doc), &row, &err), cases[i].status);
         if (cases[i].status) {
             CHECK_HAS(err.message, cases[i].second);
         } else {
@@ -170,7 +172,7 @@ static void check_rows(const char *format, const row_case *cases, size_t count) 
         }
         ravel_rows_free(rows);
     }
-    ravel_json_free(doc);
+    ravel__json_free(doc);
     ravel_tokenizer_free(t);
 }
 
@@ -216,12 +218,13 @@ TEST(chat_rows_of_every_form_and_what_is_learnt) {
     CHECK_ROWS("chatml", cases);
 }
 
-/* Answers by a template of the folder, over a conversation with thoughts, a call of a tool and an empty answer. */
-static void check_answers(const char *template, const char *json, const char *want) {
+/* Answers by a template of the folder, over a conversation with thoughts, a call of a tool and an empty answer; and what the
+ * template puts before the first of them. */
+static void check_answers(const char *template, const char *json, const char *want, const char *inserted) {
     char config[1024], text[1024];
     ravel_rows_options options;
     ravel_rows *rows = NULL;
-    ravel_json *doc = NULL;
+    ravel__json *doc = NULL;
     const ravel_row *row;
     ravel_error err = RAVEL_ERROR_INIT;
     (void)snprintf(config, sizeof config, ",\"chat_template\":\"%s\"", template);
@@ -231,11 +234,13 @@ static void check_answers(const char *template, const char *json, const char *wa
     options.variables = "{\"mark\": \"M\"}";
     CHECK_OK(ravel_chat_format_of(t, &options.format, &err), &err);
     CHECK_OK(ravel_rows_create(&options, &rows, &err), &err);
-    CHECK_OK(ravel_json_parse(json, strlen(json), NULL, &doc, &err), &err);
-    CHECK_OK(ravel_rows_encode(rows, doc, ravel_json_root(doc), &row, &err), &err);
+    CHECK_OK(ravel__json_parse(json, strlen(json), NULL, &doc, &err), &err);
+    CHECK_OK(ravel__rows_encode(rows, doc, ravel__json_root(doc), &row, &err), &err);
     show(t, &row->parts[0], text, sizeof text);
     CHECK_STR(text, want);
-    ravel_json_free(doc);
+    CHECK_EQ(row->inserted, inserted[0] != '\0');
+    CHECK_STR(row->inserted_text, inserted);
+    ravel__json_free(doc);
     ravel_rows_free(rows);
     ravel_tokenizer_free(t);
 }
@@ -248,27 +253,36 @@ TEST(chat_answers_are_found_in_any_template) {
         "{% for m in messages %}<s>{{ m.role }}:{% if m.role == 'assistant' %}<t>{{ m.reasoning_content }}</t>{% endif %}"
         "{{ m.content }}</s>~{% endfor %}{% if add_generation_prompt %}<s>assistant:{% endif %}",
         TALK("\"content\":\"a\",\"reasoning_content\":\"r\"},{\"role\":\"user\",\"content\":\"assistant:\"}]}"),
-        "<s>user:q</s>~<s>assistant:[<t>r</t>a</s>]~<s>user:assistant:</s>~");
+        "<s>user:q</s>~<s>assistant:[<t>r</t>a</s>]~<s>user:assistant:</s>~", "<t>");
     /* the prompt opens the thought: only what is written after it is learnt */
     check_answers("{% for m in messages %}{{ '<U>' if m.role == 'user' else '<A><t>' }}{{ m.content }}</s>{% endfor %}"
                   "{% if add_generation_prompt %}<A><t>{% endif %}",
-                  TALK("\"content\":\"a\"}]}"), "<U>q</s><A><t>[a</s>]");
+                  TALK("\"content\":\"a\"}]}"), "<U>q</s><A><t>[a</s>]", "");
     /* calls of tools are the answer's, their results are not */
     check_answers(
         "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}CALL "
         "{{ c.function|tojson }}END{% endfor %}</s>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}",
         TALK("\"content\":\"\",\"tool_calls\":[{\"function\":{\"name\":\"f\"}}]},{\"role\":\"tool\",\"content\":\"7\"},"
              "{\"role\":\"assistant\",\"content\":\"b\"}]}"),
-        "<user>q</s><assistant>[CALL {\"name\": \"f\"}END</s>]<tool>7</s><assistant>[b</s>]");
+        "<user>q</s><assistant>[CALL {\"name\": \"f\"}END</s>]<tool>7</s><assistant>[b</s>]", "CALL ");
     /* the template's own marks count, and variables reach it */
     check_answers(
         "{{ mark }}{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}!{% endgeneration %}"
         "{% else %}{{ m.content }}{% endif %}{% endfor %}",
-        TALK("\"content\":\"a\"}]}"), "Mq[a!]");
+        TALK("\"content\":\"a\"}]}"), "Mq[a!]", "");
+    /* thoughts that no message has: between marks, and found by provenance */
+    check_answers(
+        "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}<t>\\n</t>{{ m.content }}{% endgeneration %}"
+        "{% else %}{{ m.content }}{% endif %}{% endfor %}",
+        TALK("\"content\":\"a\"}]}"), "q[<t>\n</t>a]", "<t>\n</t>");
+    check_answers(
+        "{% for m in messages %}<{{ m.role }}>{{ '<t></t>' if m.role == 'assistant' }}{{ m.content }}</s>{% endfor %}"
+        "{% if add_generation_prompt %}<assistant>{% endif %}",
+        TALK("\"content\":\"a\"}]}"), "<user>q</s><assistant>[<t></t>a</s>]", "<t></t>");
     /* a template that refuses to ask, and cuts what it writes */
     check_answers("{% if add_generation_prompt %}{{ raise_exception('no') }}{% endif %}{% for m in messages %}"
                   "{{ m.role[:1] ~ m.content.strip() ~ '</s>' }}{% endfor %}",
-                  TALK("\"content\":\"  a  \"}]}"), "uq</s>a[a</s>]");
+                  TALK("\"content\":\"  a  \"}]}"), "uq</s>a[a</s>]", "");
 }
 
 TEST(chat_rows_that_are_refused_say_why) {
@@ -311,17 +325,17 @@ TEST(chat_prompts_begin_an_answer) {
         {"{\"prompt\":[{\"role\":\"user\",\"content\":\"a\"}]}", USER("a") "<|im_start|>assistant\n"}};
     ravel_tokenizer *t = make_tokenizer("");
     ravel_rows *rows = make_rows(t, "chatml", 0);
-    ravel_json *doc = NULL;
+    ravel__json *doc = NULL;
     char text[512];
     for (int i = 0; i < 3; i++) {
         const ravel_row *row;
-        CHECK(ravel_json_parse(cases[i][0], strlen(cases[i][0]), NULL, &doc, NULL) == RAVEL_OK);
-        CHECK(ravel_rows_prompt(rows, doc, ravel_json_root(doc), &row, NULL) == RAVEL_OK);
+        CHECK(ravel__json_parse(cases[i][0], strlen(cases[i][0]), NULL, &doc, NULL) == RAVEL_OK);
+        CHECK(ravel__rows_prompt(rows, doc, ravel__json_root(doc), &row, NULL) == RAVEL_OK);
         show(t, &row->parts[0], text, sizeof text);
         CHECK_STR(text, cases[i][1]);
     }
     ravel_rows_free(rows);
-    ravel_json_free(doc);
+    ravel__json_free(doc);
     ravel_tokenizer_free(t);
 }
 
@@ -329,16 +343,16 @@ static ravel_status encode_with(const ravel_allocator *allocator, void *user) {
     static const char json[] = "{\"instruction\":\"do\",\"input\":\"it\",\"output\":\"done\"}";
     ravel_rows_options options;
     ravel_rows *rows = NULL;
-    ravel_json *doc = NULL;
+    ravel__json *doc = NULL;
     const ravel_row *row;
     ravel_rows_options_default(&options);
     options.tokenizer = user;
     options.format = format_named("qwen3");
     options.allocator = allocator;
     ravel_status status = ravel_rows_create(&options, &rows, NULL);
-    if (!status) status = ravel_json_parse(json, sizeof json - 1, allocator, &doc, NULL);
-    if (!status) status = ravel_rows_encode(rows, doc, ravel_json_root(doc), &row, NULL);
-    ravel_json_free(doc);
+    if (!status) status = ravel__json_parse(json, sizeof json - 1, allocator, &doc, NULL);
+    if (!status) status = ravel__rows_encode(rows, doc, ravel__json_root(doc), &row, NULL);
+    ravel__json_free(doc);
     ravel_rows_free(rows);
     return status;
 }

@@ -4,6 +4,8 @@
 
 #include "text/jinja/jinja.h"
 
+#include "base/json.h"
+
 #include <ravel/chat.h>
 
 #include <stdlib.h>
@@ -12,18 +14,18 @@
 static const char *render(jinja_run *run, const char *text, size_t steps, size_t memory, ravel_error *err) {
     static const char json[] = "[{\"role\":\"user\",\"content\":\"caf\\u00e9\"}]";
     static jinja_template *t;
-    ravel_json *doc = NULL;
+    ravel__json *doc = NULL;
     ravel__jinja_free(t);
     t = NULL;
     ravel_error_clear(err);
     if (ravel__jinja_compile(text, strlen(text), NULL, &t, err)) return NULL;
     run->step_limit = steps;
     run->memory_limit = memory;
-    if (ravel_json_parse(json, sizeof json - 1, NULL, &doc, NULL) || ravel__jinja_begin(run, t, 1700000000, err))
+    if (ravel__json_parse(json, sizeof json - 1, NULL, &doc, NULL) || ravel__jinja_begin(run, t, 1700000000, err))
         return NULL;
-    ravel__jinja_set(run, "messages", ravel__jinja_from_json(run, doc, ravel_json_root(doc), -1));
+    ravel__jinja_set(run, "messages", ravel__jinja_from_json(run, doc, ravel__json_root(doc), -1));
     ravel_status status = ravel__jinja_render(run);
-    ravel_json_free(doc);
+    ravel__json_free(doc);
     return status ? NULL : run->out->text.at;
 }
 

@@ -167,8 +167,8 @@ static void put_file(const char *folder, const char *name, const char *text) {
 
 /* A model whose tokenizer is refused, or that has none, can be trained on token ids; text is an error that says why. */
 TEST(source_without_its_tokenizer_reads_token_ids) {
-    static const char unigram[] = "{\"model\": {\"type\": \"Unigram\", \"vocab\": [[\"a\", 0]]}}";
-    static const char *const says[] = {"\"Unigram\" is not supported", "tokenizer.json: cannot open it"};
+    static const char unknown[] = "{\"model\": {\"type\": \"WordLevel\", \"vocab\": {\"a\": 0}}}";
+    static const char *const says[] = {"\"WordLevel\" is not supported", "tokenizer.json: cannot open it"};
     static const char *const rows[] = {"{\"text\": \"a\"}\n", "{\"messages\": []}\n",
                                        "{\"prompt\": \"a\", \"response\": \"b\"}\n"};
     char folder[] = "/tmp/ravel-folder-XXXXXX", path[128];
@@ -181,7 +181,7 @@ TEST(source_without_its_tokenizer_reads_token_ids) {
     close_text(&o);
     put_file(folder, "config.json", "{}");
     for (int kind = 1; kind >= 0; kind--) {
-        if (kind == 0) put_file(folder, "tokenizer.json", unigram);
+        if (kind == 0) put_file(folder, "tokenizer.json", unknown);
         ravel_error_clear(&err);
         CHECK_OK(open_text(&o, "{\"input_ids\": [1, 2]}\n{\"chosen\": [1], \"rejected\": [2]}\n", &options, &err),
                  &err);

@@ -1,7 +1,9 @@
 /* What samples cost in the trainer: the model's own work by default, and ranks that wait less for it. */
 #include "tests/unit/train_job.h"
 
-#include "train/run/cost.h"
+#include "base/rng.h"
+#include "train/model/hf/lora.h"
+#include "train/run/config/cost.h"
 
 #include <ravel/exchange.h>
 #include <ravel/shape.h>
@@ -29,11 +31,30 @@ TEST(train_cost_counts_what_the_model_does) {
     CHECK(full < plain * 1.05 && full > plain * 0.9); /* layers and attention once more, the head not */
     c.model.recompute = TRAIN_RECOMPUTE_LIGHT;
     dpo = break_even(&c, TRAIN_DPO, 1);
-    CHECK(dpo > 1.8 * plain && dpo < 2.3 * plain); /* two sequences per pair */
+    CHECK(dpo > plain && dpo < 1.1 * plain); /* the reference has no backward pass; answers are samples */
     double grpo = break_even(&c, TRAIN_GRPO, 1);
     CHECK(grpo == plain);
     c.policy.kl = 0.1;
     CHECK(break_even(&c, TRAIN_GRPO, 1) > grpo); /* the reference has no backward pass */
+}
+
+/* Frozen products have no gradient of their weights: 2 passes of 3, and those of the adapter; attention has all of its own. */
+TEST(train_cost_counts_what_an_adapter_needs) {
+    train_config c;
+    job_config(&c, "");
+    double whole = break_even(&c, TRAIN_SFT, 1);
+    c.model.lora = (train_lora){.rank = 16, .alpha = 32, .targets = train_lora_all()};
+    double adapted = break_even(&c, TRAIN_SFT, 1), head = break_even(&c, TRAIN_SFT, 0.5);
+    CHECK(adapted > whole * 2 / 3 && adapted < whole * 0.7);
+    CHECK(head < adapted * 0.95);
+    c.model.lora.rank = 256; /* a third of the layers' weights, three times */
+    CHECK(break_even(&c, TRAIN_SFT, 1) > adapted * 1.2);
+    c.model.lora.rank = 16;
+    c.model.recompute = TRAIN_RECOMPUTE_FULL;
+    CHECK(break_even(&c, TRAIN_SFT, 1) > adapted);
+    c.model.recompute = TRAIN_RECOMPUTE_LIGHT;
+    c.policy.kl = 0.1;
+    CHECK(break_even(&c, TRAIN_GRPO, 1) > adapted); /* the reference is the model itself: a forward pass */
 }
 
 TEST(train_idle_share_is_of_what_ranks_wait_for) {
@@ -66,7 +87,7 @@ typedef struct trial {
 static double seconds_of(const ravel_shape *shape, const ravel_micro_batch *micro) {
     int64_t tokens = 0;
     for (int64_t i = 0; i < micro->thd->samples_count; i++) tokens += micro->lengths[i];
-    return micro->filler ? 0 : train_model_flops(shape, micro->thd->samples_count, micro->lengths, tokens) / 1e15;
+    return micro->filler ? 0 : train_model_flops(shape, 0, micro->thd->samples_count, micro->lengths, tokens) / 1e15;
 }
 
 static ravel_status work(ravel_comm *comm, void *user, ravel_error *err) {
@@ -148,6 +169,42 @@ TEST(train_cost_of_the_model_lets_eight_ranks_wait_less) {
 }
 
 /* ---- fitted ---------------------------------------------------------------------------------------------- */
+
+/* Micro-batches of groups of answers to one prompt, on a clock that runs by 4 * tokens + squares / 1000 of what is computed. */
+static void measure_groups(ravel__rng *rng, int share, ravel_cost_fit *fit) {
+    enum { BATCHES = 64, MOST = 24 };
+    ravel_cost_sample samples[BATCHES] = {{0}};
+    ravel_error err = RAVEL_ERROR_INIT;
+    for (int b = 0; b < BATCHES; b++) {
+        int64_t lengths[MOST], prompt = 0, count = 1 + (int64_t)ravel__rng_below(rng, MOST);
+        int32_t shared[MOST];
+        double seconds = 30;
+        for (int64_t i = 0; i < count; i++) {
+            shared[i] = i % 8 && share ? (int32_t)prompt : 0;
+            if (i % 8 == 0) prompt = 100 + (int64_t)ravel__rng_below(rng, 2000);
+            lengths[i] = prompt + 1 + (int64_t)ravel__rng_below(rng, 1000);
+            double length = (double)lengths[i], before = shared[i];
+            seconds += 4 * (length - before) + (length * length - before * before) / 1000;
+        }
+        const ravel_thd thd = {.samples_count = count};
+        const ravel_micro_batch micro = {.thd = &thd, .lengths = lengths, .shared = share ? shared : NULL, .cp = 1};
+        samples[b].seconds = seconds / 1e6;
+        train_cost_add_sizes(&samples[b], &micro);
+    }
+    *fit = (ravel_cost_fit){.size = sizeof *fit};
+    CHECK_OK(ravel_cost_fit_make(samples, BATCHES, fit, &err), &err);
+}
+
+TEST(train_cost_fit_counts_what_samples_share_once) {
+    ravel__rng rng;
+    rng = ravel__rng_seed(check_seed());
+    ravel_cost_fit fits[2];
+    for (int share = 0; share < 2; share++) {
+        measure_groups(&rng, share, &fits[share]);
+        double even = (double)fits[share].cost.linear / (double)fits[share].cost.quadratic;
+        CHECK(even > 4000 * 0.9 && even < 4000 * 1.1 && fits[share].error < 0.01);
+    }
+}
 
 /* Fitted costs change the plans and nothing else; a run that goes on has the one that was found. */
 TEST(train_cost_fit_changes_plans_alone) {

@@ -97,6 +97,44 @@ TEST(train_dpo_resumes_bit_for_bit) {
     (void)unlink(path);
 }
 
+/* All pairs have one prompt, which is computed once in each micro-batch: metrics count what is computed, and a budget
+ * holds more pairs. */
+TEST(train_dpo_pairs_share_with_one_another) {
+    enum { PROMPT = 40, PAIRS = 16 };
+    char path[64] = "/tmp/ravel-pairs-XXXXXX", folder[64];
+    FILE *f = fdopen(mkstemp(path), "w");
+    for (int row = 0; row < PAIRS; row++) {
+        (void)fprintf(f, "{\"input_ids\": [");
+        for (int i = 0; i < 2 * (PROMPT + 2); i++) {
+            int at = i % (PROMPT + 2), answer = i / (PROMPT + 2);
+            (void)fprintf(f, "%s%d", i ? ", " : "", at < PROMPT ? at : at == PROMPT ? 100 + answer : row);
+        }
+        (void)fprintf(f, "], \"cu_seqlens\": [0, %d, %d], \"prompt_length\": [%d, %d]}\n", PROMPT + 2, 2 * (PROMPT + 2),
+                      PROMPT, PROMPT);
+    }
+    (void)fclose(f);
+    curve loss[2], tokens[2], shared[2], steps[2];
+    for (int on = 0; on < 2; on++) {
+        train_config c;
+        job_folder(folder);
+        configure(&c, folder, path);
+        c.sft.batch = PAIRS;
+        c.run.steps = 1;
+        c.plan.budget = 120; /* a pair has 84 tokens, of which 44 are different */
+        c.learn.share_prefix = on ? RAVEL_SHARE_ON : RAVEL_SHARE_OFF;
+        if (!job_run(&c, TRAIN_DPO, 1, "train/loss", &loss[on])) return;
+        job_curve(folder, "tokens/actual", &tokens[on]);
+        job_curve(folder, "tokens/shared", &shared[on]);
+        job_curve(folder, "batch/micro_steps", &steps[on]);
+        job_wipe(folder);
+    }
+    CHECK(tokens[0].values[0] == PAIRS * 84 && tokens[1].values[0] == PAIRS * 84 && shared[0].values[0] == 0);
+    CHECK(shared[1].values[0] == (2 * PAIRS - 1) * PROMPT); /* one bin */
+    CHECK(steps[0].values[0] == PAIRS && steps[1].values[0] == 1);
+    CHECK(fabs(loss[0].values[0] - loss[1].values[0]) < 1e-6);
+    (void)unlink(path);
+}
+
 TEST(train_dpo_rows_must_be_pairs) {
     char path[64] = "/tmp/ravel-pairs-XXXXXX", folder[64];
     train_config c;
@@ -108,7 +146,7 @@ TEST(train_dpo_rows_must_be_pairs) {
     configure(&c, folder, path);
     job j = {.kind = TRAIN_DPO, .config = &c};
     CHECK_EQ(ravel_threads_run(1, NULL, job_work, &j, &err), RAVEL_E_DATA);
-    CHECK_HAS(err.message, ":1: this row is no pair");
+    CHECK_HAS(err.message, ":1: this row is not a pair");
     job_wipe(folder);
     (void)unlink(path);
 }

@@ -1,8 +1,8 @@
 /* The generator: answers do not depend on how they were batched; log-probs are those of the model; ends and errors. */
 #include "tests/unit/train_support.h"
 
-#include "train/model/generator.h"
-#include "train/model/hf.h"
+#include "train/model/generate/generator.h"
+#include "train/model/hf/hf.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -39,7 +39,7 @@ typedef struct stage {
     train_generator *generator;
 } stage;
 
-static int32_t padded; /* of the generators that are made */
+static int32_t padded, likeliest; /* of the generators that are made: options padded and top */
 
 static bool stage_open(stage *s, const char *set, int32_t threads, int64_t slots, int64_t prefill) {
     ravel_error err = RAVEL_ERROR_INIT;
@@ -53,6 +53,7 @@ static bool stage_open(stage *s, const char *set, int32_t threads, int64_t slots
     go.slot_tokens = ROOM;
     go.prefill = prefill;
     go.padded = padded;
+    go.top = likeliest;
     *s = (stage){0};
     if (!golden_open(&s->g) || !rig_golden(&s->r, set, threads, &options)) return false;
     if (train_generator_create(s->r.kernels, s->r.device, &s->r.shape, &go, &s->generator, &err))
@@ -136,8 +137,9 @@ typedef struct shared_job {
     const golden *g;
     train_sampling sampling;
     int64_t slots;
-    basket *baskets; /* [ranks] */
-    int failing;     /* the rank whose callback fails; -1: none */
+    basket *baskets;                /* [ranks] */
+    int failing;                    /* the rank whose callback fails; -1: none */
+    float (*scores)[PROMPTS][ROOM]; /* [ranks] log-probs of the prompts; NULL: not wanted */
 } shared_job;
 
 static ravel_status shared_generator(ravel_comm *comm, void *user, ravel_error *err) {
@@ -167,6 +169,7 @@ static ravel_status shared_generator(ravel_comm *comm, void *user, ravel_error *
         if (!status) status = train_tensors_load(params, &array, GOLDEN "/model.safetensors", err);
     }
     make_requests(&s, &j->sampling, requests);
+    for (int i = 0; i < PROMPTS && j->scores; i++) requests[i].prompt_logprob = j->scores[rank][i];
     if (!status) train_generator_set_weights(s.generator, weights, 7);
     if (!status) status = train_generator_run(s.generator, requests, PROMPTS, keep, &j->baskets[rank], err);
     train_generator_free(s.generator);
@@ -192,15 +195,16 @@ static int agreeing(const basket *a, const basket *b) {
 TEST(train_generator_tensor_ranks_draw_the_same_answers) {
     enum { MOST = 4 };
     static basket one, few[MOST], many[MOST];
+    static float alone[1][PROMPTS][ROOM], shared[MOST][PROMPTS][ROOM];
     golden g;
     if (!golden_open(&g)) return;
     for (int greedy = 0; greedy < 2; greedy++) {
-        shared_job j = {&g, usual(), 20, &one, -1};
+        shared_job j = {&g, usual(), 20, &one, -1, alone};
         ravel_error err = RAVEL_ERROR_INIT;
         if (greedy) j.sampling.temperature = 0;
         if (ravel_threads_run(1, NULL, shared_generator, &j, &err)) check_fail(__FILE__, __LINE__, "%s", err.message);
         for (int32_t ranks = 2; ranks <= MOST; ranks += 2) {
-            j.slots = 3, j.baskets = few;
+            j.slots = 3, j.baskets = few, j.scores = shared;
             ravel_status status = ravel_threads_run(ranks, NULL, shared_generator, &j, &err);
             j.slots = 20, j.baskets = many;
             if (!status) status = ravel_threads_run(ranks, NULL, shared_generator, &j, &err);
@@ -209,6 +213,9 @@ TEST(train_generator_tensor_ranks_draw_the_same_answers) {
                 CHECK(memcmp(few[r].answers, few[0].answers, sizeof few->answers) == 0);
                 CHECK(memcmp(many[r].answers, few[0].answers, sizeof few->answers) == 0);
             }
+            for (int32_t r = 0; r < ranks; r++)
+                for (int i = 0; i < PROMPTS; i++)
+                    for (int t = 0; t < ROOM; t++) CHECK(fabsf(shared[r][i][t] - alone[0][i][t]) < 2e-5f);
             CHECK(agreeing(&one, &few[0]) >= ANSWERS - 2); /* an edge sends an answer another way: rarely */
         }
     }
@@ -220,7 +227,7 @@ TEST(train_generator_a_lost_tensor_rank_is_an_error) {
     golden g;
     ravel_error err = RAVEL_ERROR_INIT;
     if (!golden_open(&g)) return;
-    shared_job j = {&g, usual(), 3, baskets, 1};
+    shared_job j = {&g, usual(), 3, baskets, 1, NULL};
     CHECK(ravel_threads_run(2, NULL, shared_generator, &j, &err) == RAVEL_E_CALLBACK);
     CHECK(baskets[0].count < ANSWERS);
     ravel_safetensors_free(g.file);
@@ -279,6 +286,62 @@ TEST(train_generator_logprobs_are_the_models) {
         CHECK(a->ended || a->count == 30);
     }
     stage_close(&s);
+}
+
+/* Log-probs of prompts are the model's, on any set of kernels and with any number of slots; the answers
+ * are those without them. (Kept pages: tests/serve/serve.py.) */
+TEST(train_generator_logprobs_of_prompts_are_the_models) {
+    enum { TOP = 3 };
+    static const struct {
+        const char *set;
+        int64_t slots;
+    } cases[] = {{"cpu", 5}, {"cpu", 1}, {"ref", 20}};
+    static basket b, plain;
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        stage s;
+        ravel_error err = RAVEL_ERROR_INIT;
+        train_sampling sampling = usual();
+        train_request requests[PROMPTS];
+        float scores[PROMPTS][ROOM];
+        train_top best[PROMPTS][ROOM * TOP];
+        sampling.max_tokens = 4;
+        likeliest = TOP;
+        CHECK(stage_open(&s, cases[c].set, 1, cases[c].slots, 0));
+        likeliest = 0;
+        make_requests(&s, &sampling, requests);
+        for (int round = 0; round < 2; round++) {
+            for (int i = 0; i < PROMPTS && round; i++) {
+                requests[i].prompt_logprob = scores[i];
+                requests[i].prompt_top = i % 2 ? best[i] : NULL;
+                requests[i].prompt_top_count = i % 2 ? TOP : 0;
+            }
+            basket *to = round ? &b : &plain;
+            memset(to, 0, sizeof *to);
+            CHECK_OK(train_generator_run(s.generator, requests, PROMPTS, keep, to, &err), &err);
+        }
+        CHECK(agreeing(&plain, &b) == ANSWERS);
+        for (int i = 0; i < PROMPTS; i++) {
+            const train_request *r = requests + i;
+            float logprob[ROOM];
+            int32_t cu[2] = {0, (int32_t)r->count};
+            train_batch batch = {.samples = 1, .tokens = r->prompt, .cu_seqlens = cu};
+            train_result result = {.logprob = logprob};
+            CHECK_OK(train_model_score(s.r.model, &batch, &result, &err), &err);
+            CHECK(scores[i][0] == 0);
+            for (int64_t t = 1; t < r->count; t++) {
+                CHECK(fabsf(scores[i][t] - logprob[t]) < 1e-5f);
+                const train_top *at = best[i] + t * TOP;
+                if (!r->prompt_top) continue;
+                CHECK(at[0].logprob >= at[1].logprob && at[1].logprob >= at[2].logprob);
+                CHECK(at[0].token == r->prompt[t] ? fabsf(at[0].logprob - logprob[t]) < 1e-5f
+                                                  : at[0].logprob >= logprob[t] - 1e-5f);
+            }
+        }
+        requests[0].prompt_top = best[0];
+        requests[0].prompt_top_count = TOP + 1;
+        CHECK_EQ(train_generator_begin(s.generator, requests, PROMPTS, &err), RAVEL_E_ARGUMENT);
+        stage_close(&s);
+    }
 }
 
 static int ends_at_five(void *user, const int32_t *tokens, int64_t count) {

@@ -3,8 +3,10 @@
  * golden vectors, in all three aggregation modes. */
 #include "tests/unit/check.h"
 
-#include "train/model/hf.h"
-#include "train/run/config.h"
+#include "train/model/hf/hf.h"
+#include "train/run/config/config.h"
+
+#include "base/json.h"
 
 #include <ravel/comm.h>
 #include <ravel/exchange.h>
@@ -141,7 +143,7 @@ static ravel_status work(ravel_comm *comm, void *user, ravel_error *err) {
     options.samples = SAMPLES;
     train_learner_options learn;
     ravel_status status = train_shape(&c.model, &shape, err);
-    learn = train_config_learner(&c, TRAIN_SFT, &shape);
+    learn = train_config_learner(&c, TRAIN_SFT);
     if (!status) status = ravel_safetensors_open(GOLDEN "batch.safetensors", NULL, &file, err);
     if (!status) status = open_rows(file, &r, &source, err);
     status = ravel_agree(comm, status, err);
@@ -162,13 +164,13 @@ static double expected_loss(const char *mode) {
     FILE *f = fopen(GOLDEN "expected.json", "r");
     size_t n = f ? fread(text, 1, sizeof text, f) : 0;
     if (f) (void)fclose(f);
-    ravel_json *doc = NULL;
+    ravel__json *doc = NULL;
     double value = NAN;
-    if (ravel_json_parse(text, n, NULL, &doc, NULL) == RAVEL_OK) {
-        const ravel_json_node *root = ravel_json_root(doc), *losses = ravel_json_get(doc, root, "loss");
-        if (!ravel_json_real(ravel_json_get(doc, losses ? losses : root, mode), &value)) value = NAN;
+    if (ravel__json_parse(text, n, NULL, &doc, NULL) == RAVEL_OK) {
+        const ravel__json_node *root = ravel__json_root(doc), *losses = ravel__json_get(doc, root, "loss");
+        if (!ravel__json_real(ravel__json_get(doc, losses ? losses : root, mode), &value)) value = NAN;
     }
-    ravel_json_free(doc);
+    ravel__json_free(doc);
     return value;
 }
 

@@ -10,7 +10,7 @@ static void tell_seconds(train_device *device, double *seconds) {
 
 static void tell_state(train_device *device, train_gpu_state *state) {
     (void)device;
-    *state = (train_gpu_state){"NVIDIA H200", 1 << 30, 700, 500, 600, 50, 0};
+    *state = (train_gpu_state){"NVIDIA H200", 1 << 30, 700, 500, 600, 50, 0, 550};
 }
 
 static ravel_metrics *make_metrics(ravel_comm *self) {
@@ -41,9 +41,16 @@ TEST(train_gpu_metrics) {
     static const struct row {
         const char *name;
         double value;
-    } rows[] = {{"gpu/other_sec", 0.25},   {"gpu/forward_sec", 0.5},     {"gpu/head_sec", 0.75},
-                {"gpu/backward_sec", 1},   {"gpu/optimizer_sec", 1.25},  {"gpu/used_bytes", 700},
-                {"gpu/scratch_bytes", 50}, {"memory/device_bytes", 500}, {"memory/device_peak_bytes", 600}};
+    } rows[] = {{"gpu/other_sec", 0.25},
+                {"gpu/forward_sec", 0.5},
+                {"gpu/head_sec", 0.75},
+                {"gpu/backward_sec", 1},
+                {"gpu/optimizer_sec", 1.25},
+                {"gpu/used_bytes", 700},
+                {"gpu/scratch_bytes", 50},
+                {"memory/device_bytes", 500},
+                {"memory/device_peak_bytes", 600},
+                {"memory/device_update_peak_bytes", 550}};
     const train_kernels gpu = {.phase_seconds = tell_seconds, .gpu_state = tell_state};
     const train_kernels cpu = {.phase_seconds = tell_seconds};
     ravel_comm *self = NULL;

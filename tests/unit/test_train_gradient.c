@@ -3,7 +3,9 @@
 #define TRAIN_DOUBLE
 #include "train/kernels/ref/ref.c"
 #include "train/kernels/ref/layers.c"
+#include "train/kernels/ref/experts.c"
 #include "train/kernels/ref/head.c"
+#include "train/kernels/ref/top.c"
 #include "train/kernels/ref/attention.c"
 #include "train/kernels/ref/loss.c"
 
@@ -37,17 +39,22 @@ static double inner(const double *a, const double *b, int64_t n) {
     return sum;
 }
 
-/* Central differences of p->value over each x[i], against gradient[i]. */
+static double difference(const problem *p, double *x, double h) {
+    double keep = *x;
+    *x = keep + h;
+    double up = p->value(p->user);
+    *x = keep - h;
+    double down = p->value(p->user);
+    *x = keep;
+    return (up - down) / (2 * h);
+}
+
+/* Central differences of p->value over each x[i], against gradient[i]; of two widths, so that the third derivative falls out. */
 static bool agrees(const problem *p, const char *what, double *x, const double *gradient, int64_t n) {
     double worst = 0, size = 0;
     for (int64_t i = 0; i < n; i++) {
-        double keep = x[i], h = 1e-5;
-        x[i] = keep + h;
-        double up = p->value(p->user);
-        x[i] = keep - h;
-        double down = p->value(p->user);
-        x[i] = keep;
-        worst = fmax(worst, fabs((up - down) / (2 * h) - gradient[i]));
+        double slope = (4 * difference(p, &x[i], 5e-4) - difference(p, &x[i], 1e-3)) / 3;
+        worst = fmax(worst, fabs(slope - gradient[i]));
         size = fmax(size, fabs(gradient[i]));
     }
     if (worst <= 1e-7 * size && size > 0) return true;
@@ -148,7 +155,8 @@ typedef struct norm {
 static double norm_value(void *user) {
     norm *p = user;
     double y[ROWS * WIDTH], sum[ROWS * WIDTH];
-    train_norm n = {.rows = ROWS, .width = WIDTH, .eps = 1e-3, .x = p->x, .add = p->add, .weight = p->weight};
+    train_norm n = {
+        .rows = ROWS, .width = WIDTH, .eps = 1e-3, .shift = 1, .x = p->x, .add = p->add, .weight = p->weight};
     n.y = y;
     n.sum = sum;
     REF(rmsnorm)(NULL, &n);
@@ -160,12 +168,14 @@ TEST(train_gradient_of_rmsnorm) {
     int n = ROWS * WIDTH;
     norm p = {random_array(n, 1), random_array(n, 1), random_array(WIDTH, 1), random_array(n, 1), random_array(n, 1)};
     double *sum = zeros(n), *y = zeros(n), *d_x = zeros(n), *d_weight = zeros(WIDTH);
-    train_norm forward = {.rows = ROWS, .width = WIDTH, .eps = 1e-3, .x = p.x, .add = p.add, .weight = p.weight};
+    train_norm forward = {
+        .rows = ROWS, .width = WIDTH, .eps = 1e-3, .shift = 1, .x = p.x, .add = p.add, .weight = p.weight};
     forward.y = y;
     forward.sum = sum;
     REF(rmsnorm)(NULL, &forward);
     memcpy(d_x, p.sum_cotangent, (size_t)n * sizeof *d_x); /* what comes along the residual is added to */
-    train_norm back = {.rows = ROWS, .width = WIDTH, .eps = 1e-3, .x = sum, .weight = p.weight, .d_y = p.cotangent};
+    train_norm back = {
+        .rows = ROWS, .width = WIDTH, .eps = 1e-3, .shift = 1, .x = sum, .weight = p.weight, .d_y = p.cotangent};
     back.d_x = d_x;
     back.d_weight = d_weight;
     REF(rmsnorm_backward)(NULL, &back);
@@ -202,7 +212,8 @@ static void turn_free(turn *p) {
 
 TEST(train_gradient_of_rope_with_and_without_norm) {
     rng = ravel__rng_seed(check_seed());
-    for (int with_norm = 0; with_norm < 2; with_norm++) {
+    for (int kind = 0; kind < 4; kind++) {
+        int with_norm = kind % 2;
         double *qkv = random_array(TOKENS * QKV, 1), *wq = random_array(DIM, 1), *wk = random_array(DIM, 1);
         double cosine[3 * DIM / 2], sine[3 * DIM / 2];
         for (int i = 0; i < 3 * DIM / 2; i++) cosine[i] = cos(0.3 * i), sine[i] = sin(0.3 * i);
@@ -212,6 +223,7 @@ TEST(train_gradient_of_rope_with_and_without_norm) {
                               .heads = HEADS,
                               .kv_heads = KV_HEADS,
                               .head_dim = DIM,
+                              .rotated = kind < 2 ? 0 : DIM / 4 * 2,
                               .eps = 1e-3,
                               .qkv = qkv,
                               .q_weight = with_norm ? wq : NULL,
@@ -308,26 +320,117 @@ TEST(train_gradient_of_attention) {
 
 typedef struct gate {
     double *gate_up, *cotangent;
+    int gelu;
 } gate;
 
 static double gate_value(void *user) {
     gate *p = user;
     double h[ROWS * WIDTH];
-    REF(swiglu)(NULL, h, p->gate_up, ROWS, WIDTH);
+    (p->gelu ? REF(geglu) : REF(swiglu))(NULL, h, p->gate_up, ROWS, WIDTH);
     return inner(h, p->cotangent, ROWS * WIDTH);
 }
 
-TEST(train_gradient_of_swiglu_in_place) {
-    rng = ravel__rng_seed(check_seed());
-    gate p = {random_array(2 * ROWS * WIDTH, 2), random_array(ROWS * WIDTH, 1)};
+static void gate_gradient(int with_gelu) {
+    gate p = {random_array(2 * ROWS * WIDTH, 2), random_array(ROWS * WIDTH, 1), with_gelu};
     double *d = zeros(2 * ROWS * WIDTH), h[ROWS * WIDTH], again[ROWS * WIDTH];
     memcpy(d, p.gate_up, 2 * ROWS * WIDTH * sizeof *d);
-    REF(swiglu)(NULL, h, p.gate_up, ROWS, WIDTH);
-    REF(swiglu_backward)(NULL, d, again, p.cotangent, d, ROWS, WIDTH);
-    CHECK(memcmp(h, again, sizeof h) == 0);
+    (with_gelu ? REF(geglu) : REF(swiglu))(NULL, h, p.gate_up, ROWS, WIDTH);
+    (with_gelu ? REF(geglu_backward) : REF(swiglu_backward))(NULL, d, again, p.cotangent, d, ROWS, WIDTH);
+    EXPECT(memcmp(h, again, sizeof h) == 0);
     problem q = {gate_value, &p};
     EXPECT(agrees(&q, "gate and up", p.gate_up, d, 2 * ROWS * WIDTH));
     free(p.gate_up), free(p.cotangent), free(d);
+}
+
+TEST(train_gradient_of_swiglu_and_geglu_in_place) {
+    rng = ravel__rng_seed(check_seed());
+    gate_gradient(0);
+    gate_gradient(1);
+}
+
+/* Routing: the weights of the chosen experts and the load, as functions of the logits; which experts it chooses stays. */
+enum { EXPERTS = 6, ACTIVE = 3 };
+typedef struct routing {
+    train_route x;
+    double *cotangent;
+} routing;
+
+static double route_value(void *user) {
+    routing *p = user;
+    double total = 0;
+    REF(route)(NULL, &p->x);
+    for (int r = 0; r < ROWS; r++) {
+        const double *row = (const double *)p->x.logits + r * EXPERTS;
+        double whole = log_sum(row, EXPERTS);
+        for (int e = 0; e < EXPERTS && p->x.balance && p->x.counted[r]; e++)
+            total += p->x.counted[r] * p->x.balance[e] * exp(row[e] - whole);
+    }
+    return total + inner(p->x.weights, p->cotangent, ROWS * ACTIVE);
+}
+
+TEST(train_gradient_of_routing) {
+    rng = ravel__rng_seed(check_seed());
+    static const int32_t counted[ROWS] = {1, 1, 0, 3, 0, 1, 2};
+    for (int kind = 0; kind < 4; kind++) {
+        double *logits = random_array(ROWS * EXPERTS, 1), *balance = random_array(EXPERTS, 1), weights[ROWS * ACTIVE];
+        double d[ROWS * EXPERTS], row_loss[ROWS] = {0}, loss = 0;
+        int32_t ids[ROWS * ACTIVE];
+        routing p = {.cotangent = random_array(ROWS * ACTIVE, 1)};
+        p.x = (train_route){.rows = ROWS,
+                            .experts = EXPERTS,
+                            .active = ACTIVE,
+                            .normalise = kind & 1,
+                            .logits = logits,
+                            .ids = ids,
+                            .weights = weights,
+                            .d_weights = p.cotangent,
+                            .d_logits = d,
+                            .balance = kind & 2 ? balance : NULL,
+                            .counted = counted,
+                            .row_loss = row_loss};
+        REF(route)(NULL, &p.x);
+        REF(route_backward)(NULL, &p.x);
+        p.x.given = 1; /* a step of the difference must not choose others */
+        problem q = {route_value, &p};
+        EXPECT(agrees(&q, "router logits", logits, d, ROWS * EXPERTS));
+        for (int r = 0; r < ROWS; r++) loss += row_loss[r];
+        EXPECT(fabs(loss - (route_value(&p) - inner(weights, p.cotangent, ROWS * ACTIVE))) < 1e-12);
+        free(logits), free(balance), free(p.cotangent);
+    }
+}
+
+typedef struct weighing {
+    double *x, *weights, *cotangent;
+    const int32_t *places;
+} weighing;
+
+static double weigh_value(void *user) {
+    weighing *p = user;
+    double x[ROWS * WIDTH];
+    memcpy(x, p->x, sizeof x);
+    REF(weigh)(NULL, &(train_weigh){.rows = ROWS, .width = WIDTH, .x = x, .weights = p->weights, .places = p->places});
+    return inner(x, p->cotangent, ROWS * WIDTH);
+}
+
+TEST(train_gradient_of_weighing) {
+    rng = ravel__rng_seed(check_seed());
+    static const int32_t order[ROWS] = {3, 0, 6, 1, 5, 2, 4};
+    weighing p = {random_array(ROWS * WIDTH, 1), random_array(ROWS, 1), random_array(ROWS * WIDTH, 1), order};
+    double x[ROWS * WIDTH], d_x[ROWS * WIDTH], d_weights[ROWS];
+    memcpy(x, p.x, sizeof x);
+    memcpy(d_x, p.cotangent, sizeof d_x);
+    REF(weigh_backward)
+    (NULL, &(train_weigh){.rows = ROWS,
+                          .width = WIDTH,
+                          .x = x,
+                          .weights = p.weights,
+                          .places = order,
+                          .d_y = d_x,
+                          .d_weights = d_weights});
+    problem q = {weigh_value, &p};
+    EXPECT(agrees(&q, "weights", p.weights, d_weights, ROWS));
+    EXPECT(agrees(&q, "rows", p.x, d_x, ROWS * WIDTH));
+    free(p.x), free(p.weights), free(p.cotangent);
 }
 
 typedef struct head {
@@ -340,6 +443,42 @@ static double head_value(void *user) {
     REF(softmax_parts)(NULL, &p->x);
     REF(softmax_combine)(NULL, &p->x);
     return inner(p->x.logprob, p->logprob_cotangent, ROWS) + inner(p->x.entropy, p->entropy_cotangent, ROWS);
+}
+
+/* Whether a target is the likeliest token, of a vocabulary in one part or in parts of several ranks. */
+TEST(train_softmax_says_whether_targets_are_likeliest) {
+    rng = ravel__rng_seed(check_seed());
+    enum { VOCAB = 8, RANKS = 2, PART = VOCAB / RANKS };
+    double *logits = random_array(ROWS * VOCAB, 2), half[ROWS * PART], parts[RANKS * 4 * ROWS], out[3][ROWS];
+    int32_t targets[ROWS];
+    for (int r = 0; r < ROWS; r++) {
+        targets[r] = (int32_t)(ravel__rng_next(&rng) % VOCAB);
+        if (r % 2) logits[r * VOCAB + targets[r]] = 9; /* often enough */
+    }
+    for (int ranks = 1; ranks <= RANKS; ranks++) {
+        int columns = VOCAB / ranks;
+        for (int rank = 0; rank < ranks; rank++) {
+            for (int i = 0; i < ROWS * columns; i++)
+                half[i % (ROWS * PART)] = logits[i / columns * VOCAB + rank * columns + i % columns];
+            REF(softmax_parts)
+            (NULL, &(train_softmax){.rows = ROWS,
+                                    .columns = columns,
+                                    .first = rank * columns,
+                                    .logits = ranks == 1 ? logits : half,
+                                    .scale = 0.7,
+                                    .targets = targets,
+                                    .parts = parts + rank * 4 * ROWS});
+        }
+        REF(softmax_combine)
+        (NULL, &(train_softmax){
+                   .rows = ROWS, .parts = parts, .ranks = ranks, .logprob = out[0], .lse = out[1], .right = out[2]});
+        for (int r = 0; r < ROWS; r++) {
+            int likeliest = 1;
+            for (int i = 0; i < VOCAB; i++) likeliest &= logits[r * VOCAB + i] <= logits[r * VOCAB + targets[r]];
+            EXPECT(out[2][r] == likeliest);
+        }
+    }
+    free(logits);
 }
 
 TEST(train_gradient_of_softmax_and_entropy) {
@@ -370,4 +509,144 @@ TEST(train_gradient_of_softmax_and_entropy) {
     problem q = {head_value, &p};
     EXPECT(agrees(&q, "logits", logits, d, ROWS * VOCAB));
     free(logits), free(d), free(p.logprob_cotangent), free(p.entropy_cotangent);
+}
+
+/* ---- a teacher's likeliest tokens ----------------------------------------------------------------------- */
+
+enum { TOP_VOCAB = 12, TOP_MOST = 5 };
+
+typedef struct topped {
+    const double *logits; /* [ROWS, TOP_VOCAB] */
+    int32_t ranks, count, targets[ROWS], places[ROWS], ids[2 * ROWS * TOP_MOST];
+    float teacher[2 * ROWS * TOP_MOST], weights[ROWS];
+    double coef[ROWS], gradient[ROWS * TOP_VOCAB];
+    train_loss_sums sums;
+} topped;
+
+/* Columns of one rank. */
+static void part_of(const double *all, int32_t ranks, int32_t rank, double *part) {
+    int columns = TOP_VOCAB / ranks;
+    for (int i = 0; i < ROWS * columns; i++) part[i] = all[i / columns * TOP_VOCAB + rank * columns + i % columns];
+}
+
+static void log_sums(const double *logits, double scale, double *lse) {
+    for (int r = 0; r < ROWS; r++) lse[r] = log_sum_exp(logits + r * TOP_VOCAB, TOP_VOCAB, scale);
+}
+
+static train_top_rows top_rows_of(topped *p, int32_t rank, double *part, double *parts, const double *lse) {
+    return (train_top_rows){.rows = ROWS,
+                            .columns = TOP_VOCAB / p->ranks,
+                            .first = rank * (TOP_VOCAB / p->ranks),
+                            .logits = part,
+                            .scale = 0.7,
+                            .count = p->count,
+                            .ranks = p->ranks,
+                            .parts = parts,
+                            .lse = lse,
+                            .targets = p->targets,
+                            .places = p->places,
+                            .ids = p->ids,
+                            .logprob = p->teacher,
+                            .weights = p->weights,
+                            .weight = 1.3,
+                            .sums = &p->sums};
+}
+
+/* The teacher's likeliest tokens by ranks that share the vocabulary, into `to`. */
+static void pick(topped *to, const double *logits) {
+    double part[ROWS * TOP_VOCAB], parts[3 * 2 * ROWS * TOP_MOST], lse[ROWS];
+    log_sums(logits, 0.7, lse);
+    for (int32_t rank = 0; rank < to->ranks; rank++) {
+        part_of(logits, to->ranks, rank, part);
+        train_top_rows top = top_rows_of(to, rank, part, parts + rank * 2 * ROWS * to->count, lse);
+        REF(top_parts)(NULL, &top);
+        top.parts = parts;
+        if (rank == to->ranks - 1) REF(top_combine)(NULL, &top);
+    }
+}
+
+/* The loss, and p->gradient, as the head works them out on ranks that share the vocabulary. */
+static double top_value(void *user) {
+    topped *p = user;
+    double part[ROWS * TOP_VOCAB], parts[ROWS * TOP_MOST], sum[ROWS * TOP_MOST] = {0}, rest[ROWS], lse[ROWS];
+    double coefs[ROWS], mine[ROWS * TOP_MOST], figure = 0;
+    log_sums(p->logits, 0.7, lse);
+    for (int32_t rank = 0; rank < p->ranks; rank++) {
+        part_of(p->logits, p->ranks, rank, part);
+        train_top_rows top = top_rows_of(p, rank, part, parts, lse);
+        REF(top_gather)(NULL, &top);
+        for (int i = 0; i < ROWS * p->count; i++) sum[i] += parts[i];
+    }
+    for (int32_t rank = 0; rank < p->ranks; rank++) {
+        part_of(p->logits, p->ranks, rank, part);
+        memcpy(mine, sum, sizeof mine);
+        memcpy(coefs, p->coef, sizeof coefs);
+        train_top_rows top = top_rows_of(p, rank, part, mine, lse);
+        top.coef = coefs;
+        top.rest = rest;
+        p->sums = (train_loss_sums){0};
+        REF(top_loss)(NULL, &top);
+        figure = p->sums.loss;
+        train_softmax back = {.rows = ROWS,
+                              .columns = top.columns,
+                              .first = top.first,
+                              .logits = part,
+                              .scale = 0.7,
+                              .targets = p->targets,
+                              .lse = lse,
+                              .coef = coefs};
+        REF(softmax_backward)(NULL, &back);
+        REF(top_backward)(NULL, &top);
+        for (int i = 0; i < ROWS * (int)top.columns; i++)
+            p->gradient[i / top.columns * TOP_VOCAB + top.first + i % top.columns] = part[i];
+    }
+    for (int r = 0; r < ROWS; r++) figure += p->coef[r] * (0.7 * p->logits[r * TOP_VOCAB + p->targets[r]] - lse[r]);
+    return figure;
+}
+
+/* Its value is the divergence as it is written in kernels.h, its gradient that of finite differences, on one rank and on
+ * several, with K of the whole vocabulary too, and where the model has nothing left for the other tokens. */
+TEST(train_gradient_of_a_teachers_likeliest_tokens) {
+    rng = ravel__rng_seed(check_seed());
+    static const struct {
+        int32_t count, ranks;
+        double size; /* of logits */
+    } cases[] = {{1, 1, 1.5}, {3, 1, 1.5}, {3, 3, 1.5}, {5, 2, 1}, {5, 3, 1}, {2, 1, 30}};
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        static topped p, one;
+        double *logits = random_array(ROWS * TOP_VOCAB, cases[c].size), *teacher = random_array(ROWS * TOP_VOCAB, 1.5);
+        p = (topped){.logits = logits, .ranks = cases[c].ranks, .count = cases[c].count};
+        for (int r = 0; r < ROWS; r++) {
+            p.targets[r] = (int32_t)(ravel__rng_next(&rng) % TOP_VOCAB);
+            p.places[r] = 2 * r + 1;
+            p.weights[r] = (float)(0.5 + r);
+            p.coef[r] = 0.3 * r - 1;
+        }
+        one = p;
+        one.ranks = 1;
+        pick(&p, teacher);
+        pick(&one, teacher);
+        CHECK(memcmp(p.ids, one.ids, sizeof p.ids) == 0 && memcmp(p.teacher, one.teacher, sizeof p.teacher) == 0);
+        problem q = {top_value, &p};
+        (void)top_value(&p);
+        double *gradient = random_array(ROWS * TOP_VOCAB, 1), want = 0, lse[ROWS];
+        memcpy(gradient, p.gradient, sizeof p.gradient);
+        log_sums(logits, 0.7, lse);
+        for (int r = 0; r < ROWS && cases[c].size < 2; r++) {
+            double in_p = 0, in_q = 0, sum = 0;
+            for (int k = 0; k < p.count; k++) {
+                int at = p.places[r] * p.count + k;
+                double l = 0.7 * logits[r * TOP_VOCAB + p.ids[at]] - lse[r], f = (double)p.teacher[at];
+                for (int i = 0, higher = 0; i < TOP_VOCAB && k == 0; i++) {
+                    higher += teacher[r * TOP_VOCAB + i] > teacher[r * TOP_VOCAB + p.ids[at]];
+                    EXPECT(higher == 0);
+                }
+                in_p += exp(f), in_q += exp(l), sum += exp(f) * (f - l);
+            }
+            want += 1.3 * (double)p.weights[r] * (sum + (1 - in_p) * log((1 - in_p) / (1 - in_q)));
+        }
+        if (cases[c].size < 2) CHECK(fabs(p.sums.loss - want) < 1e-9 * fabs(want));
+        EXPECT(agrees(&q, "logits of a teacher's loss", logits, gradient, ROWS * TOP_VOCAB));
+        free(gradient), free(logits), free(teacher);
+    }
 }

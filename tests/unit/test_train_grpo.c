@@ -69,21 +69,22 @@ TEST(train_grpo_is_on_policy_after_every_refit) {
 /* ---- what options do ------------------------------------------------------------------------------------ */
 
 TEST(train_grpo_importance_weights_are_capped) {
-    static const char *const metrics[] = {"train/grad_norm", "policy/tis_mean", "policy/tis_capped_share"};
+    static const char *const metrics[] = {"train/grad_norm", "policy/correction_mean",
+                                          "policy/correction_truncated_share"};
     curve plain, on[3], capped[3], cut[3];
     train_config c;
     configure(&c, "");
     c.run.steps = 1;
     c.grpo.old = TRAIN_OLD_TRAINER;
     if (!run(&c, metrics, &plain, 1)) return;
-    c.grpo.old = TRAIN_OLD_AUTO; /* tis does so by itself */
-    c.policy.tis = 2;
+    c.grpo.old = TRAIN_OLD_AUTO; /* a correction does so by itself */
+    c.policy.correction = RAVEL_CORRECTION_TIS;
     if (!run(&c, metrics, on, 3)) return; /* trainer and generator agree: nothing to correct */
     CHECK(curve_distance(&plain, &on[0]) < 1e-4 && fabs(on[1].values[0] - 1) < 1e-4 && on[2].values[0] == 0);
     c.grpo.top_p = 0.5; /* drawn from half of the distribution: weights are about 0.5 */
     if (!run(&c, metrics, cut, 3)) return;
     CHECK(cut[1].values[0] > 0.4 && cut[1].values[0] < 0.7 && cut[2].values[0] == 0);
-    c.policy.tis = 0.1;
+    c.policy.correction_high = 0.1;
     if (!run(&c, metrics, capped, 3)) return;
     CHECK(fabs(capped[1].values[0] - 0.1) < 1e-9 && capped[2].values[0] == 1);
     CHECK(fabs(capped[0].values[0] / cut[0].values[0] - 0.1 / cut[1].values[0]) < 0.05);
@@ -186,6 +187,143 @@ TEST(train_grpo_async_is_one_version_behind) {
     CHECK_EQ(k[0].count, SHORT);
     for (int i = 0; i < SHORT; i++) CHECK(k[0].values[i] == (i > 0));
     CHECK_EQ(k[1].count, SHORT); /* at the third update and at the last */
+}
+
+/* Answers of any length, few slots, two generators: the bound holds for every token, it is used, nothing is lost, and a second
+ * run is the same. */
+TEST(train_grpo_async_keeps_its_bound) {
+    enum { STEPS = 9, BOUND = 4 };
+    static const char *const metrics[] = {
+        "train/loss",    "rollout/token_staleness_max", "rollout/token_staleness_mean",
+        "batch/samples", "rollout/continued_share",     "rollout/dropped_tokens_share"};
+    for (int32_t generators = 1; generators <= 2; generators++) {
+        curve k[2][6];
+        double worst = 0, continued = 0;
+        for (int again = 0; again < 2; again++) {
+            train_config c;
+            configure(&c, "");
+            c.run.steps = STEPS;
+            c.grpo.async = BOUND;
+            c.grpo.generators = generators;
+            c.grpo.slots = 30;
+            c.grpo.stop = SOME_END;
+            c.grpo.eval_prompts = 3;
+            c.grpo.eval_every = 2;
+            c.policy.correction = RAVEL_CORRECTION_TIS;
+            c.grpo.scoring.max_tokens = 30;
+            if (!run(&c, metrics, k[again], 6)) return;
+        }
+        CHECK_EQ(k[0][0].count, STEPS);
+        for (int i = 0; i < STEPS; i++) {
+            CHECK(k[0][0].values[i] == k[1][0].values[i]);
+            CHECK(k[0][1].values[i] <= (i < BOUND ? i : BOUND) && k[0][2].values[i] <= k[0][1].values[i]);
+            CHECK(k[0][3].values[i] == 24 && k[0][5].values[i] == 0);
+            worst = fmax(worst, k[0][1].values[i]);
+            continued += k[0][4].values[i];
+        }
+        CHECK(worst > 1 && continued > 0);
+    }
+}
+
+/* If weights stay as they are, it changes nothing how far ahead generators are: answers that paused go on as if they had not. */
+TEST(train_grpo_async_answers_go_on) {
+    static const char *const metrics[] = {"response/length_mean", "policy/entropy", "rollout/continued_share"};
+    curve k[2][3];
+    double continued = 0;
+    for (int i = 0; i < 2; i++) {
+        train_config c;
+        configure(&c, "");
+        c.run.steps = 6;
+        c.learn.lr = c.learn.min_lr = 1e-30;
+        c.grpo.async = i ? 3 : 0;
+        c.grpo.slots = 30;
+        c.grpo.stop = SOME_END;
+        c.grpo.scoring.max_tokens = 30;
+        if (!run(&c, metrics, k[i], 3)) return;
+        CHECK_EQ(k[i][0].count, 6);
+    }
+    for (int step = 0; step < 6; step++) {
+        CHECK(k[0][0].values[step] == k[1][0].values[step]);
+        CHECK(fabs(k[0][1].values[step] - k[1][1].values[step]) < 1e-5);
+        continued += k[1][2].values[step];
+        CHECK(k[0][2].values[step] == 0);
+    }
+    CHECK(continued > 0);
+}
+
+/* Distillation: the divergence from a teacher of another shape falls, on any mesh alike, without any reward. A model that is its
+ * own teacher has nothing to learn. */
+TEST(train_grpo_distils_a_teacher) {
+    enum { STEPS = 24 };
+    static const char *const metrics[] = {"policy/kl_ref", "train/grad_norm", "train/loss"};
+    char folder[64], path[TRAIN_PATH];
+    int64_t step;
+    ravel_error err = RAVEL_ERROR_INIT;
+    curve k, own[3], one[3], two[3], top[3];
+    train_config c;
+    job_folder(folder);
+    job_config(&c, folder);
+    c.model.hidden = 48; /* not the student's */
+    c.model.heads = 4;
+    c.run.steps = 30;
+    if (!job_run(&c, TRAIN_SFT, 1, "train/loss", &k)) return;
+    CHECK_OK(train_checkpoint_latest(folder, &step, path, &err), &err);
+    configure(&c, "");
+    c.run.steps = STEPS;
+    c.grpo.reward_command = NULL;
+    c.grpo.teacher = path;
+    c.grpo.max_flat = 2;
+    c.learn.lr = 0.02;
+    c.grpo.prompts = 16;
+    train_config_settle(&c, TRAIN_GRPO);
+    CHECK_OK(train_config_check(&c, TRAIN_GRPO, &err), &err);
+    if (!run(&c, metrics, one, 3)) return;
+    CHECK_EQ(one[0].count, STEPS);
+    CHECK(one[0].values[0] > 0.1 && one[0].values[STEPS - 1] < 0.7 * one[0].values[0]);
+    for (int i = 0; i < 3; i++) CHECK(fabs(one[2].values[i] / one[0].values[i] - 1) < 1e-5); /* it is all of the loss */
+    c.mesh.tp = 2;
+    if (!run(&c, metrics, two, 3)) return;
+    for (int i = 0; i < 3; i++) CHECK(fabs(two[1].values[i] / one[1].values[i] - 1) < 1e-3);
+    c.mesh.tp = 1;
+    c.grpo.teacher_topk = 8; /* the forward divergence of the likeliest tokens */
+    CHECK_OK(train_config_check(&c, TRAIN_GRPO, &err), &err);
+    if (!run(&c, metrics, top, 3)) return;
+    CHECK(top[0].values[0] > 0.1 && top[0].values[STEPS - 1] < 0.5 * top[0].values[0]);
+    for (int i = 0; i < 3; i++) CHECK(fabs(top[2].values[i] / top[0].values[i] - 1) < 1e-5);
+    for (int i = 0; i < 4; i++) { /* vocabulary shards, stages, shards of samples, and other packing */
+        c.mesh.tp = i == 0 ? 2 : 1;
+        c.mesh.pp = i == 1 ? 2 : 1;
+        c.mesh.cp = c.plan.cp = i == 2 ? 2 : 1;
+        c.plan.budget = i == 3 ? 2 * c.plan.budget : c.plan.budget;
+        if (!run(&c, metrics, two, 3)) return;
+        for (int j = 0; j < 3; j++) CHECK(fabs(two[1].values[j] / top[1].values[j] - 1) < 1e-3);
+        for (int j = 0; j < 3; j++) CHECK(fabs(two[0].values[j] / top[0].values[j] - 1) < 1e-3);
+    }
+    c.model.model = path;
+    c.run.steps = 1;
+    if (!run(&c, metrics, own, 3)) return;
+    CHECK(own[0].values[0] < 1e-6 && own[1].values[0] < 1e-4);
+    c.grpo.teacher_topk = 0;
+    if (!run(&c, metrics, own, 3)) return;
+    CHECK(own[0].values[0] < 1e-9 && own[1].values[0] < 1e-4);
+    job_wipe(folder);
+}
+
+/* What a teacher's likeliest tokens need. */
+TEST(train_grpo_likeliest_tokens_are_refused) {
+    static const char *const says[] = {"say which model", "as a folder", "a loss per token", "share-prefix off"};
+    for (int i = 0; i < 4; i++) {
+        train_config c;
+        ravel_error err = RAVEL_ERROR_INIT;
+        configure(&c, "");
+        c.grpo.teacher_topk = 4;
+        c.grpo.teacher = i == 0 ? NULL : i == 1 ? "http://localhost:1" : "folder";
+        if (i == 2) c.policy.ratio = RAVEL_RATIO_SEQUENCE;
+        if (i == 3) c.learn.share_prefix = RAVEL_SHARE_ON;
+        train_config_settle(&c, TRAIN_GRPO);
+        CHECK_EQ(train_config_check(&c, TRAIN_GRPO, &err), RAVEL_E_ARGUMENT);
+        CHECK_HAS(err.message, says[i]);
+    }
 }
 
 /* Every option that changes the loop is run at least once, two generators, several updates a batch. */
@@ -308,6 +446,29 @@ TEST(train_grpo_failing_rewards_are_retried_then_dropped) {
     CHECK_HAS(err.message, "12 of 24 answers could not be scored (--max-dropped 0.25): ");
     CHECK(j.summary.dropped == 0.5);
     job_wipe(folder);
+}
+
+/* Parts are measured here and by the command; each is a metric, and their weighted sum is the reward. */
+TEST(train_grpo_rewards_have_parts) {
+    static const char *const metrics[] = {"reward/mean",   "reward/ended",         "reward/length",
+                                          "reward/digits", "response/length_mean", "response/truncated_share"};
+    curve k[6];
+    train_config c;
+    configure(&c, "");
+    c.run.steps = 2;
+    c.grpo.stop = SOME_END;
+    c.grpo.reward = "ended:2,exact,length:-0.5,digits:3";
+    c.grpo.reward_command = "sed -u 's/{\"id\": \\([0-9]*\\),.*/{\"id\": \\1, \"rewards\": {\"digits\": \\1}}/'";
+    c.grpo.scoring.partial = 0;
+    if (!run(&c, metrics, k, 6)) return;
+    double most = (double)(c.grpo.prompts * c.grpo.group_size - 1);
+    for (int i = 0; i < 2; i++) {
+        double ended = k[1].values[i], length = k[2].values[i], digits = k[3].values[i];
+        CHECK(ended > 0 && fabs(ended - (1 - k[5].values[i])) < 1e-9);
+        CHECK(fabs(length - k[4].values[i] / (double)c.grpo.scoring.max_tokens) < 1e-9);
+        CHECK(digits > 0 && digits < most);
+        CHECK(fabs(k[0].values[i] - (2 * ended - 0.5 * length + 3 * digits)) < 1e-6); /* nobody is right */
+    }
 }
 
 /* With dynamic sampling further rounds add answers; those that are there are not scored again. */

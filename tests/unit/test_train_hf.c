@@ -1,7 +1,10 @@
 /* Hugging Face folders: round trips in every dtype, shards, configs that the trainer would get wrong. */
 #include "tests/unit/train_support.h"
 
+#include "base/family.h"
+#include "io/safetensors_writer.h"
 #include "base/rng.h"
+#include "train/run/grpo/pull.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -75,7 +78,17 @@ TEST(train_hf_round_trip) {
         int32_t stops[2];
         CHECK_EQ(train_stops_read(folder, stops, 2), i > 0);
         if (i > 0) CHECK_EQ(stops[0], i - 1);
+        CHECK_EQ(train_config_dtype(folder), kinds[i / 2].dtype);
+        /* what servers get that hold this model, and generators that are not known to */
+        train_config c;
+        train_config_default(&c);
+        c.model.model = folder;
+        CHECK_EQ(train__grpo_published_dtype(&c, r.kernels), -1);
+        c.grpo.rollout = "http://server:1";
+        CHECK_EQ(train__grpo_published_dtype(&c, r.kernels), kinds[i / 2].dtype == RAVEL_BF16 ? RAVEL_BF16 : -1);
         CHECK_OK(train_config_read(folder, &back, &err), &err);
+        CHECK(ravel__shape_family(&back) == ravel__shape_family(&shape));
+        back.family = shape.family;
         CHECK(memcmp(&back, &shape, sizeof shape) == 0);
         float *loaded = calloc((size_t)params->elements, sizeof *loaded);
         copy.data = loaded;
@@ -84,6 +97,80 @@ TEST(train_hf_round_trip) {
         CHECK(off <= kinds[i / 2].off);
         save.dtype = RAVEL_I32;
         CHECK_EQ(save_array(folder, &shape, params, &weights, &save, &err), RAVEL_E_ARGUMENT);
+        free(loaded);
+        rig_close(&r);
+    }
+    remove_file(folder, "config.json");
+    remove_file(folder, "model.safetensors");
+    CHECK(rmdir(folder) == 0);
+}
+
+/* A file of these weights with stacked experts: the first expert of each layer declares, the others come after it. */
+static bool write_stacked(const char *path, const train_params *p, const float *weights) {
+    ravel__safetensors_writer *w = NULL;
+    int64_t index;
+    bool ok = ravel__safetensors_writer_create(path, NULL, &w, NULL) == RAVEL_OK;
+    for (int pass = 0, place = 0; pass < 2 && ok; pass++)
+        for (int64_t i = 0; i < p->count && ok; i++) {
+            const train_tensor *t = &p->tensors[i];
+            int64_t elements = t->stacked ? t->stacked_dims[0] * t->stacked_dims[1] : t->count;
+            if (t->stacked && t->stacked_first > 0) continue;
+            if (t->stacked && t->stacked_dims[2]) elements *= t->stacked_dims[2];
+            if (!pass) {
+                ok =
+                    ravel__safetensors_writer_declare(w, t->stacked ? t->stacked : t->name, RAVEL_F32,
+                                                      !t->stacked          ? t->rank
+                                                      : t->stacked_dims[2] ? 3
+                                                                           : 2,
+                                                      t->stacked ? t->stacked_dims : t->dims, &index, NULL) == RAVEL_OK;
+                continue;
+            }
+            float *all = calloc((size_t)elements, sizeof *all);
+            for (int64_t k = i; k < p->count; k++)
+                if (k == i || (t->stacked && p->tensors[k].stacked && strcmp(p->tensors[k].stacked, t->stacked) == 0))
+                    memcpy(all + p->tensors[k].stacked_first, weights + p->tensors[k].offset,
+                           (size_t)p->tensors[k].count * sizeof *all);
+            ok = ravel__safetensors_writer_write(w, place++, all, elements * 4, NULL) == RAVEL_OK;
+            free(all);
+        }
+    ok = ok && ravel__safetensors_writer_finish(w, NULL) == RAVEL_OK;
+    ravel__safetensors_writer_free(w);
+    return ok;
+}
+
+/* Models with experts, as they are written and read: configs of every family, dense layers among the others; and the weights with
+ * all experts of a layer in two tensors. */
+TEST(train_hf_experts_come_back) {
+    char folder[256], from[256], path[300];
+    ravel_error err = RAVEL_ERROR_INIT;
+    CHECK(make_folder(folder, sizeof folder));
+    (void)snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    for (int m = 0; m < 3; m++) {
+        rig r;
+        ravel_shape shape, back;
+        train_model_options o;
+        train_model_options_default(&o);
+        o.budget = 8;
+        o.inference = 1;
+        golden_folder(from, golden_model(GOLDEN_MODELS - 3 + m));
+        CHECK_OK(train_config_read(from, &shape, &err), &err);
+        shape.router_aux = m == 1 ? 0.25 : 0;
+        CHECK(rig_open(&r, "cpu", 1, &shape, &o));
+        const train_params *params = train_model_params(r.model);
+        train_array weights = train_model_array(r.model), copy = weights;
+        CHECK_OK(train_tensors_load(params, &weights, from, &err), &err);
+        train_folder_options save = {.dtype = RAVEL_F32, .eos = -1};
+        CHECK_OK(save_array(folder, &shape, params, &weights, &save, &err), &err);
+        CHECK_OK(train_config_read(folder, &back, &err), &err);
+        CHECK(memcmp(&back, &shape, sizeof shape) == 0);
+        float *loaded = calloc((size_t)params->elements, sizeof *loaded);
+        copy.data = loaded;
+        CHECK_OK(train_tensors_load(params, &copy, folder, &err), &err);
+        CHECK(memcmp(loaded, weights.data, (size_t)params->elements * sizeof *loaded) == 0);
+        CHECK(write_stacked(path, params, loaded));
+        memset(loaded, 0, (size_t)params->elements * sizeof *loaded);
+        CHECK_OK(train_tensors_load(params, &copy, folder, &err), &err);
+        CHECK(memcmp(loaded, weights.data, (size_t)params->elements * sizeof *loaded) == 0);
         free(loaded);
         rig_close(&r);
     }
@@ -173,21 +260,30 @@ TEST(train_hf_numbers_are_short_and_exact) {
     char folder[256], path[512], text[4096] = "";
     ravel_error err = RAVEL_ERROR_INIT;
     ravel__rng r = ravel__rng_seed(check_seed());
+    static const int32_t kinds[] = {RAVEL_ROPE_LINEAR, RAVEL_ROPE_LLAMA3, RAVEL_ROPE_YARN, RAVEL_ROPE_LONG};
     CHECK(make_folder(folder, sizeof folder));
     (void)snprintf(path, sizeof path, "%s/config.json", folder);
     for (int i = 0; i < 200; i++) {
         ravel_shape shape = small_shape(), back;
         shape.max_positions = 128;
-        shape.rope = i % 2 ? RAVEL_ROPE_LLAMA3 : RAVEL_ROPE_LINEAR;
+        shape.rope = kinds[i % 4];
         shape.rope_factor = i ? 1 + 9 * ravel__rng_unit(&r) : 8;
         shape.norm_eps = i ? 1e-6 + 1e-4 * ravel__rng_unit(&r) : 1e-5;
         if (i) shape.rope_theta = 1e4 + 1e6 * ravel__rng_unit(&r);
-        shape.rope_low = i % 2, shape.rope_high = 4.0 * (i % 2), shape.rope_positions = 64 * (i % 2);
+        shape.rope_low = i % 4 % 3 > 0, shape.rope_high = 4 * shape.rope_low, shape.rope_positions = i % 4 ? 64 : 0;
+        shape.rope_exact = i % 8 == 2;
+        if (i % 4 > 1) shape.rope_attention = 1 + ravel__rng_unit(&r);
+        if (i % 4 == 3) shape.rope_factor = 0;
+        for (int pair = 0; i % 4 == 3 && pair < shape.head_dim / 2; pair++)
+            shape.rope_short[pair] = shape.rope_long[pair] = 1 + (float)ravel__rng_unit(&r);
         CHECK_OK(train_config_write(path, &shape, RAVEL_F32, 2, &err), &err);
         CHECK_OK(train_config_read(folder, &back, &err), &err);
         CHECK(back.norm_eps == shape.norm_eps && back.rope_theta == shape.rope_theta);
         CHECK(back.rope_factor == shape.rope_factor && back.rope_low == shape.rope_low);
         CHECK(back.rope_high == shape.rope_high && back.rope_positions == shape.rope_positions);
+        CHECK(back.rope_attention == shape.rope_attention && back.rope_exact == shape.rope_exact);
+        CHECK(memcmp(back.rope_short, shape.rope_short, sizeof back.rope_short) == 0);
+        CHECK(memcmp(back.rope_long, shape.rope_long, sizeof back.rope_long) == 0);
         if (i > 0) continue;
         FILE *f = fopen(path, "r");
         CHECK(f != NULL && fread(text, 1, sizeof text - 1, f) > 0 && fclose(f) == 0);
@@ -281,13 +377,34 @@ TEST(train_hf_configs_that_it_would_get_wrong) {
         {"{" SIZES ", \"quantization_config\": {}}", RAVEL_E_UNSUPPORTED, "quantised"},
         {"{" SIZES ", \"layer_types\": [\"full_attention\"]}", RAVEL_OK, ""},
         {"{" SIZES ", \"layer_types\": [\"sliding_attention\"]}", RAVEL_E_UNSUPPORTED, "layer_types"},
-        {"{" SIZES ", \"model_type\": \"gemma2\"}", RAVEL_E_UNSUPPORTED, "llama, mistral, qwen2, qwen3"},
+        {"{" SIZES ", \"model_type\": \"gemma2\"}", RAVEL_E_UNSUPPORTED,
+         "llama, mistral, qwen2, qwen3, mixtral, qwen3_moe, olmoe, gemma3_text, smollm3"},
         {"{" SIZES ", \"model_type\": \"mistral\", \"num_key_value_heads\": 2, \"sliding_window\": 16}", RAVEL_OK, ""},
         {"{" SIZES ", \"model_type\": \"qwen2\", \"use_sliding_window\": true}", RAVEL_E_UNSUPPORTED,
          "use_sliding_window"},
-        {"{" SIZES ", \"rope_scaling\": {\"type\": \"yarn\"}}", RAVEL_E_UNSUPPORTED, "yarn"},
+        {"{" SIZES ", \"rope_scaling\": {\"type\": \"yarn\"}}", RAVEL_OK, ""},
+        {"{" SIZES ", \"rope_scaling\": {\"type\": \"yarn\", \"beta_slow\": 40}}", RAVEL_E_DATA, "beta_fast"},
+        {"{" SIZES ", \"rope_scaling\": {\"type\": \"dynamic\"}}", RAVEL_E_UNSUPPORTED, "dynamic"},
+        {"{" SIZES ", \"rope_scaling\": {\"type\": \"longrope\"}}", RAVEL_E_DATA, "short_factor"},
+        {"{" SIZES ", \"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1, 1, 1, 1, 1, 1, 1, 0], "
+         "\"long_factor\": [1, 1, 1, 1, 1, 1, 1, 1]}}",
+         RAVEL_E_DATA, "short_factor"},
+        {"{" SIZES ", \"model_type\": \"phi3\", \"partial_rotary_factor\": 0.5}", RAVEL_OK, ""},
+        {"{" SIZES ", \"model_type\": \"phi3\", \"partial_rotary_factor\": 0.05}", RAVEL_E_DATA,
+         "partial_rotary_factor"},
         {"{" SIZES ", \"hidden_act\": \"gelu\"}", RAVEL_E_UNSUPPORTED, "gelu"},
         {"{" SIZES ", \"use_sliding_window\": true}", RAVEL_E_UNSUPPORTED, "use_sliding_window"},
+        {"{" SIZES ", \"model_type\": \"smollm3\", \"num_key_value_heads\": 4}", RAVEL_OK, ""},
+        {"{" SIZES ", \"model_type\": \"smollm3\", \"num_key_value_heads\": 4, \"no_rope_layers\": [2]}",
+         RAVEL_E_UNSUPPORTED, "no_rope_layers"},
+        {"{" SIZES ", \"model_type\": \"mistral\", \"num_key_value_heads\": 2, \"sliding_window\": 9, "
+         "\"layer_types\": [\"full_attention\", \"sliding_attention\"]}",
+         RAVEL_E_UNSUPPORTED, "layer_types"},
+        {"{" SIZES ", \"model_type\": \"granite\", \"residual_multiplier\": 0.5}", RAVEL_OK, ""},
+        {"{" SIZES ", \"residual_multiplier\": 0.5}", RAVEL_E_UNSUPPORTED, "residual_multiplier"},
+        {"{" SIZES ", \"model_type\": \"gemma3_text\", \"hidden_activation\": \"gelu\"}", RAVEL_E_UNSUPPORTED,
+         "gelu_pytorch_tanh"},
+        {"{" SIZES ", \"model_type\": \"olmo2\", \"clip_qkv\": 8.0}", RAVEL_E_UNSUPPORTED, "clip_qkv"},
         {"{" SIZES, RAVEL_E_DATA, "config.json"},
         {"", RAVEL_E_DATA, "config.json"},
     };

@@ -3,13 +3,13 @@
  * summed over the pool, against the golden vectors of unpacked samples, in all three aggregation modes. */
 #include "tests/unit/check.h"
 
-#include "train/model/hf.h"
+#include "train/model/hf/hf.h"
 #include "train/model/model.h"
 
 #include <ravel/comm.h>
 #include <ravel/exchange.h>
 #include <ravel/feed.h>
-#include <ravel/json.h>
+#include "base/json.h"
 #include <ravel/safetensors.h>
 
 #include <math.h>
@@ -229,13 +229,13 @@ static double expected_loss(const char *mode) {
     FILE *f = fopen(GOLDEN "/expected.json", "r");
     size_t n = f ? fread(text, 1, sizeof text, f) : 0;
     if (f) (void)fclose(f);
-    ravel_json *doc = NULL;
+    ravel__json *doc = NULL;
     double value = NAN;
-    if (ravel_json_parse(text, n, NULL, &doc, NULL) == RAVEL_OK) {
-        const ravel_json_node *root = ravel_json_root(doc), *losses = ravel_json_get(doc, root, "loss");
-        if (!ravel_json_real(ravel_json_get(doc, losses ? losses : root, mode), &value)) value = NAN;
+    if (ravel__json_parse(text, n, NULL, &doc, NULL) == RAVEL_OK) {
+        const ravel__json_node *root = ravel__json_root(doc), *losses = ravel__json_get(doc, root, "loss");
+        if (!ravel__json_real(ravel__json_get(doc, losses ? losses : root, mode), &value)) value = NAN;
     }
-    ravel_json_free(doc);
+    ravel__json_free(doc);
     return value;
 }
 

@@ -278,11 +278,14 @@ TEST(train_kernels_rows) {
 
 static void norms(const trio *t) {
     for (int i = 0; i < check_rounds(15, 150); i++) {
-        int64_t rows = between(1, 150), width = between(1, 130), n = rows * width;
+        int64_t rows = between(1, 150), width = between(1, 130), gap = i % 2 ? 0 : between(0, 20);
+        int64_t ld = width + gap, n = rows * ld;
         float *x = random_array(n, 2), *add = i % 2 ? random_array(n, 1) : NULL, *w = random_array(width, 1);
         float *d_y = random_array(n, 1);
         output y = output_random(n), sum = output_random(n), d_x = output_random(n), d_w = output_random(width);
         train_norm f = {.rows = rows, .width = width, .eps = 1e-6f, .x = x, .add = add, .weight = w, .d_y = d_y};
+        f.shift = i % 3 ? 0 : 1;
+        if (gap) f.ld_x = f.ld_y = ld;
         RUN(t, rmsnorm, p, (f.y = i % 5 ? OF(y, p) : NULL, f.sum = OF(sum, p), &f));
         RUN(t, rmsnorm_backward, p, (f.d_x = OF(d_x, p), f.d_weight = OF(d_w, p), &f));
         output_check(t, &y, "rmsnorm", 1e-6);
@@ -312,7 +315,9 @@ static void ropes(const trio *t) {
                         .heads = (int32_t)heads,
                         .kv_heads = (int32_t)kv,
                         .head_dim = (int32_t)dim,
+                        .rotated = i % 4 == 3 ? 2 * (int32_t)between(1, half) : 0,
                         .eps = 1e-6f,
+                        .shift = i % 2,
                         .qkv = qkv,
                         .q_weight = i % 3 ? wq : NULL,
                         .k_weight = i % 3 ? wk : NULL,
@@ -342,8 +347,13 @@ static void swiglus(const trio *t) {
         float *gate_up = random_array(2 * n, i % 2 ? 3 : 60),
               *d_h = random_array(n, 1); /* 60: past where exp overflows */
         output h = output_random(n), again = output_random(n), d = output_from(gate_up, 2 * n);
-        RUN(t, swiglu, p, OF(h, p), gate_up, rows, ffn);
-        RUN(t, swiglu_backward, p, OF(d, p), OF(again, p), d_h, OF(d, p), rows, ffn);
+        if (i % 3) {
+            RUN(t, swiglu, p, OF(h, p), gate_up, rows, ffn);
+            RUN(t, swiglu_backward, p, OF(d, p), OF(again, p), d_h, OF(d, p), rows, ffn);
+        } else {
+            RUN(t, geglu, p, OF(h, p), gate_up, rows, ffn);
+            RUN(t, geglu_backward, p, OF(d, p), OF(again, p), d_h, OF(d, p), rows, ffn);
+        }
         output_check(t, &h, "swiglu", 1e-6);
         output_check(t, &again, "swiglu_backward, h", 1e-6);
         output_check(t, &d, "swiglu_backward, in place", 1e-6);
@@ -353,6 +363,72 @@ static void swiglus(const trio *t) {
 
 TEST(train_kernels_swiglu) {
     each_set(swiglus);
+}
+
+/* Logits in steps of an eighth, so that some are equal: the first of them is chosen by all. */
+static void routes(const trio *t) {
+    for (int i = 0; i < check_rounds(10, 100); i++) {
+        int32_t rows = (int32_t)between(1, 100), experts = (int32_t)between(1, 40);
+        int32_t active = (int32_t)between(1, experts), n = rows * active, *ids = calloc((size_t)n, 3 * sizeof *ids);
+        float *logits = random_array((int64_t)rows * experts, 2), *d_w = random_array(n, 1);
+        float *balance = random_array(experts, 1);
+        for (int64_t k = 0; k < (int64_t)rows * experts; k++) logits[k] = roundf(8 * logits[k]) / 8;
+        output w = output_random(n), d = output_random((int64_t)rows * experts), loss = output_random(rows);
+        train_route x = {.rows = rows,
+                         .experts = experts,
+                         .active = active,
+                         .normalise = i % 2,
+                         .logits = logits,
+                         .d_weights = d_w,
+                         .balance = i % 3 ? balance : NULL};
+        RUN(t, route, p, (x.ids = ids + p * n, x.weights = OF(w, p), &x));
+        CHECK(memcmp(ids, ids + n, (size_t)n * sizeof *ids) == 0 &&
+              memcmp(ids, ids + 2 * n, (size_t)n * sizeof *ids) == 0);
+        RUN(t, route_backward, p,
+            (x.ids = ids + p * n, x.weights = OF(w, p), x.d_logits = OF(d, p), x.row_loss = OF(loss, p), &x));
+        output_check(t, &w, "route, weights", 1e-6);
+        output_check_sum(t, &d, "route_backward", 2e-6, 0.1);
+        output_check(t, &loss, "route_backward, load", 1e-6);
+        free(logits), free(d_w), free(balance), free(ids);
+    }
+}
+
+TEST(train_kernels_route) {
+    each_set(routes);
+}
+
+static void weighs(const trio *t) {
+    for (int i = 0; i < check_rounds(10, 100); i++) {
+        int64_t rows = between(1, 150), width = between(1, 100), n = rows * width;
+        int32_t *places = calloc((size_t)rows, sizeof *places);
+        float *weights = random_array(rows, 1);
+        for (int64_t r = 0; r < rows; r++) places[r] = (int32_t)(rows - 1 - r);
+        output x = output_random(n), d = output_random(n), d_w = output_random(rows);
+        train_weigh w = {.rows = rows, .width = width, .weights = weights, .places = places};
+        RUN(t, weigh, p, (w.x = OF(x, p), &w));
+        RUN(t, weigh_backward, p, (w.x = OF(x, p), w.d_y = OF(d, p), w.d_weights = OF(d_w, p), &w));
+        output_check(t, &x, "weigh", 1e-6);
+        output_check(t, &d, "weigh_backward", 1e-6);
+        output_check_sum(t, &d_w, "weigh_backward, weights", 1e-5, 1);
+        free(weights), free(places);
+    }
+}
+
+TEST(train_kernels_weigh) {
+    each_set(weighs);
+}
+
+static void scales(const trio *t) {
+    for (int i = 0; i < 5; i++) {
+        int64_t n = between(1, 9000);
+        output x = output_random(n);
+        RUN(t, scale, p, OF(x, p), OF(x, p), .3, n);
+        output_check(t, &x, "scale, in place", 1e-6);
+    }
+}
+
+TEST(train_kernels_scale) {
+    each_set(scales);
 }
 
 /* ---- attention ------------------------------------------------------------------------------------------ */
@@ -552,6 +628,15 @@ static void cached(const trio *t) {
         w.slots = to_slots;
         w.positions = positions;
         RUN(t, cache_write, p, (w.cache.k = OF(k_pages, p), w.cache.v = OF(v_pages, p), &w));
+        float *read[2] = {calloc((size_t)(ROOM * width), 4), calloc((size_t)(ROOM * (width + 1)), 4)};
+        train_cache_write b = {
+            .cache = cache, .rows = ROOM, .k = read[0], .v = read[1], .ld_k = width, .ld_v = width + 1};
+        b.back = 1;
+        RUN(t, cache_write, p, (b.cache.k = OF(k_pages, p), b.cache.v = OF(v_pages, p), &b));
+        CHECK(memcmp(read[0], k, (size_t)(ROOM * width) * 4) == 0);
+        for (int64_t r = 0; r < ROOM; r++)
+            CHECK(memcmp(read[1] + r * (width + 1), v + r * (width + 3), (size_t)width * 4) == 0);
+        free(read[0]), free(read[1]);
         train_cached x = {.cache = cache,
                           .rows = (int32_t)rows,
                           .heads = (int32_t)heads,

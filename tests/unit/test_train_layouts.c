@@ -1,6 +1,6 @@
 /* One loss in any layout: whole updates on random meshes against one rank. An update's gradients are compared through its
  * checkpoint: after one step the first moment is the clipped gradient times 1 - beta1, gathered from whatever ranks had it. */
-#include "tests/unit/train_job.h"
+#include "tests/unit/train_layout.h"
 #include "tests/unit/train_support.h"
 
 #include <math.h>
@@ -8,146 +8,120 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { LAYOUTS = 20 };
-
-static const char mock[] =
-    "{\"mode\": \"distribution\", \"type\": \"uniform\", \"min_seq_len\": 3, \"max_seq_len\": 40, "
-    "\"count\": 64, \"seed\": 5, \"prompt_share\": 0.3}";
-
-typedef struct outcome {
-    double loss, norm, shared; /* shared: tokens of all updates */
-    float *moment;             /* [count] */
-    int64_t count;
-} outcome;
-
-static uint64_t draw(uint64_t *state, uint64_t below) {
-    *state = *state * 6364136223846793005u + 1442695040888963407u;
-    return (*state >> 33) % below;
-}
-
-/* One update, its loss and the first moment. */
-static bool run_once(train_config *c, train_kind kind, int32_t ranks, outcome *out) {
-    char folder[64], path[160];
-    curve loss, norm, shared;
-    ravel_safetensors *file = NULL;
-    ravel_error err = RAVEL_ERROR_INIT;
-    job_folder(folder);
-    c->run.run = folder;
-    *out = (outcome){0};
-    bool ok = job_run(c, kind, ranks, "train/loss", &loss);
-    if (ok) {
-        job_curve(folder, "train/grad_norm", &norm);
-        out->loss = loss.values[loss.count - 1];
-        out->norm = norm.values[norm.count - 1];
-        job_curve(folder, "tokens/shared", &shared);
-        for (int i = 0; i < shared.count; i++) out->shared += shared.values[i];
-        (void)snprintf(path, sizeof path, "%s/checkpoints/step-%08d/optimizer.safetensors", folder, (int)c->run.steps);
-        ok = ravel_safetensors_open(path, NULL, &file, &err) == RAVEL_OK;
-        if (!ok) check_fail(__FILE__, __LINE__, "%s", err.message);
-    }
-    if (ok) {
-        const ravel_safetensor *t = ravel_safetensors_find(file, "moment1");
-        out->count = t->count;
-        out->moment = malloc((size_t)t->count * sizeof(float));
-        ok = EXPECT(ravel_safetensor_read(t, 0, t->count, RAVEL_F32, out->moment, NULL) == RAVEL_OK);
-    }
-    ravel_safetensors_free(file);
-    job_wipe(folder);
-    c->run.run = NULL;
-    return ok;
-}
-
-static void small_job(train_config *c) {
-    job_config(c, NULL);
-    c->run.steps = 1;
-    c->run.checkpoint_end = 1;
-    c->model.hidden = 24;
-    c->model.layers = 4;
-    c->model.heads = 6;
-    c->model.kv_heads = 2;
-    c->model.head_dim = 8;
-    c->model.ffn = 36;
-    c->model.init_std = 0.2;
-    c->learn.clip_grad = 0.5;
-    c->sft.task = NULL;
-    c->source.mock = mock;
-    c->sft.batch = 12;
-    c->plan.budget = 64;
-}
-
-static double distance(const outcome *one, const outcome *many) {
-    double off = one->count == many->count ? relative_distance(many->moment, one->moment, one->count) : INFINITY;
-    off = fmax(off, fabs(many->loss - one->loss) / (1 + fabs(one->loss)));
-    return fmax(off, fabs(many->norm - one->norm) / (1 + fabs(one->norm)));
-}
-
-static void compare(const char *what, const outcome *one, const outcome *many, double most) {
-    EXPECT(fabs(one->loss) > 1e-6 && one->norm > 1e-6); /* zeros would agree with anything that is broken */
-    double off = one->count == many->count ? relative_distance(many->moment, one->moment, one->count) : INFINITY;
-    if (!EXPECT(distance(one, many) <= most))
-        printf("    %s: loss %.9g, not %.9g; norm %.9g, not %.9g; gradients off by %.3g\n", what, many->loss, one->loss,
-               many->norm, one->norm, off);
-}
-
-/* A mesh of at most `most` ranks that the model allows. */
-static int32_t random_mesh(uint64_t *seed, const ravel_shape *shape, int32_t most, ravel_mesh_options *m) {
-    ravel_mesh_layout layout;
-    for (;;) {
-        ravel_mesh_options_default(m);
-        m->tp = 1 + (int32_t)draw(seed, 6);
-        m->cp = 1 + (int32_t)draw(seed, 3);
-        m->pp = 1 + (int32_t)draw(seed, 4);
-        m->vpp = 1 + (int32_t)draw(seed, 2);
-        m->dp = 1 + (int32_t)draw(seed, 4);
-        if (train_layout_plan(m, 0, shape, &layout, NULL) == RAVEL_OK && layout.ranks <= most && layout.ranks > 1)
-            return layout.ranks;
-    }
-}
-
 /* The data-parallel ranks as a pool of groups with their own widths: half of the meshes that can be one. A rank's budget
  * holds some of the samples; the others need several ranks. */
 static void random_pool(uint64_t *seed, train_config *c) {
-    if (c->mesh.cp > 1 || c->mesh.dp < 2 || draw(seed, 2)) return;
+    if (c->mesh.cp > 1 || c->mesh.dp < 2 || layout_draw(seed, 2)) return;
     c->plan.cp_pool = c->mesh.dp;
     c->plan.budget = c->mesh.dp == 2 ? 24 : 16;
-    c->plan.cp_empty = (int32_t)draw(seed, 2);
+    c->plan.cp_empty = (int32_t)layout_draw(seed, 2);
     c->run.single = 0;
+}
+
+/* An adapter in place of the model, whose A and B are not 0: what two updates on one rank left. path[128] is its folder. */
+static bool adapt(train_config *c, train_kind kind, uint64_t *seed, char folder[64], char path[128]) {
+    static const char *const targets[] = {NULL, NULL, "q,v", "o_proj,down_proj", "k,gate,down", "up"};
+    train_config first = *c;
+    curve loss;
+    job_folder(folder);
+    first.run.run = folder;
+    first.run.steps = 2;
+    first.learn.lr = 0.05;
+    first.model.lora_rank = 1 + (int32_t)layout_draw(seed, 6);
+    first.model.lora_targets = targets[layout_draw(seed, 6)];
+    first.model.lora_rslora = (int32_t)layout_draw(seed, 2);
+    (void)snprintf(path, 128, "%s/checkpoints/step-00000002", folder);
+    c->model.adapter = path;
+    return job_run(&first, kind, kind == TRAIN_GRPO ? 2 : 1, "train/loss", &loss);
 }
 
 /* SFT on golden models and on new ones of more layers, every aggregation, budgets, sharding and orders of micro-batches. */
 static void random_layouts(uint64_t seed, int count, int32_t most) {
-    static const char *const folders[] = {NULL,    "llama3", "qwen2",  "mistral", NULL,
-                                          "qwen3", "smollm", "llama2", "mistral", NULL};
+    static const char *const folders[] = {NULL,     "llama3",  "qwen2",     "mistral", NULL,        "qwen3", "smollm",
+                                          "llama2", "mistral", "gemma3",    "smollm3", "olmo2",     "phi3",  "granite",
+                                          "gemma3", NULL,      "qwen3_moe", "mixtral", "qwen3_moe", "olmoe"};
+    enum { FOLDERS = sizeof folders / sizeof *folders };
+    uint64_t other = ~seed; /* what adapters draw */
     for (int i = 0; i < count; i++) {
         train_config c;
         ravel_shape shape;
-        outcome one, many;
+        layout_outcome one, many;
         char folder[128], what[160];
-        small_job(&c);
-        const char *name = folders[draw(&seed, 10)];
+        layout_small_job(&c);
+        const char *name = folders[layout_draw(&seed, FOLDERS)];
         (void)snprintf(folder, sizeof folder, "tests/golden/archs/%s", name ? name : "");
         if (name) c.model.model = folder;
-        c.learn.aggregation = (int32_t)draw(&seed, 3);
-        c.model.recompute = (int32_t)draw(&seed, 3);
+        c.learn.aggregation = (int32_t)layout_draw(&seed, 3);
+        c.model.recompute = (int32_t)layout_draw(&seed, 3);
         CHECK(train_shape(&c.model, &shape, NULL) == RAVEL_OK);
-        if (!run_once(&c, TRAIN_SFT, 1, &one)) return;
-        int32_t ranks = random_mesh(&seed, &shape, most, &c.mesh);
-        c.plan.budget = 40 + (int64_t)draw(&seed, 3) * 40;
-        c.plan.min_micro_steps = 1 + (int64_t)draw(&seed, 5);
-        c.learn.shard = (int32_t)draw(&seed, 3);
-        c.run.single = draw(&seed, 4) == 0;
-        c.model.sequence = (int32_t)draw(&seed, 2);
+        char adapter[64] = "", path[128];
+        if (shape.experts) { /* half with their load loss */
+            c.learn.router_aux = (double)layout_draw(&other, 2) * 0.5;
+            c.learn.router_scope = (int32_t)layout_draw(&other, 2);
+        }
+        int fused = name && (strcmp(name, "phi3") == 0 || shape.experts); /* has no adapters, or not all of them */
+        if (layout_draw(&other, 3) == 0 && !fused && !adapt(&c, TRAIN_SFT, &other, adapter, path)) return;
+        if (!layout_run_once(&c, TRAIN_SFT, 1, &one)) return;
+        int32_t ranks = layout_random_mesh(&seed, &shape, most, &c.mesh);
+        c.plan.budget = 40 + (int64_t)layout_draw(&seed, 3) * 40;
+        c.plan.min_micro_steps = 1 + (int64_t)layout_draw(&seed, 5);
+        c.learn.shard = (int32_t)layout_draw(&seed, 3);
+        c.run.single = layout_draw(&seed, 4) == 0;
+        c.model.sequence = (int32_t)layout_draw(&seed, 2);
         random_pool(&seed, &c);
-        (void)snprintf(what, sizeof what, "%s, tp %d%s cp %d dp %d pp %d vpp %d, pool %d, shard %d, budget %d",
-                       name ? name : "new", c.mesh.tp, c.model.sequence ? " (sequence parallel)" : "", c.mesh.cp,
-                       c.mesh.dp, c.mesh.pp, c.mesh.vpp, c.plan.cp_pool, c.learn.shard, (int)c.plan.budget);
+        (void)snprintf(what, sizeof what, "%s%s%s, tp %d%s cp %d dp %d pp %d vpp %d, pool %d, shard %d, budget %d",
+                       name ? name : "new", adapter[0] ? " with an adapter" : "",
+                       c.learn.router_aux > 0 ? " with the load loss" : "", c.mesh.tp,
+                       c.model.sequence ? " (sequence parallel)" : "", c.mesh.cp, c.mesh.dp, c.mesh.pp, c.mesh.vpp,
+                       c.plan.cp_pool, c.learn.shard, (int)c.plan.budget);
         if (getenv("RAVEL_VERBOSE")) printf("    %s\n", what);
-        if (run_once(&c, TRAIN_SFT, ranks, &many))
-            compare(what, &one, &many, 1e-5);
+        if (layout_run_once(&c, TRAIN_SFT, ranks, &many))
+            layout_compare(what, &one, &many, 1e-5);
         else
             printf("    %s\n", what);
         free(one.moment), free(many.moment);
+        if (adapter[0]) job_wipe(adapter);
     }
+}
+
+/* A sample over the budget has a micro-batch of its own. */
+TEST(train_layouts_oversize_alone_changes_no_update) {
+    train_config c;
+    layout_outcome one, many;
+    layout_small_job(&c);
+    CHECK(layout_run_once(&c, TRAIN_SFT, 1, &one));
+    c.plan.budget = 16;
+    c.plan.oversize = RAVEL_OVERSIZE_ALONE;
+    c.mesh.dp = 2;
+    CHECK(layout_run_once(&c, TRAIN_SFT, 2, &many));
+    layout_compare("oversize alone", &one, &many, 1e-5);
+    free(many.moment);
+    c.mesh.cp = 2;
+    CHECK(layout_run_once(&c, TRAIN_SFT, 4, &many));
+    layout_compare("oversize alone, cp 2", &one, &many, 1e-5);
+    free(one.moment), free(many.moment);
+}
+
+/* Micro-batches that fit as padded rows are others, their update is the same. */
+TEST(train_layouts_padded_change_no_update) {
+    train_config c;
+    layout_outcome one, many;
+    ravel_error err = RAVEL_ERROR_INIT;
+    for (int kind = 0; kind < 2; kind++) {
+        layout_small_job(&c);
+        CHECK(layout_run_once(&c, TRAIN_SFT, 1, &one));
+        c.plan.layout = kind ? RAVEL_LAYOUT_PADDED_2D : RAVEL_LAYOUT_PADDED;
+        c.mesh.dp = 1 + kind;
+        CHECK(layout_run_once(&c, TRAIN_SFT, 1 + kind, &many));
+        layout_compare(kind ? "padded-2d" : "padded", &one, &many, 1e-5);
+        free(one.moment), free(many.moment);
+    }
+    c.mesh.cp = 2;
+    CHECK_EQ(train_config_check(&c, TRAIN_SFT, &err), RAVEL_E_ARGUMENT);
+    CHECK_HAS(err.message, "padded-2d are not possible with --cp");
+    c.mesh.cp = 1, err = (ravel_error)RAVEL_ERROR_INIT;
+    CHECK_EQ(train_config_check(&c, TRAIN_DPO, &err), RAVEL_E_ARGUMENT);
+    CHECK_HAS(err.message, "not possible with dpo");
 }
 
 /* 24 ranks, with every axis above 1, and with groups of their own widths. */
@@ -155,14 +129,15 @@ TEST(train_layouts_of_24_ranks_have_one_update) {
     static const int32_t meshes[][5] = {{2, 2, 3, 2, 0}, {2, 1, 4, 3, 4}};
     for (size_t i = 0; i < sizeof meshes / sizeof *meshes; i++) {
         train_config c;
-        outcome one, many;
-        small_job(&c);
-        if (!run_once(&c, TRAIN_SFT, 1, &one)) return;
+        layout_outcome one, many;
+        layout_small_job(&c);
+        if (!layout_run_once(&c, TRAIN_SFT, 1, &one)) return;
         c.mesh.tp = meshes[i][0], c.mesh.cp = meshes[i][1], c.mesh.dp = meshes[i][2], c.mesh.pp = meshes[i][3];
         c.plan.cp_pool = meshes[i][4];
         c.plan.budget = c.plan.cp_pool ? 16 : 64;
         c.learn.shard = TRAIN_SHARD_PARAMS;
-        if (run_once(&c, TRAIN_SFT, 24, &many)) compare(i ? "24 ranks, a pool" : "24 ranks", &one, &many, 1e-5);
+        if (layout_run_once(&c, TRAIN_SFT, 24, &many))
+            layout_compare(i ? "24 ranks, a pool" : "24 ranks", &one, &many, 1e-5);
         free(one.moment), free(many.moment);
     }
 }
@@ -172,26 +147,25 @@ TEST(train_layouts_windows_on_context_ranks) {
     static const int32_t meshes[][6] = {
         {1, 4, 1, 1, 0, 0}, {2, 2, 1, 2, 0, 0}, {1, 3, 2, 1, 0, 2}, {1, 1, 4, 1, 4, 1}, {1, 1, 2, 2, 2, 2}};
     train_config c;
-    outcome one, many;
+    layout_outcome one, many;
     for (size_t i = 0; i < sizeof meshes / sizeof *meshes; i++) {
         char what[64];
-        small_job(&c);
+        layout_small_job(&c);
         c.model.model = "tests/golden/archs/mistral";
-        if (!run_once(&c, TRAIN_SFT, 1, &one)) return;
+        if (!layout_run_once(&c, TRAIN_SFT, 1, &one)) return;
         c.mesh.tp = meshes[i][0], c.mesh.cp = meshes[i][1], c.mesh.dp = meshes[i][2], c.mesh.pp = meshes[i][3];
         c.plan.cp_pool = meshes[i][4];
         c.learn.shard = meshes[i][5];
         if (c.plan.cp_pool) c.plan.budget = c.plan.cp_pool == 2 ? 24 : 16;
         (void)snprintf(what, sizeof what, "a window, mesh %zu", i);
-        if (run_once(&c, TRAIN_SFT, c.mesh.tp * c.mesh.cp * c.mesh.dp * c.mesh.pp, &many))
-            compare(what, &one, &many, 1e-5);
+        if (layout_run_once(&c, TRAIN_SFT, c.mesh.tp * c.mesh.cp * c.mesh.dp * c.mesh.pp, &many))
+            layout_compare(what, &one, &many, 1e-5);
         free(one.moment), free(many.moment);
     }
 }
 
 TEST(train_layouts_random_meshes_have_one_update) {
-    int soak = getenv("RAVEL_SOAK") != NULL;
-    random_layouts(soak ? 77 : 1, soak ? 500 : LAYOUTS, soak ? 24 : 8);
+    random_layouts(check_seed(), (int)check_rounds(20, 500), (int32_t)check_scale(8, 24));
 }
 
 /* Pairs of answers of random lengths. */
@@ -199,9 +173,10 @@ static void write_pairs(uint64_t *seed, char *path) {
     strcpy(path, "/tmp/ravel-pairs-XXXXXX");
     FILE *f = fdopen(mkstemp(path), "w");
     for (int row = 0; row < 32; row++) {
-        int lengths[] = {2 + (int)draw(seed, 17), 2 + (int)draw(seed, 17)};
+        int lengths[] = {2 + (int)layout_draw(seed, 17), 2 + (int)layout_draw(seed, 17)};
         (void)fprintf(f, "{\"input_ids\": [");
-        for (int i = 0; i < lengths[0] + lengths[1]; i++) (void)fprintf(f, "%s%d", i ? ", " : "", (int)draw(seed, 60));
+        for (int i = 0; i < lengths[0] + lengths[1]; i++)
+            (void)fprintf(f, "%s%d", i ? ", " : "", (int)layout_draw(seed, 60));
         (void)fprintf(f, "], \"cu_seqlens\": [0, %d, %d], \"prompt_length\": [1, 1]}\n", lengths[0],
                       lengths[0] + lengths[1]);
     }
@@ -210,45 +185,48 @@ static void write_pairs(uint64_t *seed, char *path) {
 
 /* DPO with and without a sliding window, on any mesh and with groups of their own widths. */
 static void random_pairs(uint64_t seed, int count, int32_t most) {
+    uint64_t other = ~seed; /* what adapters draw */
     for (int i = 0; i < count; i++) {
         train_config c;
         ravel_shape shape;
-        outcome one, many;
+        layout_outcome one, many;
         char data[64], what[160];
-        small_job(&c);
+        layout_small_job(&c);
         write_pairs(&seed, data);
         c.source.mock = NULL;
         c.source.data = data;
-        const char *model = draw(&seed, 2) ? "tests/golden/archs/mistral" : NULL;
+        const char *model = layout_draw(&seed, 2) ? "tests/golden/archs/mistral" : NULL;
         c.model.model = model;
         CHECK(train_shape(&c.model, &shape, NULL) == RAVEL_OK);
-        bool ran = run_once(&c, TRAIN_DPO, 1, &one);
-        int32_t ranks = random_mesh(&seed, &shape, most, &c.mesh);
-        c.plan.budget = 40 + (int64_t)draw(&seed, 3) * 40;
-        c.learn.shard = (int32_t)draw(&seed, 3);
+        char adapter[64] = "", path[128];
+        bool ran = layout_draw(&other, 3) || adapt(&c, TRAIN_DPO, &other, adapter, path);
+        ran = ran && layout_run_once(&c, TRAIN_DPO, 1, &one);
+        int32_t ranks = layout_random_mesh(&seed, &shape, most, &c.mesh);
+        c.plan.budget = 40 + (int64_t)layout_draw(&seed, 3) * 40;
+        c.learn.shard = (int32_t)layout_draw(&seed, 3);
         random_pool(&seed, &c);
-        (void)snprintf(what, sizeof what, "dpo, %s, tp %d cp %d dp %d pp %d vpp %d, pool %d, shard %d, budget %d",
-                       model ? "mistral" : "new", c.mesh.tp, c.mesh.cp, c.mesh.dp, c.mesh.pp, c.mesh.vpp,
-                       c.plan.cp_pool, c.learn.shard, (int)c.plan.budget);
+        (void)snprintf(what, sizeof what, "dpo, %s%s, tp %d cp %d dp %d pp %d vpp %d, pool %d, shard %d, budget %d",
+                       model ? "mistral" : "new", adapter[0] ? " with an adapter" : "", c.mesh.tp, c.mesh.cp, c.mesh.dp,
+                       c.mesh.pp, c.mesh.vpp, c.plan.cp_pool, c.learn.shard, (int)c.plan.budget);
         if (getenv("RAVEL_VERBOSE")) printf("    %s\n", what);
-        ran = ran && run_once(&c, TRAIN_DPO, ranks, &many);
+        ran = ran && layout_run_once(&c, TRAIN_DPO, ranks, &many);
         if (ran)
-            compare(what, &one, &many, 1e-5);
+            layout_compare(what, &one, &many, 1e-5);
         else
             printf("    %s\n", what);
         CHECK(unlink(data) == 0);
+        if (adapter[0]) job_wipe(adapter);
         if (!ran) return;
         free(one.moment), free(many.moment);
     }
 }
 
 TEST(train_layouts_dpo_on_random_meshes) {
-    int soak = getenv("RAVEL_SOAK") != NULL;
-    random_pairs(soak ? 9 : 4, soak ? 200 : 10, soak ? 24 : 8);
+    random_pairs(check_seed(), (int)check_rounds(10, 200), (int32_t)check_scale(8, 24));
 }
 
 static void grpo_job(train_config *c) {
-    small_job(c);
+    layout_small_job(c);
     c->source.mock = NULL;
     c->policy.kl = 0.05;
     c->grpo.entropy = 0.02;
@@ -263,15 +241,15 @@ static void grpo_job(train_config *c) {
 static void compare_grpo(const char *what, train_config one, train_config many, int32_t ranks) {
     int tries = many.grpo.generator_tp > 1 ? 2 : 1;
     for (int i = 0; i < tries; i++) {
-        outcome a, b;
-        if (!run_once(&one, TRAIN_GRPO, 2, &a)) return;
-        if (!run_once(&many, TRAIN_GRPO, ranks, &b)) {
+        layout_outcome a, b;
+        if (!layout_run_once(&one, TRAIN_GRPO, 2, &a)) return;
+        if (!layout_run_once(&many, TRAIN_GRPO, ranks, &b)) {
             printf("    %s\n", what);
             free(a.moment);
             return;
         }
-        bool agrees = distance(&a, &b) <= 1e-5;
-        if (i + 1 == tries) compare(what, &a, &b, 1e-5);
+        bool agrees = layout_distance(&a, &b) <= 1e-5;
+        if (i + 1 == tries) layout_compare(what, &a, &b, 1e-5);
         free(a.moment), free(b.moment);
         if (agrees) return;
         one.run.seed = ++many.run.seed;
@@ -320,12 +298,12 @@ static void write_shared(uint64_t *seed, int pairs, char *path) {
         int prompt = 3 + row % 4 * 3, parts = pairs ? 2 : 1, ends[3] = {0};
         (void)fprintf(f, "{\"input_ids\": [");
         for (int part = 0; part < parts; part++) {
-            int length = prompt + 1 + (int)draw(seed, 8);
+            int length = prompt + 1 + (int)layout_draw(seed, 8);
             for (int i = 0; i < length; i++)
                 (void)fprintf(f, "%s%d", part + i ? ", " : "",
                               i < prompt             ? 7 * (row % 4) + i
                               : i == prompt && pairs ? part
-                                                     : (int)draw(seed, i == prompt ? 2 : 60));
+                                                     : (int)layout_draw(seed, i == prompt ? 2 : 60));
             ends[part + 1] = ends[part] + length;
         }
         if (pairs)
@@ -342,49 +320,58 @@ static void random_shared(uint64_t seed, train_kind kind, int count, int32_t mos
     for (int i = 0; i < count; i++) {
         train_config c;
         ravel_shape shape;
-        outcome one, many;
+        layout_outcome one, many;
         char data[64], what[160];
-        small_job(&c);
+        layout_small_job(&c);
         write_shared(&seed, kind == TRAIN_DPO, data);
         c.source.mock = NULL;
         c.source.data = data;
-        c.learn.aggregation = (int32_t)draw(&seed, 3);
-        c.model.recompute = (int32_t)draw(&seed, 3);
+        c.learn.aggregation = (int32_t)layout_draw(&seed, 3);
+        c.model.recompute = (int32_t)layout_draw(&seed, 3);
         c.learn.share_prefix = RAVEL_SHARE_OFF;
         CHECK(train_shape(&c.model, &shape, NULL) == RAVEL_OK);
-        bool ran = run_once(&c, kind, 1, &one);
+        bool ran = layout_run_once(&c, kind, 1, &one);
         c.learn.share_prefix = RAVEL_SHARE_ON;
-        int32_t ranks;
-        do ranks = random_mesh(&seed, &shape, most, &c.mesh);
-        while (c.mesh.cp > 1 || (kind == TRAIN_DPO && c.mesh.pp > 1));
-        c.plan.budget = 40 + (int64_t)draw(&seed, 3) * 40;
+        int32_t ranks = layout_random_mesh(&seed, &shape, most, &c.mesh);
+        c.plan.budget = 40 + (int64_t)layout_draw(&seed, 3) * 40;
+        int pool = layout_draw(&seed, 3) == 0;
+        if (pool) { /* the dp ranks in groups of their own widths */
+            c.mesh.dp *= c.mesh.cp;
+            c.plan.cp_pool = c.mesh.dp;
+            c.mesh.cp = 1;
+        }
+        if (kind == TRAIN_DPO && c.plan.cp_pool + c.mesh.cp > 2) c.plan.budget -= 16; /* less than some pairs */
         c.learn.share_limit = 16;
-        c.learn.shard = (int32_t)draw(&seed, 3);
-        c.model.sequence = (int32_t)draw(&seed, 2);
-        (void)snprintf(what, sizeof what, "shared, kind %d, tp %d dp %d pp %d vpp %d, shard %d, budget %d", kind,
-                       c.mesh.tp, c.mesh.dp, c.mesh.pp, c.mesh.vpp, c.learn.shard, (int)c.plan.budget);
+        c.learn.shard = (int32_t)layout_draw(&seed, 3);
+        c.model.sequence = (int32_t)layout_draw(&seed, 2);
+        (void)snprintf(
+            what, sizeof what, "shared, kind %d, pool %d tp %d cp %d dp %d pp %d vpp %d, shard %d, budget %d", kind,
+            c.plan.cp_pool, c.mesh.tp, c.mesh.cp, c.mesh.dp, c.mesh.pp, c.mesh.vpp, c.learn.shard, (int)c.plan.budget);
         if (getenv("RAVEL_VERBOSE")) printf("    %s\n", what);
-        ran = ran && run_once(&c, kind, ranks, &many);
+        ran = ran && layout_run_once(&c, kind, ranks, &many);
         if (ran)
-            compare(what, &one, &many, 1e-5);
+            layout_compare(what, &one, &many, 1e-5);
         else
             printf("    %s\n", what);
         CHECK(unlink(data) == 0);
         if (!ran) return;
-        CHECK(one.shared == 0 && (kind == TRAIN_DPO || many.shared > 0)); /* pairs share within a sample of the feed */
+        CHECK(one.shared == 0 && many.shared > 0);
         free(one.moment), free(many.moment);
     }
 }
 
 TEST(train_layouts_shared_prefixes_change_no_update) {
-    int soak = getenv("RAVEL_SOAK") != NULL;
-    random_shared(soak ? 5 : 3, TRAIN_SFT, soak ? 150 : 6, soak ? 24 : 8);
-    random_shared(soak ? 5 : 3, TRAIN_DPO, soak ? 50 : 3, soak ? 24 : 8);
+    random_shared(check_seed(), TRAIN_SFT, (int)check_rounds(6, 250), (int32_t)check_scale(8, 24));
+    random_shared(check_seed(), TRAIN_DPO, (int)check_rounds(3, 50), (int32_t)check_scale(8, 24));
 }
 
 /* A reference, an entropy bonus, and with two updates old log-probs too: all by the plan that shares. */
 TEST(train_layouts_shared_prefixes_change_no_grpo) {
-    static const int32_t cases[][6] = {{1, 1, 1, 0, 0, 1}, {2, 2, 1, 1, 1, 2}, {1, 2, 2, 2, 0, 2}, {1, 3, 1, 2, 1, 1}};
+    static const int32_t cases[][8] = {{1, 1, 1, 0, 0, 1, 2, 0},
+                                       {2, 2, 1, 1, 1, 2, 1, 0},
+                                       {1, 2, 2, 2, 0, 2, 1, 0},
+                                       {1, 1, 1, 2, 1, 2, 3, 0},
+                                       {1, 4, 1, 0, 0, 2, 1, 4}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         train_config c, one;
         char what[64];
@@ -396,53 +383,58 @@ TEST(train_layouts_shared_prefixes_change_no_grpo) {
         if (cases[i][5] > 1) c.learn.lr = 1e-6;
         one = c;
         c.learn.share_prefix = RAVEL_SHARE_ON;
-        c.mesh.tp = cases[i][0], c.mesh.dp = cases[i][1], c.mesh.pp = cases[i][2];
+        c.mesh.tp = cases[i][0], c.mesh.dp = cases[i][1], c.mesh.pp = cases[i][2], c.mesh.cp = cases[i][6];
+        c.plan.cp_pool = cases[i][7];
         c.learn.shard = cases[i][3];
         (void)snprintf(what, sizeof what, "grpo with shared prefixes, case %zu", i);
-        compare_grpo(what, one, c, c.mesh.tp * c.mesh.dp * c.mesh.pp + c.grpo.generators);
+        compare_grpo(what, one, c, c.mesh.tp * c.mesh.cp * c.mesh.dp * c.mesh.pp + c.grpo.generators);
     }
 }
 
 TEST(train_layouts_shared_prefixes_are_refused_where_impossible) {
     train_config c;
     ravel_error err = RAVEL_ERROR_INIT;
-    small_job(&c);
+    layout_small_job(&c);
     c.learn.share_prefix = RAVEL_SHARE_ON;
-    c.mesh.cp = 2;
-    CHECK_EQ(train_config_check(&c, TRAIN_SFT, &err), RAVEL_E_UNSUPPORTED);
-    CHECK_HAS(err.message, "--share-prefix on is not possible with --cp");
+    c.run.single = 1;
+    CHECK_EQ(train_config_check(&c, TRAIN_DPO, &err), RAVEL_E_UNSUPPORTED);
+    CHECK_HAS(err.message, "--share-prefix on is not possible with --single");
 }
 
 /* GRPO with a reference and an entropy bonus: ratios per token and per sequence, all aggregations, pools, sequence
  * parallelism. */
 static void random_grpo(uint64_t seed, int count, int32_t most) {
+    uint64_t other = ~seed; /* what adapters draw */
     for (int i = 0; i < count; i++) {
         train_config c, one;
         ravel_shape shape;
         char what[160];
         grpo_job(&c);
-        c.policy.ratio = (int32_t)draw(&seed, 2);
-        c.learn.aggregation = (int32_t)draw(&seed, 3);
+        c.policy.ratio = (int32_t)layout_draw(&seed, 2);
+        c.learn.aggregation = (int32_t)layout_draw(&seed, 3);
         CHECK(train_shape(&c.model, &shape, NULL) == RAVEL_OK);
+        char adapter[64] = "", path[128];
+        if (layout_draw(&other, 2) == 0 && !adapt(&c, TRAIN_GRPO, &other, adapter, path)) return;
         one = c;
-        int32_t ranks = random_mesh(&seed, &shape, most, &c.mesh);
-        c.grpo.generator_tp = (int32_t)draw(&seed, 2) + 1;
-        c.grpo.generators = c.grpo.generator_tp * ((int32_t)draw(&seed, 2) + 1);
+        int32_t ranks = layout_random_mesh(&seed, &shape, most, &c.mesh);
+        c.grpo.generator_tp = (int32_t)layout_draw(&seed, 2) + 1;
+        c.grpo.generators = c.grpo.generator_tp * ((int32_t)layout_draw(&seed, 2) + 1);
         ranks += c.grpo.generators;
-        c.learn.shard = (int32_t)draw(&seed, 3);
-        c.model.sequence = (int32_t)draw(&seed, 2);
+        c.learn.shard = (int32_t)layout_draw(&seed, 3);
+        c.model.sequence = (int32_t)layout_draw(&seed, 2);
         random_pool(&seed, &c);
         (void)snprintf(what, sizeof what,
-                       "grpo, tp %d%s cp %d dp %d pp %d vpp %d, pool %d, ratio %d, aggregation %d, generator tp %d",
-                       c.mesh.tp, c.model.sequence ? " (sequence parallel)" : "", c.mesh.cp, c.mesh.dp, c.mesh.pp,
-                       c.mesh.vpp, c.plan.cp_pool, c.policy.ratio, c.learn.aggregation, c.grpo.generator_tp);
+                       "grpo%s, tp %d%s cp %d dp %d pp %d vpp %d, pool %d, ratio %d, aggregation %d, generator tp %d",
+                       adapter[0] ? " with an adapter" : "", c.mesh.tp, c.model.sequence ? " (sequence parallel)" : "",
+                       c.mesh.cp, c.mesh.dp, c.mesh.pp, c.mesh.vpp, c.plan.cp_pool, c.policy.ratio, c.learn.aggregation,
+                       c.grpo.generator_tp);
         compare_grpo(what, one, c, ranks);
+        if (adapter[0]) job_wipe(adapter);
     }
 }
 
 TEST(train_layouts_grpo_on_random_meshes) {
-    int soak = getenv("RAVEL_SOAK") != NULL;
-    random_grpo(soak ? 5 : 2, soak ? 100 : 4, soak ? 24 : 8);
+    random_grpo(check_seed(), (int)check_rounds(4, 100), (int32_t)check_scale(8, 24));
 }
 
 /* 9 heads and 3 key heads, tied, on tp 3 x pp 2, as SmolLM2 has them, sequence parallel or not: ten updates on the curve of one rank. */
@@ -451,7 +443,7 @@ TEST(train_layouts_nine_heads_on_three_times_two) {
     for (int i = 0; i < 3; i++) {
         char folder[64];
         train_config c;
-        small_job(&c);
+        layout_small_job(&c);
         job_folder(folder);
         c.run.run = folder;
         c.run.steps = 10;
@@ -482,7 +474,7 @@ TEST(train_layouts_sharding_changes_no_bit) {
         for (int shard = 0; shard < meshes[i][5]; shard++) {
             char folder[64];
             train_config c;
-            small_job(&c);
+            layout_small_job(&c);
             job_folder(folder);
             c.run.run = folder;
             c.run.steps = 10;
@@ -513,7 +505,7 @@ TEST(train_layouts_resume_on_another_mesh) {
     curve whole, parts;
     char folder[64];
     train_config c;
-    small_job(&c);
+    layout_small_job(&c);
     job_folder(folder);
     c.run.run = folder;
     c.run.steps = 10;

@@ -114,10 +114,10 @@ TEST(train_model_shapes_that_it_has_no_kernels_for) {
     shape = small_shape();
     shape.experts = 4;
     shape.experts_active = 2;
-    shape.expert_ffn = 8;
+    shape.expert_ffn = shape.shared_ffn = 8;
     ravel_error_clear(&err);
     CHECK_EQ(train_params_create(&shape, NULL, NULL, &params, &err), RAVEL_E_UNSUPPORTED);
-    CHECK_HAS(err.message, "experts");
+    CHECK_HAS(err.message, "experts that every token goes to");
 }
 
 /* Names, order and contiguity of the table; every element belongs to one tensor or to a gap. */
@@ -248,7 +248,7 @@ static ravel_status weigh_by_hand(void *user, int64_t tag, const float *logprob,
     train_sequence_sums sequences[TOKENS] = {{0}};
     train_loss_rows rows = {scored,  &l->policy, now, NULL, w,        o, g,    f,    a,
                             samples, sequences,  c,   NULL, &h->sums, 0, NULL, NULL, NULL};
-    if (l->policy.sequence) h->r->kernels->sequence_sums(h->r->device, &rows, sequences);
+    if (train__terms_couple(&l->policy)) h->r->kernels->sequence_sums(h->r->device, &rows, sequences);
     h->r->kernels->loss(h->r->device, &rows);
     for (int32_t i = 0; i < scored; i++) coef[places[i]] = c[i];
     return RAVEL_OK;
@@ -285,7 +285,7 @@ static void entropy_against_differences(rig *r, const train_batch *b, train_loss
 }
 
 /* The loss on the device, chunk by chunk or by sequence, and the caller's with the same coefficients give the same gradients. */
-static void policy_and_by_hand(rig *r, train_batch *b, int sequence) {
+static void policy_and_by_hand(rig *r, train_batch *b, int sequence, int32_t correction) {
     ravel_error err = RAVEL_ERROR_INIT;
     int64_t n = train_model_params(r->model)->elements;
     float logprob[TOKENS];
@@ -300,7 +300,7 @@ static void policy_and_by_hand(rig *r, train_batch *b, int sequence) {
     }
     train_policy_terms terms = {.sequence = sequence, .kl_kind = TRAIN_KL_K3, .gap = TRAIN_GAP_OLD, .kl = 0.1};
     terms.clip_low = terms.clip_high = 0.2;
-    terms.tis = 1.05;
+    CHECK_OK(ravel_policy_get_correction(correction, 0, 1.05, &terms.correction, &err), &err);
     train_loss loss = {.policy = terms,
                        .old = old,
                        .generator = generator,
@@ -335,8 +335,9 @@ TEST(train_model_policy_loss_and_the_callers_agree) {
     train_model_options o = with_budget(TOKENS);
     o.logits_rows = 9;
     CHECK(open_random(&r, "cpu", 1, &shape, &o));
-    policy_and_by_hand(&r, &b, 0);
-    policy_and_by_hand(&r, &b, 1);
+    policy_and_by_hand(&r, &b, 0, RAVEL_CORRECTION_TIS);
+    policy_and_by_hand(&r, &b, 0, RAVEL_CORRECTION_SEQ_MIS);
+    policy_and_by_hand(&r, &b, 1, RAVEL_CORRECTION_SEQ_TIS);
     rig_close(&r);
 }
 

@@ -58,7 +58,7 @@ static void train_policy_loss(const train_policy *policy, int64_t count, double 
     train_loss_rows x = {rows, &terms, l,    NULL, w,    o,    g,   reference ? f : NULL, a, samples, &sequence,
                          c,    NULL,   sums, 0,    NULL, NULL, NULL};
     if (train_kernels_find("ref", &k, NULL)) return;
-    if (terms.sequence) k->sequence_sums(NULL, &x, &sequence);
+    if (train__terms_couple(&terms)) k->sequence_sums(NULL, &x, &sequence);
     k->loss(NULL, &x);
     for (int64_t t = 0, row = 0; t < count; t++) coef[t] = weights[t] != 0 ? c[row++] : 0;
 }
@@ -80,7 +80,7 @@ TEST(policy_derivative_is_that_of_the_loss) {
         p.ratio = trial & 1;
         p.kl_kind = trial / 2 % 3;
         p.kl = trial & 8 ? 0.3 : 0;
-        p.tis = trial & 16 ? 1.5 : 0;
+        p.correction = trial & 16 ? trial / 128 % RAVEL_CORRECTION_CISPO : RAVEL_CORRECTION_NONE;
         p.dual_clip = trial & 32 ? 3 : 0;
         p.clip_high = trial & 64 ? 0.28 : 0.2;
         float now[TOKENS], old[TOKENS], gen[TOKENS], ref[TOKENS], weights[TOKENS], coef[TOKENS];
@@ -158,11 +158,53 @@ TEST(policy_clips_act_on_their_own_side) {
 TEST(policy_importance_weights_are_constants_up_to_the_cap) {
     train_policy p;
     ravel_options_default(train_policy_option_table(), &p);
-    p.tis = 2;
+    p.correction = RAVEL_CORRECTION_TIS;
     for (int i = 0; i < 2; i++) { /* the trainer finds a token 1.5 and 5 times as likely as the generator did */
         double factor = i ? 5 : 1.5, used = i ? 2 : 1.5;
         train_loss_sums sums = {0};
         double slope = slope_of(&p, 1, 1, -1 - log(factor), &sums);
-        CHECK(near(slope, -used, 1e-6) && near(sums.tis, used, 1e-6) && sums.tis_capped == i);
+        CHECK(near(slope, -used, 1e-6) && near(sums.weight, used, 1e-6) && sums.outside == i);
+    }
+}
+
+/* The kernels against the library's function, over one sample: every correction, both ratios. */
+TEST(policy_kernels_correct_as_the_library_does) {
+    ravel__rng r = ravel__rng_seed(check_seed());
+    int32_t samples[TOKENS] = {0};
+    for (int trial = 0; trial < 40 * RAVEL_CORRECTIONS; trial++) {
+        ravel_policy_options options;
+        train_policy p;
+        float now[TOKENS], old[TOKENS], gen[TOKENS], weights[TOKENS], advantages[TOKENS], coef[TOKENS], slopes[TOKENS];
+        ravel_options_default(train_policy_option_table(), &p);
+        ravel_policy_options_default(&options);
+        options.correction = p.correction = trial % RAVEL_CORRECTIONS;
+        if (p.correction && trial & 16) options.correction_high = p.correction_high = 1.2;
+        options.ratio = p.ratio = p.correction != RAVEL_CORRECTION_CISPO && trial & 32 ? 1 : 0;
+        float advantage = (float)ravel__rng_normal(&r);
+        for (int t = 0; t < TOKENS; t++) {
+            now[t] = -(float)ravel__rng_unit(&r) * 3;
+            old[t] = now[t] + (float)ravel__rng_normal(&r) * 0.2f;
+            gen[t] = old[t] + (float)ravel__rng_normal(&r) * 0.2f;
+            weights[t] = t % 4 == 1 ? 0 : (float)ravel__rng_unit(&r);
+            advantages[t] = advantage;
+        }
+        ravel_policy_rows rows = {.size = sizeof rows,
+                                  .count = TOKENS,
+                                  .logprobs = now,
+                                  .old = old,
+                                  .generator = gen,
+                                  .advantages = advantages,
+                                  .weights = weights,
+                                  .samples = samples,
+                                  .sample_count = 1};
+        ravel_policy_sums want;
+        train_loss_sums sums = {0};
+        ravel_error err = RAVEL_ERROR_INIT;
+        CHECK_OK(ravel_policy_loss(&options, &rows, NULL, slopes, &want, &err), &err);
+        train_policy_loss(&p, TOKENS, (double)advantage, now, old, gen, old, NULL, weights, coef, &sums);
+        for (int t = 0; t < TOKENS; t++) CHECK(near(coef[t], slopes[t], 1e-5));
+        CHECK(near(sums.loss, want.loss, 1e-9) && near(sums.corrected, want.corrected, 1e-12));
+        CHECK(near(sums.weight, want.weight, 1e-9) && near(sums.weight_square, want.weight_square, 1e-9));
+        CHECK(near(sums.raw_square, want.raw_square, 1e-9) && near(sums.outside, want.outside, 1e-12));
     }
 }

@@ -57,6 +57,12 @@ TEST(train_prompts_of_a_file_come_in_another_order_each_time) {
     CHECK(moved > 0);
     train_prompts_free(p);
     o.eval_share = 0;
+    o.eval_data = path; /* all of its rows, behind all of the others */
+    CHECK_OK(train_prompts_open(&o, &p, &err), &err);
+    CHECK(train_prompts_eval_apart(p) && train_prompts_eval_count(p, 64) == ROWS && train_prompts_rows(p) == 2 * ROWS);
+    for (int i = 0; i < ROWS; i++) CHECK(row_of(p, TRAIN_EVAL_FIRST + i) == i && row_of(p, i) < ROWS);
+    train_prompts_free(p);
+    o.eval_data = NULL;
     CHECK_OK(train_prompts_open(&o, &p, &err), &err);
     CHECK(!train_prompts_eval_apart(p) && train_prompts_eval_count(p, 64) == ROWS);
     train_prompts_free(p);
@@ -175,13 +181,15 @@ TEST(train_text_without_a_tokenizer_shows_ids) {
     ravel_error err = RAVEL_ERROR_INIT;
     CHECK(mkdtemp(folder) != NULL);
     CHECK_OK(train_text_open(folder, 32000, NULL, NULL, &text, &err), &err);
-    CHECK_HAS(train_text_missing(text), "no tokenizer.json");
+    CHECK_HAS(train_text_missing(text), "no tokenizer (tokenizer.json");
     CHECK_EQ(train_text_decode(text, ids, 3, NULL, 0), 9);
     CHECK_EQ(train_text_decode(text, ids, 3, out, sizeof out), 9);
     CHECK_STR(out, "5 31999 0");
     CHECK_EQ(train_text_decode(text, ids, 3, out, 5), 9);
     CHECK_STR(out, "5 31");
-    train_text_push(text, 31999, &piece, &bytes);
+    train_text_stream stream;
+    CHECK_OK(train_text_stream_open(text, &stream, &err), &err);
+    train_text_stream_push(&stream, 31999, &piece, &bytes);
     CHECK(bytes == 6 && memcmp(piece, "31999 ", 6) == 0);
     CHECK_EQ(train_text_encode(text, "a", 1, &tokens, &count, &err), RAVEL_E_UNSUPPORTED);
     CHECK_HAS(err.message, "ravel.prepare --prompts");

@@ -34,9 +34,9 @@ static ravel_status generator(ravel_comm *comm, job *j, ravel_error *err) {
                     tokens[t] = token_of(r.group, m, t);
                     logprobs[t] = -(float)t;
                 }
-                status = train_rollouts_add(&answers, &r, tokens, logprobs, err);
+                status = train_rollouts_add(&answers, &r, tokens, logprobs, NULL, err);
             }
-        if (!status) status = train_answers_send(comm, j->trainers, 1, order.batch, &answers, err);
+        if (!status) status = train_answers_send(comm, j->trainers, 1, order, &answers, err);
         if (status) break;
     }
     train_rollouts_free(&prompts);
@@ -52,9 +52,9 @@ static ravel_status send_prompts(ravel_comm *comm, const job *j, int64_t batch, 
         for (int64_t i = g; i < j->prompts && !status; i += j->generators) {
             int32_t tokens[8] = {0};
             train_rollout p = {.length = 1 + i % 7, .prompt = 1 + i % 7, .group = i};
-            status = train_rollouts_add(&prompts, &p, tokens, NULL, err);
+            status = train_rollouts_add(&prompts, &p, tokens, NULL, NULL, err);
         }
-        train_order order = {TRAIN_ORDER_GENERATE, batch, 0, j->group_size, 0};
+        train_order order = {.kind = TRAIN_ORDER_GENERATE, .batch = batch, .group_size = j->group_size, .waited = 7};
         if (!status) status = train_order_send(comm, j->trainers + g, &order, &prompts, err);
         train_rollouts_free(&prompts);
     }
@@ -86,7 +86,9 @@ static ravel_status rank_body(ravel_comm *comm, void *user, ravel_error *err) {
     for (int64_t batch = 0; batch < 3 && !status; batch++) {
         if (rank == 0) status = send_prompts(comm, j, batch, err);
         train_rollouts_clear(&answers);
-        if (!status) status = train_answers_receive(comm, j->trainers, 1, batch, &answers, err);
+        train_order of = {0};
+        if (!status) status = train_answers_receive(comm, j->trainers, 1, batch, &answers, &of, err);
+        if (!status) EXPECT(of.waited == 7 * j->generators && !of.stopped);
         if (!status) check_answers(&answers, j, rank);
         j->seen[rank] += answers.count;
     }

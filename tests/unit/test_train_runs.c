@@ -1,9 +1,12 @@
 /* Whole runs on a small model: the same losses however the work is cut, and after any interruption. */
 #include "tests/unit/train_job.h"
 
+#include "train/rl/rollout.h"
+
 #include <ravel/safetensors.h>
 
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -151,7 +154,13 @@ static void check_resume(train_kind kind, int32_t ranks, int32_t zero, int32_t a
         c.run.checkpoint_every = every; /* the same pauses in both runs */
         c.learn.shard = zero;
         c.grpo.async = async;
-        c.policy.tis = async ? 2 : 0;
+        if (async > 1) { /* answers of any length: some go on over a refit, also over the checkpoint */
+            c.grpo.stop = "1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16";
+            c.grpo.scoring.max_tokens = 30;
+            c.grpo.slots = 40;
+            c.grpo.entropy = 0.05; /* the loss of equal rewards */
+        }
+        c.policy.correction = async ? RAVEL_CORRECTION_TIS : RAVEL_CORRECTION_NONE;
         if (interrupted) { /* a run that dies right after its checkpoint at `first`: later updates are done again */
             char doomed[128];
             if (!job_run(&c, kind, ranks, "train/loss", &parts)) return;
@@ -175,6 +184,7 @@ TEST(train_sft_resumes_bit_for_bit) {
 TEST(train_grpo_resumes_bit_for_bit) {
     check_resume(TRAIN_GRPO, 3, 0, 0, 4, 7);
     check_resume(TRAIN_GRPO, 3, 1, 1, 4, 7);
+    check_resume(TRAIN_GRPO, 3, 0, 4, 6, 11);
 }
 
 /* Where a file of rollouts differs from what was written: eight bytes at a place of its header or of an array. */
@@ -214,13 +224,13 @@ static void damage_file(const char *path, const damage *d) {
 TEST(train_grpo_refuses_damaged_rollouts) {
     static const damage cases[] = {
         {"items", 0, INT64_C(1) << 40, "rollout 0 is outside of the"},
-        {"items", 80, -1, "rollout 1 is outside of the"},
+        {"items", sizeof(train_rollout), -1, "rollout 1 is outside of the"},
         {"items", 8, INT64_MAX, "rollout 0 is outside of the"},
         {"items", 8, 0, "rollout 0 is outside of the"},
-        {"items", 96, INT64_C(1) << 40, "rollout 1 is outside of the"},
+        {"items", sizeof(train_rollout) + 16, INT64_C(1) << 40, "rollout 1 is outside of the"},
         {"tokens", 8, INT64_C(0x7fffffff), "token 2 is 2147483647; it must be from 0 to"},
         {"tokens", 8, -1, "token 2 is -1; it must be from 0 to"},
-        {NULL, 0, 0, "it must hold a batch, items as i64 [n, 10], tokens as i32"},
+        {NULL, 0, 0, "it must hold a batch, items as i64 [n, 18], tokens as i32"},
     };
     char folder[64], path[TRAIN_PATH], command[2 * TRAIN_PATH];
     train_config c;
@@ -230,7 +240,7 @@ TEST(train_grpo_refuses_damaged_rollouts) {
     c.run.steps = 2;
     c.run.checkpoint_every = "1";
     c.grpo.async = 1;
-    c.policy.tis = 2;
+    c.policy.correction = RAVEL_CORRECTION_TIS;
     if (!job_run(&c, TRAIN_GRPO, 2, "train/loss", &k)) return;
     (void)snprintf(path, sizeof path, "%s/checkpoints/step-00000001/rollouts.safetensors", folder);
     (void)snprintf(command, sizeof command, "rm -rf '%s'/checkpoints/step-00000002 && cp '%s' '%s/good'", folder, path,
@@ -250,16 +260,59 @@ TEST(train_grpo_refuses_damaged_rollouts) {
     job_wipe(folder);
 }
 
+/* The same for rollouts that generators had begun (--async above 1). */
+TEST(train_grpo_refuses_damaged_rollouts_that_were_begun) {
+    static const damage cases[] = {
+        {"begun_items", 0, INT64_C(1) << 40, "rollout 0 is outside of the"},
+        {"begun_items", offsetof(train_rollout, progress), 7, "rollout 0 that was begun is none"},
+        {"begun_items", offsetof(train_rollout, prompt), 0, "rollout 0 that was begun is none"},
+        {"begun_items", offsetof(train_rollout, generator), -1, "rollout 0 that was begun is none"},
+        {"begun_tokens", 0, -1, "token 0 is -1; it must be from 0 to"},
+    };
+    char folder[64], path[TRAIN_PATH], command[2 * TRAIN_PATH];
+    train_config c;
+    curve k;
+    job_folder(folder);
+    job_config(&c, folder);
+    c.run.steps = 5;
+    c.run.keep = 9;
+    c.run.checkpoint_every = "1";
+    c.grpo.async = 4;
+    if (!job_run(&c, TRAIN_GRPO, 2, "train/loss", &k)) return;
+    (void)snprintf(path, sizeof path, "%s/checkpoints/step-00000001/rollouts.safetensors", folder);
+    (void)snprintf(command, sizeof command, "rm -rf '%s'/checkpoints/step-0000000[2-5] && cp '%s' '%s/good'", folder,
+                   path, folder);
+    CHECK(system(command) == 0);
+    c.run.resume = 1;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ravel_error err = RAVEL_ERROR_INIT;
+        job j = {.kind = TRAIN_GRPO, .config = &c};
+        (void)snprintf(command, sizeof command, "cp '%s/good' '%s'", folder, path);
+        CHECK(system(command) == 0);
+        damage_file(path, &cases[i]);
+        CHECK_EQ(ravel_threads_run(2, NULL, job_work, &j, &err), RAVEL_E_DATA);
+        CHECK_HAS(err.message, cases[i].sentence);
+    }
+    job_wipe(folder);
+}
+
 TEST(train_stops_when_told_and_goes_on) {
     static volatile int stop;
-    char folder[64];
+    char folder[64], pairs[64];
     train_config c;
     curve k;
     ravel_error err = RAVEL_ERROR_INIT;
     job_folder(folder);
+    job_pairs(pairs);
     job_config(&c, folder);
     stop = 1;
     job j = {.kind = TRAIN_SFT, .config = &c, .stop = &stop};
+    CHECK_EQ(ravel_threads_run(2, NULL, job_work, &j, &err), RAVEL_E_STATE); /* in the evaluation before it */
+    CHECK_HAS(err.message, "before the first update");
+    ravel_error_clear(&err);
+    j.kind = TRAIN_DPO;
+    c.sft.task = NULL;
+    c.source.data = pairs;
     CHECK_OK(ravel_threads_run(2, NULL, job_work, &j, &err), &err);
     CHECK(j.summary.stopped && j.summary.steps == 1);
     stop = 0;
@@ -270,6 +323,7 @@ TEST(train_stops_when_told_and_goes_on) {
     job_curve(folder, "train/loss", &k);
     CHECK_EQ(k.count, 5);
     job_wipe(folder);
+    (void)remove(pairs);
 }
 
 /* A run whose gradients are not finite leaves its weights alone, counts the updates, and gives up after a few. What was

@@ -2,7 +2,7 @@
 #include "tests/unit/check.h"
 
 #include "base/rng.h"
-#include "train/run/stops.h"
+#include "train/run/answers/stops.h"
 
 enum { MOST = 64 };
 

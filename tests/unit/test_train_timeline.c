@@ -3,17 +3,18 @@
 
 #include "train/learn/layout.h"
 
-#include <ravel/json.h>
+#include "base/json.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-static double number(const ravel_json *doc, const ravel_json_node *object, const char *key) {
+static double number(const ravel__json *doc, const ravel__json_node *object, const char *key) {
     double value = NAN;
-    return ravel_json_real(ravel_json_get(doc, object, key), &value) ? value : NAN;
+    return ravel__json_real(ravel__json_get(doc, object, key), &value) ? value : NAN;
 }
 
-static void check_rank(const ravel_json *doc, const ravel_json_node *n, const ravel_mesh_layout *layout, int32_t rank) {
+static void check_rank(const ravel__json *doc, const ravel__json_node *n, const ravel_mesh_layout *layout,
+                       int32_t rank) {
     static const char *const axes[] = {"tp", "cp", "dp", "pp"};
     static const char *const spans[] = {"forward", "backward", "tp_wait", "cp_wait", "pp_wait"};
     ravel_mesh_coord at = ravel_mesh_locate(layout, rank);
@@ -29,12 +30,12 @@ static void check_rank(const ravel_json *doc, const ravel_json_node *n, const ra
     CHECK((number(doc, n, "cp_wait") > 0) == (layout->sizes[1] > 1));
 }
 
-static void check_row(const ravel_json *doc, const ravel_mesh_layout *layout, int64_t row) {
-    const ravel_json_node *root = ravel_json_root(doc), *list = ravel_json_get(doc, root, "ranks");
+static void check_row(const ravel__json *doc, const ravel_mesh_layout *layout, int64_t row) {
+    const ravel__json_node *root = ravel__json_root(doc), *list = ravel__json_get(doc, root, "ranks");
     double bubble = number(doc, root, "bubble"), predicted = number(doc, root, "bubble_predicted");
     int32_t rank = 0;
     CHECK(number(doc, root, "step") == (double)row && list);
-    for (const ravel_json_node *n = ravel_json_first(doc, list); n; n = ravel_json_next(doc, n))
+    for (const ravel__json_node *n = ravel__json_first(doc, list); n; n = ravel__json_next(doc, n))
         check_rank(doc, n, layout, rank++);
     CHECK_EQ(rank, layout->ranks);
     CHECK(bubble >= 0 && bubble < 1 && predicted >= 0 && predicted < 1);
@@ -47,7 +48,7 @@ TEST(train_timeline_has_every_rank_of_every_update) {
         char folder[64], path[128], *line = NULL;
         size_t room = 0;
         int64_t rows = 0;
-        ravel_json *doc = NULL;
+        ravel__json *doc = NULL;
         ravel_mesh_layout layout;
         train_config c;
         curve loss, exposed;
@@ -64,11 +65,11 @@ TEST(train_timeline_has_every_rank_of_every_update) {
         (void)snprintf(path, sizeof path, "%s/timeline.jsonl", folder);
         FILE *f = fopen(path, "r");
         for (ssize_t n; f && (n = getline(&line, &room, f)) > 0;) {
-            CHECK(ravel_json_parse(line, (size_t)n, NULL, &doc, NULL) == RAVEL_OK);
+            CHECK(ravel__json_parse(line, (size_t)n, NULL, &doc, NULL) == RAVEL_OK);
             check_row(doc, &layout, ++rows);
         }
         CHECK_EQ(rows, 3);
-        ravel_json_free(doc);
+        ravel__json_free(doc);
         free(line);
         if (f) (void)fclose(f);
         job_wipe(folder);

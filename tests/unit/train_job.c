@@ -1,6 +1,6 @@
 #include "tests/unit/train_job.h"
 
-#include <ravel/json.h>
+#include "base/json.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -73,21 +73,22 @@ void job_wipe(const char *path) {
 void job_curve(const char *folder, const char *metric, curve *c) {
     char path[256], *line = NULL;
     size_t room = 0;
-    ravel_json *doc = NULL;
+    ravel__json *doc = NULL;
     (void)snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
     FILE *f = fopen(path, "r");
     c->count = 0;
     for (ssize_t n; f && (n = getline(&line, &room, f)) > 0;) {
         int64_t step;
         double value;
-        if (ravel_json_parse(line, (size_t)n, NULL, &doc, NULL)) continue;
-        const ravel_json_node *root = ravel_json_root(doc);
-        if (!ravel_json_integer(ravel_json_get(doc, root, "step"), &step) || step < 1 || step > 4 * JOB_STEPS) continue;
-        if (!ravel_json_real(ravel_json_get(doc, root, metric), &value)) continue;
+        if (ravel__json_parse(line, (size_t)n, NULL, &doc, NULL)) continue;
+        const ravel__json_node *root = ravel__json_root(doc);
+        if (!ravel__json_integer(ravel__json_get(doc, root, "step"), &step) || step < 1 || step > 4 * JOB_STEPS)
+            continue;
+        if (!ravel__json_real(ravel__json_get(doc, root, metric), &value)) continue;
         c->values[step - 1] = value;
         if (step > c->count) c->count = (int)step;
     }
-    ravel_json_free(doc);
+    ravel__json_free(doc);
     free(line);
     if (f) (void)fclose(f);
 }

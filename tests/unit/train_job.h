@@ -4,8 +4,8 @@
 
 #include "tests/unit/check.h"
 
-#include "train/run/grpo.h"
-#include "train/run/sft.h"
+#include "train/run/grpo/grpo.h"
+#include "train/run/sft/sft.h"
 
 #include <ravel/comm.h>
 

@@ -3,6 +3,19 @@
 #include <math.h>
 #include <stdlib.h>
 
+static const char *const models[GOLDEN_MODELS + 1] = {
+    "llama2",     "llama3",     "llama-linear", "smollm",        "mistral", "qwen2", "qwen3",
+    "qwen3-tied", "qwen3-yarn", "gemma3",       "gemma3-images", "smollm3", "olmo2", "phi3",
+    "phi3-long",  "granite",    "mixtral",      "qwen3_moe",     "olmoe"};
+
+const char *golden_model(int i) {
+    return models[i];
+}
+
+void golden_folder(char folder[256], const char *model) {
+    (void)snprintf(folder, 256, "tests/golden/archs/%s", model);
+}
+
 bool rig_can(const char *set) {
     const train_kernels *kernels = NULL;
     return train_kernels_find(set, &kernels, NULL) == RAVEL_OK;

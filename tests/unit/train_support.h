@@ -4,10 +4,16 @@
 
 #include "tests/unit/check.h"
 
-#include "train/model/hf.h"
+#include "train/model/hf/hf.h"
 #include "train/model/model.h"
 
 #define GOLDEN "tests/golden/qwen3-tiny"
+
+/* The golden models of all families (tests/golden/archs/make.py), dense ones first: the i-th name, or NULL after the
+ * last; and its folder. */
+const char *golden_model(int i);
+enum { GOLDEN_MODELS = 19 };
+void golden_folder(char folder[256], const char *model);
 
 typedef struct rig {
     const train_kernels *kernels;

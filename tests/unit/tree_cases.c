@@ -60,6 +60,31 @@ static void mix_rows(tree_case *c, ravel__rng *rng) {
     c->input.order = c->order;
 }
 
+/* Groups of different widths instead of dp ranks. */
+static void make_pool(tree_case *c, ravel__rng *rng) {
+    ravel_plan_options *o = &c->options;
+    o->cp_pool = 1 + (int32_t)below(rng, 8);
+    o->cp = o->dp = 1;
+    o->sync = RAVEL_SYNC_MICRO_STEP;
+    o->method = RAVEL_METHOD_RAVEL;
+    o->tree_method = RAVEL_TREE_RAVEL;
+    o->cp_empty = (int32_t)below(rng, 2);
+    if (o->group_rule == RAVEL_GROUPS_RANK) o->group_rule = RAVEL_GROUPS_FREE;
+    if (o->budget < 4 * o->align) o->budget = 4 * o->align;
+    for (int64_t i = 0; i < c->input.count; i++) c->homes[i] = (int32_t)below(rng, o->cp_pool + 1) - 1;
+}
+
+/* Costs of samples: what each shares by the model, and anything for its own tokens. */
+static void make_costs(tree_case *c, ravel__rng *rng) {
+    const ravel_cost *cost = &c->options.cost;
+    for (int64_t k = 0; k < c->input.count; k++) {
+        int64_t next = k + 1 < c->input.count ? c->shared[k + 1] : 0, most = next > c->shared[k] ? next : c->shared[k];
+        c->costs[c->input.order ? c->order[k] : k] =
+            cost->linear * most + cost->quadratic * most * most + below(rng, 1 << 20);
+    }
+    c->input.costs = c->costs;
+}
+
 void tree_case_options(tree_case *c, ravel__rng *rng) {
     ravel_plan_options *o = &c->options;
     int32_t count = (int32_t)c->input.count;
@@ -97,4 +122,6 @@ void tree_case_options(tree_case *c, ravel__rng *rng) {
         c->input.groups = c->groups;
         o->group_rule = (int32_t)below(rng, o->tree_method ? 2 : 3);
     }
+    if (below(rng, 5) == 0) make_pool(c, rng);
+    if (below(rng, 6) == 0) make_costs(c, rng);
 }

@@ -12,7 +12,7 @@ enum { TREE_CASE_SAMPLES = 300, TREE_CASE_TOKENS = 40000 };
 typedef struct tree_case {
     ravel_plan_input input;
     ravel_plan_options options;
-    int64_t lengths[TREE_CASE_SAMPLES], shared[TREE_CASE_SAMPLES], groups[TREE_CASE_SAMPLES];
+    int64_t lengths[TREE_CASE_SAMPLES], shared[TREE_CASE_SAMPLES], groups[TREE_CASE_SAMPLES], costs[TREE_CASE_SAMPLES];
     int32_t order[TREE_CASE_SAMPLES], updates[TREE_CASE_SAMPLES], homes[TREE_CASE_SAMPLES];
 } tree_case;
 
