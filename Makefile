@@ -31,7 +31,7 @@ LINK   = -pthread $(if $(SAN),-fsanitize=$(SAN)) $(LDFLAGS)
 LIBS   = -lm -ldl
 
 # Goals that build nothing need no probing.
-ifneq ($(filter-out help clean lint format test test-frameworks test-peers test-fresh test-aarch64 wheel check demo fuzz fuzzers fuzz-bundle,$(or $(MAKECMDGOALS),all)),)
+ifneq ($(filter-out help clean lint format test test-frameworks test-peers test-fresh test-aarch64 wheel check demo demo-agent fuzz fuzzers fuzz-bundle seeds soak,$(or $(MAKECMDGOALS),all)),)
 include $(BUILD)/config.mk
 endif
 
@@ -43,7 +43,7 @@ MODULE_SRC := $(MPI_SRC) src/comm/nccl.c src/comm/tls.c $(CUDA_SRC)
 LIB_SRC    := $(filter-out $(MODULE_SRC),$(wildcard src/*/*.c src/*/*/*.c))
 TRAIN_CUDA_SRC := $(wildcard train/kernels/cuda/*.c train/kernels/cuda/*.cu)
 TRAIN_SRC  := $(filter-out $(TRAIN_CUDA_SRC),$(wildcard train/*/*.c train/*/*/*.c))
-CLI_SRC    := $(wildcard cli/*.c)
+CLI_SRC    := $(wildcard cli/*.c cli/*/*.c)
 UNIT_SRC   := $(wildcard tests/unit/*.c)
 # UNIT_PREFIXES="comm feed": only the files with tests of these names, and the trainer only if its tests are among them.
 ifneq ($(UNIT_PREFIXES),)
@@ -77,46 +77,48 @@ MODULES += $(if $(HAVE_NCCL),$(if $(wildcard src/comm/nccl.c),$(BUILD)/libravel_
 MODULES += $(if $(and $(HAVE_CUBLASLT),$(HAVE_CUDNN),$(TRAIN_CUDA_SRC)),$(BUILD)/libravel_train_cuda.so)
 GPU_PROGRAMS := $(BUILD)/ravel-gpu $(BUILD)/ravel-bench-gpu # run on a GPU, compiled everywhere
 endif
-CUDA_ARCH ?= sm_90a
-# nvcc adds PTX for later GPUs to this: a second compilation of the same text.
-CUDA_CODE ?= -arch=$(CUDA_ARCH)
-# Modules of an earlier build would still be found: a build without CUDA has none.
-ifdef NO_CUDA
-$(shell rm -f $(BUILD)/libravel_cuda.so $(BUILD)/libravel_nccl.so $(BUILD)/libravel_train_cuda.so)
-endif
-
+# Compute capabilities without the point, as mk/probe.sh lists them, and PTX of the first and of the newest for other GPUs (that of
+# an "a" runs nowhere else). CUDA_GPUS=native: those of this machine's GPUs.
+CUDA_CODE ?= $(if $(filter native,$(CUDA_GPUS)),-arch=native,$(foreach gpu,$(CUDA_GPUS),-gencode arch=compute_$(gpu),code=sm_$(gpu)) \
+             $(foreach gpu,$(sort $(firstword $(filter-out %a,$(CUDA_GPUS))) $(lastword $(filter-out %a,$(CUDA_GPUS)))),-gencode arch=compute_$(gpu),code=compute_$(gpu)))
 TRAIN_LIBS := $(if $(HAVE_OPENBLAS),-lopenblas)
 TRAIN_DEFS := $(if $(HAVE_OPENBLAS),-DRAVEL_HAVE_OPENBLAS)
 
-.PHONY: wheel test-fresh test-aarch64 test-frameworks test-peers test-gpu check-gpu bench-gpu all lib help demo demo-real test check bench soak lint format fuzz fuzz-targets fuzzers fuzz-bundle install clean reprobe examples unit docs
+.PHONY: all lib help static deb demo demo-agent demo-real bench wheel man lint format install clean reprobe examples unit
 .DEFAULT_GOAL := all
 
 all: $(STATIC) $(SHARED) $(MODULES) $(RAVEL) examples
 lib: $(STATIC) $(SHARED) $(MODULES)
 unit: $(UNIT) $(MODULES) $(GPU_PROGRAMS)
+all lib unit: $(if $(NO_CUDA),without-cuda)
 examples: $(EXAMPLES)
 
 help:
 	@echo "make            build libravel (static and shared), the ravel command and the examples into $(BUILD)/"
 	@echo "make demo       the main job on mock data, start to finish (installs what is missing)"
 	@echo "make check      what to run between edits: unit tests, ladder, headers, command, lint of what changed"
+	@echo "make demo-agent  a model learns to guess numbers in an environment of eight turns (two minutes)"
 	@echo "make demo-real  SmolLM2 from a pip wheel: fine-tuning and GRPO, with figures and answers before and after (15 minutes)"
 	@echo "make test       every test (installs what is missing); SUITES=unit,cli for some of them"
 	@echo "make test-frameworks  the Python tests beside torch, transformers, trl, ...: installs gigabytes under $(BUILD)/"
 	@echo "make test-peers CHECKOUTS=FOLDER  the adapters beside checkouts of the frameworks, and what is newer there than what was tested"
 	@echo "make test-fresh  demo and test on fresh Debian 12, 13 and Ubuntu 24.04, as root and as a user; SYSTEM=debian13 for one"
 	@echo "make test-aarch64  a cross build for aarch64 and unit tests under qemu, those of kernels and packing; WHOLE=1 for all"
-	@echo "make wheel      an sdist and a manylinux_2_28 wheel, tried in fresh environments, under $(BUILD)/wheel/dist"
+	@echo "make wheel      an sdist and a manylinux_2_28 wheel, tried in fresh environments, under $(BUILD)/wheel/dist; MACHINE=aarch64 for that machine"
 	@echo "make bench      the table of measurements, also as $(BUILD)/bench.json; FILTER=plan for some of it"
 	@echo "make test-gpu   the tests that need a GPU; FILTER=gpu_batch for some, SANITIZER=compute-sanitizer to check them"
 	@echo "make check-gpu  all of it in one call of LIMIT (480) seconds: the tests, and compute-sanitizer over our own kernels"
 	@echo "make bench-gpu  the measurements that need a GPU, also as $(BUILD)/bench-gpu.json"
-	@echo "make soak       the long versions of the random tests, and the short ones with SEEDS (50) seeds; FILTER=plan for some"
+	@echo "make seeds      the random unit tests with SEEDS (50) seeds; FILTER=plan for some"
+	@echo "make soak       make seeds, then the long versions of the random tests and suites; FILTER=plan for some"
 	@echo "make lint       clang-format, clang-tidy, cppcheck; DEEP=1 with the analyzer's full depth"
+	@echo "make man        the options in docs/man, from the option tables"
 	@echo "make format     let clang-format rewrite the sources"
 	@echo "make fuzz       run each fuzz target for FUZZ_SECONDS (30), FUZZ_JOBS (1) at a time; FILTER=fuzz_json for some"
 	@echo "make fuzz-bundle  the fuzz targets and their corpora as one archive for another x86-64 machine"
-	@echo "make install    into PREFIX ($(PREFIX)), with headers, man pages and a pkg-config file"
+	@echo "make install    into PREFIX ($(PREFIX)), with headers, man pages, completion for shells and a pkg-config file"
+	@echo "make static     the command as one file without GPU parts, for any Linux of this machine's kind: $(BUILD)/ravel-static"
+	@echo "make deb        Debian packages: libravel$(MAJOR), libravel-dev, ravel, python3-ravel, under $(BUILD)/deb"
 	@echo "make clean      remove $(BUILD)/"
 	@echo "variables       CC, OPT, CFLAGS, LDFLAGS, SAN=address,undefined, ASSERT=1, WERROR=1, NO_CUDA=1, BUILD=folder"
 
@@ -133,11 +135,11 @@ $(BUILD)/obj/src/%.o: src/%.c
 	@mkdir -p $(@D)
 	$(call say,CC,$@)$(CC) $(FLAGS) -Isrc -c $< -o $@
 $(BUILD)/obj/src/report/page.o: src/report/page.html
-$(BUILD)/obj/cli/report_page.o: cli/report.html
+$(BUILD)/obj/cli/report/report_page.o: cli/report/report.html cli/report/report_live.js
 $(call obj,train/kernels/cpu/blas.c bench/bench_train.c tests/unit/test_train_kernels.c): $(BUILD)/config.mk # OpenBLAS or not
 $(BUILD)/obj/train/%.o: train/%.c
 	@mkdir -p $(@D)
-	$(call say,CC,$@)$(CC) $(FLAGS) $(TRAIN_DEFS) -I. -c $< -o $@
+	$(call say,CC,$@)$(CC) $(FLAGS) $(TRAIN_DEFS) -Isrc -I. -c $< -o $@
 # The tests themselves need no speed: the library under test is optimised as asked, and with sanitizers a test file compiles
 # in a third of the time without optimisation. Except where a test fills and compares large arrays.
 TEST_OPT = $(if $(SAN),-O0,-O1)
@@ -147,7 +149,7 @@ $(BUILD)/obj/tests/%.o: tests/%.c
 	$(call say,CC,$@)$(CC) $(FLAGS) $(TEST_OPT) $(TRAIN_DEFS) -Isrc -I. -Wno-missing-prototypes -c $< -o $@
 $(BUILD)/obj/%.o: %.c
 	@mkdir -p $(@D)
-	$(call say,CC,$@)$(CC) $(FLAGS) $(TRAIN_DEFS) -I. -c $< -o $@
+	$(call say,CC,$@)$(CC) $(FLAGS) $(TRAIN_DEFS) -Isrc -I. -c $< -o $@
 
 $(STATIC): $(call obj,$(LIB_SRC))
 	@rm -f $@
@@ -169,147 +171,70 @@ $(BUILD)/libravel_openmpi.so: $(MPI_NEEDS)
 $(BUILD)/libravel_mpich.so: $(MPI_NEEDS)
 	$(call say,CC,$@)$(CC) $(filter-out -MMD -MP,$(FLAGS)) -Isrc -shared -o $@ $(MPI_SRC) $(MPICH_FLAGS) $(LINK)
 
-# ---- CUDA. C files that include CUDA's headers are compiled by $(CC), kernels by nvcc (which makes C++ of them).
-NVCC_FLAGS = -O3 -std=c++17 $(CUDA_CODE) -lineinfo -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra \
-             -Iinclude -MMD -MP $(if $(WERROR),-Werror all-warnings) $(NVCCFLAGS)
-$(BUILD)/obj/src/%.cu.o: src/%.cu
-	@mkdir -p $(@D)
-	$(call say,NVC,$@)$(NVCC) $(NVCC_FLAGS) -Isrc -c $< -o $@
-$(BUILD)/obj/train/%.cu.o: train/%.cu
-	@mkdir -p $(@D)
-	$(call say,NVC,$@)$(NVCC) $(NVCC_FLAGS) $(CUDNN_INCLUDE) -I. -c $< -o $@
-$(call obj,$(filter %.c,$(CUDA_SRC)) src/comm/nccl.c): CFLAGS += $(CUDA_INCLUDE)
-$(call obj,$(filter %.c,$(TRAIN_CUDA_SRC))): CFLAGS += $(CUDA_INCLUDE) $(CUDNN_INCLUDE)
-# The runtime is linked statically: the modules load on a machine without CUDA, and report what is missing.
-CUDA_LINK = $(CUDA_LIBS) -lcudart_static -lrt -lstdc++ -ldl $(LINK) -Wl,--exclude-libs,ALL
-$(BUILD)/libravel_cuda.so: $(call obj,$(CUDA_SRC))
-	$(call say,LD,$@)$(CC) -shared -o $@ $^ $(CUDA_LINK)
-$(BUILD)/libravel_nccl.so: $(call obj,src/comm/nccl.c)
-	$(call say,LD,$@)$(CC) -shared -o $@ $^ $(CUDA_LINK) -lnccl
-$(BUILD)/libravel_train_cuda.so: $(call obj,$(TRAIN_CUDA_SRC))
-	$(call say,LD,$@)$(CC) -shared -o $@ $^ $(CUDA_LINK) -lcublasLt $(CUDNN_LIBS)
-
 # Loops that take most of the time. With sanitizers -O3 costs more in the compiler than it saves in the tests, and -O2 pays where
 # tests multiply matrices and draw numbers; all else is compiled there with -Og, in three fifths of the time of -O1.
 $(BUILD)/obj/src/comm/reduce.o $(BUILD)/obj/src/batch/writer.o $(BUILD)/obj/src/plan/%.o: CFLAGS += $(if $(SAN),,-O3)
 $(BUILD)/obj/train/kernels/%.o $(BUILD)/obj/src/base/rng.o: CFLAGS += $(if $(SAN),-O2)
 # Where an installed libravel looks for modules.
-$(BUILD)/obj/src/base/module.o: CFLAGS += -DRAVEL_LIBDIR='"$(PREFIX)/lib"'
+$(BUILD)/obj/src/base/system/module.o: CFLAGS += -DRAVEL_LIBDIR='"$(PREFIX)/lib"'
 
 # The modules find the library's functions in the program that loads them, so the programs below hold all of it, used or not.
 whole = $(filter %.o,$^) -Wl,--whole-archive $(filter %.a,$^) -Wl,--no-whole-archive
 $(RAVEL): $(call obj,$(CLI_SRC)) $(TRAIN) $(STATIC)
 	$(call say,LD,$@)$(CC) -o $@ $(whole) $(LINK) $(TRAIN_LIBS) $(LIBS) -rdynamic
-$(UNIT): $(call obj,$(UNIT_SRC)) $(UNIT_TRAIN) $(STATIC)
-	$(call say,LD,$@)$(CC) -o $@ $^ $(LINK) $(TRAIN_LIBS) $(LIBS) -rdynamic
-# The stub driver and the mock of NCCL where libravel looks for modules: for tests above the C API. They need the host's driver.
-$(BUILD)/libravel_stub.so: $(call obj,tests/stub/module.c tests/unit/stub_driver.c tests/unit/mock_nccl.c) $(STATIC)
-	$(call say,LD,$@)$(CC) -shared -o $@ $^ $(LINK) $(LIBS) -Wl,--exclude-libs,ALL
-# A GPU without a GPU where the trainer looks for CUDA's kernels, the driver and NCCL: host code that touches a block crashes.
-$(BUILD)/libravel_train_stub.so: $(call obj,tests/stub/train_set.c tests/stub/gpu.c tests/stub/nccl.c) $(TRAIN) $(STATIC)
-	$(call say,LD,$@)$(CC) -shared -o $@ $^ $(LINK) $(LIBS) -Wl,--exclude-libs,ALL
-# The communicators' test body under mpirun.
-$(BUILD)/mpi-ranks: $(call obj,tests/mpi/mpi_ranks.c tests/unit/comm_body.c tests/unit/comm_try.c) $(STATIC)
-	$(call say,LD,$@)$(CC) -o $@ $^ $(LINK) $(LIBS) -rdynamic
-$(BUILD)/refit-ranks: $(call obj,tests/mpi/refit_ranks.c tests/unit/refit_case.c) $(STATIC)
-	$(call say,LD,$@)$(CC) -o $@ $^ $(LINK) $(LIBS) -rdynamic
-$(BENCH): $(call obj,$(BENCH_SRC)) $(TRAIN) $(STATIC)
-	$(call say,LD,$@)$(CC) -o $@ $^ $(LINK) $(TRAIN_LIBS) $(LIBS) -rdynamic
+# The command as one file that needs no other: no modules (MPI, TLS, CUDA, NCCL), PCRE2 inside, no OpenBLAS. What differs is compiled again.
+ALONE_SRC := src/text/regex_pcre2.c src/base/system/module.c train/kernels/cpu/blas.c
+$(BUILD)/obj/alone/%.o: %.c
+	@mkdir -p $(@D)
+	$(call say,CC,$@)$(CC) $(FLAGS) -DRAVEL_ALONE $(if $(HAVE_PCRE2),-DRAVEL_HAVE_PCRE2) -Isrc -I. -c $< -o $@
+$(BUILD)/ravel-static: $(call obj,$(CLI_SRC)) $(patsubst %.c,$(BUILD)/obj/alone/%.o,$(ALONE_SRC)) $(TRAIN) $(STATIC)
+	$(call say,LD,$@)$(CC) -static -s -o $@ $^ $(LINK) $(if $(HAVE_PCRE2),-lpcre2-8) -lm 2>$@.log || { cat $@.log; exit 1; }
 $(BUILD)/examples/%: examples/%.c $(STATIC)
 	@mkdir -p $(@D)
 	$(call say,CC,$@)$(CC) $(FLAGS) -o $@ $< $(STATIC) $(LINK) $(LIBS)
 
-fuzz-targets: $(FUZZ)
-# Tests and figures that need a GPU: the device's test bodies on CUDA, and its own bench table.
-GPU_TEST_SRC  := $(wildcard tests/gpu/*.c) $(addprefix tests/unit/,check.c device_body.c batch_device_body.c feed_device_body.c refit_case.c refit_device_body.c store.c train_support.c)
-GPU_BENCH_SRC := $(wildcard bench/gpu/*.c) bench/bench.c
-$(BUILD)/ravel-gpu: $(call obj,$(GPU_TEST_SRC)) $(TRAIN) $(STATIC)
-	$(call say,LD,$@)$(CC) -o $@ $(whole) $(LINK) $(TRAIN_LIBS) $(LIBS) -rdynamic
-$(BUILD)/ravel-bench-gpu: $(call obj,$(GPU_BENCH_SRC)) $(TRAIN) $(STATIC)
-	$(call say,LD,$@)$(CC) -o $@ $(whole) $(LINK) $(TRAIN_LIBS) $(LIBS) -rdynamic
-
-# A fuzz target twice: with a plain main that replays files (regression), and with libFuzzer (make fuzz).
-$(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(BUILD)/obj/tests/fuzz/replay.o $(STATIC)
-	@mkdir -p $(@D)
-	$(call say,LD,$@)$(CC) -o $@ $^ $(LINK) $(LIBS)
+include mk/cuda.mk mk/test.mk mk/fuzz.mk
 
 # ---- targets ----------------------------------------------------------------------------------------------------
 
+# The demo runs on the CPU: without a GPU it does not wait for kernels of six kinds of GPUs.
 demo:
 	@sh mk/deps.sh demo $(BUILD)
-	@$(MAKE) --no-print-directory all
+	@$(MAKE) --no-print-directory $(if $(shell nvidia-smi -L 2>/dev/null),,HAVE_CUDA=) all
 	@sh mk/demo.sh $(BUILD)
+
+static: $(BUILD)/ravel-static
+deb: all
+	@MAKE="$(MAKE)" sh mk/deb.sh $(BUILD) $(VERSION)
+
+demo-agent:
+	@sh mk/deps.sh demo $(BUILD)
+	@$(MAKE) --no-print-directory $(if $(shell nvidia-smi -L 2>/dev/null),,HAVE_CUDA=) all
+	@sh mk/demo-agent.sh $(BUILD)
 
 demo-real:
 	@sh mk/deps.sh demo $(BUILD)
 	@$(MAKE) --no-print-directory all
 	@sh mk/demo-real.sh $(BUILD)
 
-check:
-	@BUILD=$(BUILD) CC="$(CC)" CHECK=1 sh tests/run.sh
-test:
-	@sh mk/deps.sh test $(BUILD)
-	@BUILD=$(BUILD) CC="$(CC)" SUITES="$(SUITES)" sh tests/run.sh
-
 wheel:
-	@sh mk/wheel.sh $(BUILD)
-test-fresh:
-	@SYSTEM="$(SYSTEM)" WHO="$(WHO)" SUITES="$(SUITES)" sh mk/fresh.sh $(BUILD)
-test-aarch64:
-	@WHOLE=$(WHOLE) MAKE="$(MAKE)" sh mk/aarch64.sh $(BUILD)
-test-frameworks:
-	@$(MAKE) --no-print-directory all $(BUILD)/libravel_stub.so
-	@sh mk/frameworks.sh $(BUILD)
-test-peers: # beside checkouts of the frameworks: CHECKOUTS=folder
-	@$(MAKE) --no-print-directory all $(BUILD)/libravel_stub.so
-	@sh mk/peers.sh $(BUILD) "$(CHECKOUTS)"
-
+	@MACHINE=$(MACHINE) sh mk/wheel.sh $(BUILD)
+$(BENCH): $(call obj,$(BENCH_SRC)) $(TRAIN) $(STATIC)
+	$(call say,LD,$@)$(CC) -o $@ $^ $(LINK) $(TRAIN_LIBS) $(LIBS) -rdynamic
 bench: $(BENCH) all
 	@BUILD=$(BUILD) $(BENCH) --json $(BUILD)/bench.json $(if $(FILTER),--filter "$(FILTER)")
 
-# SANITIZER="compute-sanitizer --tool memcheck" runs under a checker.
-test-gpu: $(BUILD)/ravel-gpu $(SHARED) $(MODULES)
-	@$(SANITIZER) $(BUILD)/ravel-gpu $(or $(FILTER),cuda_)
-	@$(if $(FILTER),,$(SANITIZER) $(BUILD)/ravel-gpu gpu_) # apart: its first test forks, which needs a process without CUDA
-	@$(if $(FILTER),,$(BUILD)/ravel-gpu fatal_) # apart: it ends the process's CUDA context
-	@$(if $(FILTER),,RAVEL_LIBRARY=$(abspath $(SHARED)) python3 tests/gpu/torch_tensors.py) # torch's tensors through the Python package
-check-gpu: $(BUILD)/ravel-gpu $(MODULES)
-	@BUILD=$(BUILD) LIMIT=$(LIMIT) sh tests/gpu/check.sh $(FILTER)
-bench-gpu: $(BUILD)/ravel-bench-gpu $(MODULES)
-	@$(BUILD)/ravel-bench-gpu --json $(BUILD)/bench-gpu.json $(if $(FILTER),--filter "$(FILTER)")
-
-# The long random tests, and the quick ones with SEEDS seeds.
-SEEDS ?= 50
-soak: unit
-	@RAVEL_SOAK=1 $(UNIT) --again $$(date -u +%Y%m%d)+$(SEEDS) $(if $(FILTER),"$(FILTER)")
-	@$(if $(FILTER),,RAVEL_SOAK=1 BUILD=$(BUILD) CC="$(CC)" MAKE="$(MAKE)" sh tests/suites/35-mpi.sh)
-	@$(if $(FILTER),,RAVEL_SOAK=1 BUILD=$(BUILD) CC="$(CC)" MAKE="$(MAKE)" sh tests/suites/37-refit.sh)
-	@$(if $(FILTER),,RAVEL_SOAK=1 BUILD=$(BUILD) CC="$(CC)" MAKE="$(MAKE)" sh tests/suites/58-text.sh)
-	@$(if $(FILTER),,RAVEL_SOAK=1 BUILD=$(BUILD) CC="$(CC)" MAKE="$(MAKE)" sh tests/suites/60-train.sh)
-
+man: $(RAVEL)
+	@sh mk/man.sh $(BUILD)
 lint:
 	@DEEP=$(DEEP) sh mk/lint.sh $(BUILD)
 format:
 	@git ls-files '*.c' '*.h' '*.cu' | xargs clang-format -i
 
-# The targets under libFuzzer: everything but the C library is linked statically, so that they run on other machines too.
-FUZZ_SECONDS ?= 30
-FUZZ_JOBS ?= 1
-FUZZER := $(BUILD)/libfuzzer
-.SECONDARY: $(call obj,$(FUZZ_SRC))
-fuzzers:
-	@$(MAKE) --no-print-directory BUILD=$(FUZZER) CC=clang SAN=fuzzer-no-link,address,undefined \
-	    $(patsubst tests/fuzz/%.c,$(FUZZER)/%,$(FUZZ_SRC))
-$(BUILD)/fuzz_%: $(BUILD)/obj/tests/fuzz/fuzz_%.o $(STATIC)
-	$(call say,LD,$@)clang++ -fsanitize=fuzzer,address,undefined -static-libstdc++ -static-libgcc -o $@ $^ -pthread $(LIBS)
-fuzz: fuzzers
-	@FUZZ_SECONDS=$(FUZZ_SECONDS) FUZZ_JOBS=$(FUZZ_JOBS) sh tests/fuzz/run.sh $(FUZZER) $(FILTER)
-fuzz-bundle: fuzzers
-	@sh tests/fuzz/bundle.sh $(FUZZER) $(BUILD)/ravel-fuzz.tar.gz
-
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include/ravel \
-	    $(DESTDIR)$(PREFIX)/share/man/man1
+	    $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions \
+	    $(DESTDIR)$(PREFIX)/share/zsh/site-functions $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 	install $(RAVEL) $(DESTDIR)$(PREFIX)/bin/
 	install -m 644 $(STATIC) $(DESTDIR)$(PREFIX)/lib/
 	install $(SHARED) $(DESTDIR)$(PREFIX)/lib/libravel.so.$(VERSION)
@@ -318,6 +243,9 @@ install: all
 	$(if $(strip $(MODULES)),install $(MODULES) $(DESTDIR)$(PREFIX)/lib/)
 	install -m 644 include/ravel/*.h $(DESTDIR)$(PREFIX)/include/ravel/
 	install -m 644 docs/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
+	$(RAVEL) completion bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/ravel
+	$(RAVEL) completion zsh >$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_ravel
+	$(RAVEL) completion fish >$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/ravel.fish
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' mk/ravel.pc.in \
 	    > $(DESTDIR)$(PREFIX)/lib/pkgconfig/ravel.pc
 

@@ -12,7 +12,7 @@ skip() { echo "  skip  $1"; echo "0 passed, 0 failed, 1 skipped"; exit 0; }
 [ "$(uname -m)" != aarch64 ] || skip "aarch64: this is one; make test runs here"
 command -v $cc >/dev/null 2>&1 && [ -e $root/lib/libc.so.6 ] && [ -n "$qemu" ] ||
     skip "aarch64: a cross compiler and qemu (apt-get install gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static)"
-dir=$BUILD/aarch64 tests="batch_ train_kernels_ refit_checksum dtype_"
+dir=$BUILD/aarch64 tests="batch_ train_kernels_ refit_checksum refit_sparse comm_mac dtype_"
 [ -z "${WHOLE:-}" ] || { dir=$BUILD/aarch64-whole; tests=""; }
 mkdir -p "$dir"
 run() { timeout 7200 "$qemu" -L $root "$@"; }

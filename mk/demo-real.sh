@@ -24,7 +24,7 @@ say "Fine-tuning: answers in a sailor's words"
 began=$(now)
 ask "$out/model" "$out/before.jsonl"
 rm -rf "$out/sft" "$out/grpo"
-ravel train sft --model "$out/model" --data "$out/chat.jsonl" --eval-share 0.091 --epochs 1 --batch 16 --budget 1k --lr 5e-5 \
+ravel train sft --model "$out/model" --data "$out/chat.jsonl" --eval-share 0.091 --no-eval-shuffle --epochs 1 --batch 16 --budget 1k --lr 5e-5 \
     --keep 1 --run "$out/sft" | tee "$out/sft.txt"
 ask "$(ls -d "$out"/sft/checkpoints/step-* | tail -n 1)" "$out/after.jsonl"
 sft_seconds=$(($(now) - began))

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs the packages that `make demo` (or `make test`) needs and that are missing.
-#     mk/deps.sh demo|test BUILD
+# Installs the packages that `make demo` (or `make test`, or the tests of other machines) needs and that are missing.
+#     mk/deps.sh demo|test|fresh|aarch64 BUILD
 # As root through apt-get; otherwise it prints the command to run and continues: only the compiler is required. What is missing is
 # decided by use: mk/probe.sh compiles and links against each library, and programs are run as the suites run them.
 set -u
@@ -16,6 +16,13 @@ fuzzer() { # clang with the runtime of libFuzzer and the sanitizers
     clang -fsanitize=fuzzer,address -o "$scratch/f" "$scratch/f.c"
 }
 
+case ${1:-demo} in
+fresh) want debootstrap has debootstrap ;;
+aarch64)
+    want gcc-aarch64-linux-gnu has aarch64-linux-gnu-gcc
+    want libc6-dev-arm64-cross test -e /usr/aarch64-linux-gnu/lib/libc.so.6
+    want qemu-user-static has qemu-aarch64-static ;;
+esac
 want gcc has gcc
 echo '#include <stdio.h>' >"$scratch/c.c"
 want libc6-dev gcc -fsyntax-only "$scratch/c.c"
@@ -27,6 +34,9 @@ if [ "${1:-demo}" = test ]; then
     want "clang libclang-rt-dev" fuzzer
     for program in clang-format clang-tidy cppcheck mandoc groff git; do want $program has $program; done
     want pkgconf has pkg-config
+    for program in curl openssl lintian; do want $program has $program; done
+    want dpkg-dev has dpkg-shlibdeps
+    want iproute2 has tc
     want locales localedef -c -i de_DE -f UTF-8 "$scratch/de_DE.UTF-8"
     want "chromium fonts-dejavu-core" has chromium
     want "python3 python3-numpy python3-pytest python3-hypothesis python3-venv python3-setuptools python3-wheel" \

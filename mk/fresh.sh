@@ -20,33 +20,37 @@ die() { echo "test-fresh: $1"; exit 1; }
 [ "$(id -u)" = 0 ] || die "it needs root, for root file systems"
 command -v debootstrap >/dev/null 2>&1 || die "debootstrap is not installed (apt-get install debootstrap)"
 
-# name suite mirror script-of-debootstrap components
+# name suite script-of-debootstrap components; the mirrors are debootstrap's own, or MIRROR_DEBIAN and MIRROR_UBUNTU
 systems='
-debian12 bookworm http://deb.debian.org/debian - main
-debian13 trixie http://deb.debian.org/debian - main
-ubuntu24 noble http://archive.ubuntu.com/ubuntu gutsy main,universe
+debian12 bookworm sid main
+debian13 trixie sid main
+ubuntu24 noble gutsy main,universe
 '
+mirror() { # SCRIPT
+    case $1 in
+    gutsy) echo "${MIRROR_UBUNTU:-$(sed -n 's/.*default_mirror *//p' /usr/share/debootstrap/scripts/gutsy | grep -v -e old- -e ports | head -n 1)}" ;;
+    *) echo "${MIRROR_DEBIAN:-}" ;;
+    esac
+}
 # Ubuntu's signing keys, where this system does not have them: a package of Ubuntu, checked by this hash.
 ubuntu_keys=pool/main/u/ubuntu-keyring/ubuntu-keyring_2023.11.28.1_all.deb
 ubuntu_hash=36de43b15853ccae0028e9a767613770c704833f82586f28eb262f0311adb8a8
-keyring() { # MIRROR: the file with the keys of its releases, if debootstrap does not know it
-    case $1 in *ubuntu*) ;; *) return ;; esac
+keyring() { # SCRIPT: the file with the keys of its releases, if debootstrap does not know it
+    [ "$1" = gutsy ] || return 0
     keys=usr/share/keyrings/ubuntu-archive-keyring.gpg
     [ ! -e "/$keys" ] || { echo "/$keys"; return; }
     if [ ! -e "$roots/keys/$keys" ]; then
-        python3 -c 'import sys, urllib.request as u; u.urlretrieve(*sys.argv[1:])' "$1/$ubuntu_keys" "$roots/keys.deb" &&
+        python3 -c 'import sys, urllib.request as u; u.urlretrieve(*sys.argv[1:])' "$(mirror "$1")/$ubuntu_keys" "$roots/keys.deb" &&
             echo "$ubuntu_hash  $roots/keys.deb" | sha256sum -c --quiet >&2 && dpkg -x "$roots/keys.deb" "$roots/keys" || return 1
     fi
     echo "$roots/keys/$keys"
 }
-base() { # NAME SUITE MIRROR SCRIPT COMPONENTS: unpacked once
+base() { # NAME SUITE SCRIPT COMPONENTS: unpacked once
     [ ! -e "$roots/$1.base/.ready" ] || return 0
     keys=$(keyring "$3") || return 1
-    [ "$4" != - ] && script=$4 || script=""
     rm -rf "$roots/$1.base"
-    # shellcheck disable=SC2086
-    debootstrap --variant=minbase --components="$5" ${keys:+--keyring="$keys"} "$2" "$roots/$1.base" "$3" $script &&
-        echo "deb $3 $2 $(echo "$5" | tr , ' ')" >"$roots/$1.base/etc/apt/sources.list" && touch "$roots/$1.base/.ready"
+    debootstrap --variant=minbase --components="$4" ${keys:+--keyring="$keys"} "$2" "$roots/$1.base" "$(mirror "$3")" "$3" &&
+        touch "$roots/$1.base/.ready"
 }
 devices() { # ROOT: a /dev of its own, with pseudo-terminals and shared memory
     mount -t tmpfs -o mode=755 dev "$1/dev" && mkdir "$1/dev/pts" "$1/dev/shm" &&

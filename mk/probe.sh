@@ -63,8 +63,14 @@ cuda=${nvcc%/bin/nvcc}
 printf '%s\n' '#include <cuda_runtime.h>
 __global__ void k(int *x) { *x = 1; }
 int main() { k<<<1, 1>>>(0); return cudaGetLastError() != cudaSuccess; }' >"$dir/probe.cu"
-if [ -n "$nvcc" ] && "$nvcc" -arch=sm_90a -o "$dir/probe" "$dir/probe.cu" >"$dir/log" 2>&1; then
-    found CUDA CUDA "device memory and kernels (libravel_cuda.so), by $nvcc"
+if [ -n "$nvcc" ] && "$nvcc" -o "$dir/probe" "$dir/probe.cu" >"$dir/log" 2>&1; then
+    # Kernels are compiled for all GPUs since Ampere that nvcc knows; make CUDA_GPUS=native: for this machine's alone.
+    gpus=""
+    for gpu in 80 86 89 90 100 120; do
+        "$nvcc" --list-gpu-code | grep -qx "sm_$gpu" && gpus="$gpus $([ "$gpu" = 90 ] && echo 90a || echo "$gpu")"
+    done
+    found CUDA CUDA "device memory and kernels (libravel_cuda.so), by $nvcc, for GPUs of$gpus"
+    printf 'CUDA_GPUS ?=%s\n' "$gpus" >>"$out.new"
     flags="-I$cuda/include -L$cuda/lib64"
     printf 'NVCC := %s\nCUDA_INCLUDE := -isystem %s/include\nCUDA_LIBS := -L%s/lib64 -Wl,-rpath,%s/lib64\n' "$nvcc" "$cuda" "$cuda" "$cuda" >>"$out.new"
     if try nccl '#include <nccl.h>
@@ -75,10 +81,11 @@ int main(void) { ncclUniqueId id; return ncclGetUniqueId(&id); }' $flags -lnccl;
 int main(void) { cublasLtHandle_t h; return cublasLtCreate(&h); }' $flags -lcublasLt; then
         found CUBLASLT cuBLASLt "matrix products of the trainer on the GPU"
     else missing cuBLASLt "no trainer on the GPU" libcublas-dev; fi
+    libs=lib/$(gcc -print-multiarch 2>/dev/null) # Debian's folder of this machine's libraries
     # cuDNN: the toolkit's, the system's, or the one that came with PyTorch (its wheel has the headers too).
     wheel=$(python3 -c 'import nvidia.cudnn as c; print(list(c.__path__)[0])' 2>/dev/null)
     for place in ${wheel:+"$wheel"} "$cuda" /usr; do
-        lib=$(ls "$place"/lib64/libcudnn.so.9 "$place"/lib/libcudnn.so.9 "$place"/lib/x86_64-linux-gnu/libcudnn.so.9 2>/dev/null | head -n 1)
+        lib=$(ls "$place"/lib64/libcudnn.so.9 "$place"/lib/libcudnn.so.9 "$place/$libs"/libcudnn.so.9 2>/dev/null | head -n 1)
         [ -n "$lib" ] || continue
         rpath=$([ "$place" = /usr ] || echo "-Wl,-rpath,${lib%/*}")
         # shellcheck disable=SC2086
