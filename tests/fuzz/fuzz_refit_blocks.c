@@ -44,17 +44,17 @@ static void plan_it(world *w) {
     ravel__differences list;
     unsigned char *manifest = NULL;
     size_t size, bytes;
-    ravel__plan_place place_of = {.machine = 1, .cast = RAVEL_REFIT_NARROW, .self = -1, .who = "here"};
+    ravel__refit_plan_place place_of = {.machine = 1, .cast = RAVEL_REFIT_NARROW, .self = -1, .who = "here"};
     ravel__differences_init(&list, NULL);
     ravel__directory_begin(&b, NULL);
     must(ravel__holding_make(w->theirs, 2, NULL, 0, 0, "x", &w->arena, &w->source, NULL) == RAVEL_OK);
-    must(ravel__manifest_make(&w->source, NULL, &manifest, &size, NULL) == RAVEL_OK);
+    must(ravel__manifest_make(&w->source, -1, NULL, &manifest, &size, NULL) == RAVEL_OK);
     must(ravel__directory_add(&b, 0, manifest, size, &list, NULL) == RAVEL_OK);
     must(ravel__directory_encode(&b, sender, 1, &w->directory, &bytes, NULL) == RAVEL_OK);
     ravel__directory_end(&b);
     free(manifest);
     must(ravel__directory_decode(w->directory, bytes, NULL, &w->p.directory, NULL) == RAVEL_OK);
-    must(ravel__plan_make(&w->p.directory, &w->p.holding, &place_of, NULL, &w->p.plan, &list, NULL) == RAVEL_OK);
+    must(ravel__refit_plan_make(&w->p.directory, &w->p.holding, &place_of, NULL, &w->p.plan, &list, NULL) == RAVEL_OK);
     must(w->p.plan.want_count > 0 && list.count == 0);
 }
 
@@ -80,7 +80,7 @@ static void open_world(world *w, int stage, int holds) {
 static void close_world(world *w) {
     (void)ravel__stage_abort(&w->p.stage, NULL);
     ravel__stage_free(&w->p.stage);
-    ravel__plan_free(&w->p.plan);
+    ravel__refit_plan_free(&w->p.plan);
     ravel__directory_free(&w->p.directory);
     ravel__holding_free(&w->p.holding, NULL);
     ravel__holding_free(&w->source, NULL);
@@ -92,11 +92,11 @@ static void close_world(world *w) {
 static uint64_t hash_of_changes(worker *w, const uint8_t *body, size_t bytes) {
     unsigned char elements[B * 8];
     ravel__sparse changes;
-    int64_t each = w->slice < w->task->count ? ravel_dtype_bytes(current_dtype(w)) : 0;
+    int64_t each = ravel__intake_is_over(&w->in) ? 0 : ravel_dtype_bytes(ravel__intake_dtype(&w->in));
     size_t count = ravel__sparse_count(body, bytes, NULL);
-    if (!each || count == 0 || count > B || elements_of(w, (int64_t)count * each) == 0) return 0;
-    ravel__span span = current_span(w, (int64_t)count);
-    must(ravel__stage_read_live(&w->puller->stage, &span, current_dtype(w), elements, NULL) == RAVEL_OK);
+    if (!each || count == 0 || count > B || ravel__intake_elements(&w->in, (int64_t)count * each) == 0) return 0;
+    ravel__refit_span span = ravel__intake_span(&w->in, (int64_t)count);
+    must(ravel__stage_read_live(&w->puller->stage, &span, ravel__intake_dtype(&w->in), elements, NULL) == RAVEL_OK);
     if (ravel__sparse_open(&changes, body, bytes, count, (size_t)each, NULL)) return 0;
     if (ravel__sparse_apply(&changes, elements, 0, count, NULL)) return 0;
     return ravel__xxh3_of(elements, count * (size_t)each);
@@ -129,9 +129,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     must(w != NULL);
     open_world(w, stages[data[0] % 3], data[0] / 3 % 2);
     const ravel__pull_task task = {0, 0, w->p.plan.want_count};
-    worker k = {.puller = &w->p, .task = &task, .sender = 0};
+    worker k = {.puller = &w->p, .task = &task};
+    k.in = (ravel__intake){
+        .plan = &w->p.plan, .count = task.count, .based = w->p.base.version > 0, .role = "trainer rank"};
     for (size_t at = 1, used; (used = send_one(&k, data + at, bytes - at)) > 0;) at += used;
-    must(k.status == RAVEL_OK ? k.slice <= task.count : k.why.message[0] != '\0');
+    must(k.status == RAVEL_OK ? k.in.at <= task.count : k.why.message[0] != '\0');
     ravel__release(&w->p.memory.allocator, k.scratch, k.scratch_room);
     close_world(w);
     free(w);
