@@ -134,7 +134,8 @@ typedef struct prometheus_sink {
 static ravel_status replace(const prometheus_sink *s, const char *data, size_t bytes, ravel_error *err) {
     char beside[4096 + 64];
     RAVEL_ASSERT(data || !bytes);
-    int fd = s->replace ? ravel__temporary_open(s->target, beside, sizeof beside) : open(s->target, O_WRONLY | O_CLOEXEC);
+    int fd =
+        s->replace ? ravel__temporary_open(s->target, beside, sizeof beside) : open(s->target, O_WRONLY | O_CLOEXEC);
     if (fd < 0) return ravel__file_error(err, s->replace ? beside : s->target, "cannot create", errno);
     int number = ravel__write_all(fd, data, bytes, NULL);
     if (close(fd) != 0 && !number) number = errno;

@@ -25,8 +25,7 @@ static void measure_tree_bins(const ravel__rules *rules, const ravel_plan_input 
         for (int64_t i = plan->bin_offsets[b]; i < plan->bin_offsets[b + 1]; i++) {
             int64_t length = ravel__length(input, plan->samples[i]);
             bin_tokens[b] += length - plan->shared[i];
-            bin_costs[b] += ravel__sample_cost(rules, input, plan->samples[i]) -
-                            ravel__cost_of(rules, plan->shared[i]);
+            bin_costs[b] += ravel__sample_cost(rules, input, plan->samples[i]) - ravel__cost_of(rules, plan->shared[i]);
         }
         bin_slots[b] = ravel__units(bin_tokens[b], align) * align;
         *(rows ? &s->bins : &s->fillers) += 1;

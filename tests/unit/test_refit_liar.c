@@ -153,6 +153,7 @@ static bool liar_open(liar *l, const ravel_refit_tensor *tensor) {
 
 /* ---- what becomes of it ---------------------------------------------------------------------------------- */
 
+/* clang-format off */
 #define DATA(n) \
     { RAVEL__PULL_BLOCK, n, HONEST }
 #define KEEP(n) \
@@ -162,7 +163,6 @@ static bool liar_open(liar *l, const ravel_refit_tensor *tensor) {
 #define END \
     { RAVEL__PULL_END, 0, HONEST }
 
-/* clang-format off */
 static const lie lies[] = {
     {1, RAVEL_E_DATA, "it was not told are held", {KEEP(N), END}},
     {1, RAVEL_E_DATA, "it was not told are held", {CHANGE(N, HONEST), END}},

@@ -493,7 +493,7 @@ TEST(source_over_samples_gives_them_back) {
                                   {.name = "reward", .kind = RAVEL_FIELD_SAMPLE, .dtype = RAVEL_F64, .data = reward},
                                   {.name = "steps", .kind = RAVEL_FIELD_STEP, .dtype = RAVEL_F64, .data = steps}};
     ravel_samples samples = {
-        {.size = sizeof(ravel_ragged), .count = 3, .field_count = 3, .fields = fields, .offsets = offsets}, NULL, NULL, 0, NULL};
+        .ragged = {.size = sizeof(ravel_ragged), .count = 3, .field_count = 3, .fields = fields, .offsets = offsets}};
     ravel_source *source = NULL;
     ravel_reader *reader = NULL;
     const ravel_samples *s = NULL;

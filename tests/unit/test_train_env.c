@@ -250,7 +250,8 @@ TEST(turns_are_what_the_template_writes_more) {
         CHECK(tokens == t->held && n == t->count);
         for (int turn = 0; turn < 4; turn++) {
             const char *answer = answers[ravel__rng_below(&rng, 6)], *say = says[ravel__rng_below(&rng, 5)];
-            int differs = 0, ended = ravel__rng_below(&rng, 4) != 0, split = ravel__rng_below(&rng, 8) == 0 && *answer > 0;
+            int differs = 0, ended = ravel__rng_below(&rng, 4) != 0,
+                split = ravel__rng_below(&rng, 8) == 0 && *answer > 0;
             int64_t count = 0;
             if (split) /* one token per byte, as far as they are: other tokens of the same text */
                 for (const char *c = answer; *c; c++) {

@@ -118,6 +118,7 @@ ravel_status train_kernels_find(const char *name, const train_kernels **kernels,
         needs = sets[i].needs;
     }
     if (!needs) return unknown_set(name, err);
-    return ravel_error_set(err, RAVEL_E_UNSUPPORTED, "kernels \"%s\" need a processor with %s; \"auto\" takes what this one can run",
-                           name, needs);
+    return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
+                           "kernels \"%s\" need a processor with %s; \"auto\" takes what this one can run", name,
+                           needs);
 }

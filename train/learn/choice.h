@@ -44,7 +44,8 @@ typedef struct train_model_choice {
     train_lora lora; /* by train_choice_settle from those above; rank 0: none */
 } train_model_choice;
 
-#define TRAIN_KERNELS_NAMES "auto|ref|cpu|cpu-bf16|cpu-avx512bf16|cuda" /* as the help explains them; there are more: kernels.c */
+/* As the help explains them; there are more: kernels.c. */
+#define TRAIN_KERNELS_NAMES "auto|ref|cpu|cpu-bf16|cpu-avx512bf16|cuda"
 #define TRAIN_KERNELS_HELP                                                                                                  \
     "kernel set: cpu (f32), cpu-bf16 (weights in bf16), cpu-avx512bf16 (and large products in bf16), cuda, ref; one for a " \
     "kind of processor: cpu-avx512, cpu-avx2, cpu-base, cpu-avx512-bf16, cpu-avx2-bf16, cpu-base-bf16; auto: cpu-bf16 or "  \

@@ -71,7 +71,7 @@ typedef struct train_model_options {
     int32_t inference;   /* no gradients: only train_model_score */
     int64_t logits_rows; /* rows of logits made at a time; 0: what the kernels choose */
     train_lora lora;     /* rank above 0: weights are frozen, and an adapter beside them is trained (lora.h) */
-    int32_t mapped;      /* with lora or inference: no memory for the model's weights: train_model_set_frozen gives them */
+    int32_t mapped; /* with lora or inference: no memory for the model's weights: train_model_set_frozen gives them */
     int64_t first_layer, last_layer; /* of this pipeline stage: first .. last - 1; last 0: to the end */
     int32_t in_flight; /* micro-batches between their forward and their backward (train_model_stage_*); 0 means 1 */
     int32_t graphs;    /* train_graphs: a micro-batch like an earlier one: as many tokens, samples and scored tokens,

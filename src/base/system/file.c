@@ -207,7 +207,8 @@ enum { SUFFIX_ROOM = 64, ATTEMPTS = 1000 };
 
 int ravel__temporary_open(const char *path, char *temporary, size_t room) {
     for (int n = 0; n < ATTEMPTS; n++) {
-        if (snprintf(temporary, room, "%s.tmp.%ld.%d", path, (long)getpid(), n) >= (int)room) return errno = ENAMETOOLONG, -1;
+        if (snprintf(temporary, room, "%s.tmp.%ld.%d", path, (long)getpid(), n) >= (int)room)
+            return errno = ENAMETOOLONG, -1;
         int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         if (fd >= 0 || errno != EEXIST) return fd;
     }

@@ -51,10 +51,11 @@ typedef struct ravel__hub_options {
     const char *listen;
     /* Shared secret; NULL or "": none was given (comm/link/token.h says what is used then); "none": as `open`. */
     const char *token;
-    const char *allow;     /* networks that may connect, like 10.0.0.0/8,fd00::/8; NULL: any */
-    int32_t open;          /* 1: without a token every peer may connect, also from other machines */
-    int32_t max_links;     /* limit of accepted links that are up; more are refused */
-    int32_t max_strangers; /* limit of accepted links per step of the handshake; for one more, one of the host with most is closed */
+    const char *allow; /* networks that may connect, like 10.0.0.0/8,fd00::/8; NULL: any */
+    int32_t open;      /* 1: without a token every peer may connect, also from other machines */
+    int32_t max_links; /* limit of accepted links that are up; more are refused */
+    /* Limit of accepted links per step of the handshake; for one more, one of the host with most is closed. */
+    int32_t max_strangers;
     /* Bytes queued on a link above which nothing is read from it; 0: no limit. One side only: two ends that both wait
      * for the other to read would wait forever. */
     int64_t max_unsent;

@@ -307,8 +307,9 @@ void ravel__hub_accept(ravel__hub *hub, link_listener *listener) {
 
 void ravel__link_again(ravel__link *link, int64_t now, const char *trouble) {
     RAVEL_ASSERT(link->connects && link->state <= LINK_PROVES && link->next_address >= link->addresses);
-    int several = strchr(link->addresses, ',') != NULL || link->hub->options.once; /* whose trouble it is must be said */
-    (void)snprintf(link->trouble, sizeof link->trouble, "%s%s%s", several ? link->peer : "", several ? ": " : "", trouble);
+    int several = strchr(link->addresses, ',') || link->hub->options.once; /* whose trouble it is must be said */
+    (void)snprintf(link->trouble, sizeof link->trouble, "%s%s%s", several ? link->peer : "", several ? ": " : "",
+                   trouble);
     ravel__link_end_tls(link);
     if (link->fd >= 0) (void)close(link->fd);
     link->fd = -1;

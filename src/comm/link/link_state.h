@@ -78,7 +78,7 @@ struct ravel__link {
     int32_t writing;      /* ravel__link_write is running: what is queued meanwhile goes out with it */
     int32_t write_failed; /* writing failed: only what still comes is read, which says why */
     int32_t is_tcp;
-    uint8_t bucket; /* of an accepted link's host */
+    uint8_t bucket;      /* of an accepted link's host */
     void *tls;           /* a session; NULL: none */
     int32_t paused;      /* its queue is long: nothing is read */
     uint32_t token_kind; /* RAVEL__TOKEN_...: of this side */

@@ -101,8 +101,8 @@ static ravel_status recount(trees *x, ravel__layout *l) {
         ravel__tree_walk(&tree, x->group, l->groups, next, x->arena, samples, shared, x->err); /* next: the ends */
     for (int32_t g = 0, i = 0; !status && g < l->groups; g++)
         for (l->group[g].cost = 0; i < next[g]; i++)
-            l->group[g].cost += ravel__sample_cost(x->rules, x->input, x->rows[samples[i]]) -
-                                ravel__cost_of(x->rules, shared[i]);
+            l->group[g].cost +=
+                ravel__sample_cost(x->rules, x->input, x->rows[samples[i]]) - ravel__cost_of(x->rules, shared[i]);
     return status;
 }
 

@@ -32,9 +32,9 @@ typedef struct row {
     const char *choices;
 } row;
 
+/* clang-format off */
 #define ROW(name, field, least, most, agreed, choices) \
     { name, offsetof(ravel__hello, field), sizeof((ravel__hello *)0)->field, least, most, agreed, choices }
-/* clang-format off */
 static const row rows[] = {
     ROW("num-buffers (RAVEL_REFIT_NUM_BUFFERS)", settings.num_buffers, 0, RAVEL__NUM_BUFFERS_MOST, SAME_IF_SET, NULL),
     ROW("buffer-bytes (RAVEL_REFIT_BUFFER_BYTES)", settings.buffer_bytes, RAVEL__BUFFER_BYTES_LEAST,
