@@ -325,15 +325,14 @@ enum { CTRL = 'A' - 1 }; /* Ctrl-A is 'A' - CTRL */
 
 /* Keys that move the cursor, or cut what lies between it and there. */
 static const struct move {
-    int key;
+    int key, cuts;
     size_t (*to)(const cli_line *l);
-    int cuts;
-} moves[] = {{FIRST, first_of, 0},        {'A' - CTRL, first_of, 0},   {LAST, last_of, 0},
-             {'E' - CTRL, last_of, 0},    {LEFT, char_left, 0},        {'B' - CTRL, char_left, 0},
-             {RIGHT, char_right, 0},      {'F' - CTRL, char_right, 0}, {WORD_LEFT, word_left, 0},
-             {127, char_left, 1},         {'H' - CTRL, char_left, 1},  {DELETE, char_right, 1},
-             {'D' - CTRL, char_right, 1}, {'K' - CTRL, last_of, 1},    {'U' - CTRL, first_of, 1},
-             {'W' - CTRL, word_left, 1},  {WORD_RIGHT, word_right, 0}};
+} moves[] = {{FIRST, 0, first_of},        {'A' - CTRL, 0, first_of},   {LAST, 0, last_of},
+             {'E' - CTRL, 0, last_of},    {LEFT, 0, char_left},        {'B' - CTRL, 0, char_left},
+             {RIGHT, 0, char_right},      {'F' - CTRL, 0, char_right}, {WORD_LEFT, 0, word_left},
+             {127, 1, char_left},         {'H' - CTRL, 1, char_left},  {DELETE, 1, char_right},
+             {'D' - CTRL, 1, char_right}, {'K' - CTRL, 1, last_of},    {'U' - CTRL, 1, first_of},
+             {'W' - CTRL, 1, word_left},  {WORD_RIGHT, 0, word_right}};
 
 static void move(cli_line *l, const struct move *m) {
     size_t to = m->to(l), from = l->cursor;

@@ -228,7 +228,7 @@ static int add_all(writer *w, int set, const unsigned char *a, const uint64_t *b
     *changed = 0;
     for (size_t at = 0; at < count; at += STRETCH) {
         size_t m = count - at < STRETCH ? count - at : STRETCH;
-        size_t n = a ? find(a + at * each, b + at * each, m, positions) : find_marked(bits, at, m, positions);
+        size_t n = bits ? find_marked(bits, at, m, positions) : find(a + at * each, b + at * each, m, positions);
         *changed += n;
         if (n > 0 && fits) fits = add_any(w, b + at * each, at, positions, n, gaps_alone ? 0 : each);
     }

@@ -35,6 +35,7 @@ static void say_where(const ravel_feed *feed, const ravel__columns *c, const rav
 static int64_t most_flat(const ravel_feed *feed, const ravel__columns *c, const ravel__given *g,
                          const ravel_plan *plan) {
     int64_t most = 0;
+    RAVEL_ASSERT(plan);
     for (int64_t bin = 0; bin < plan->bins; bin++) {
         int64_t flat = 0;
         for (int64_t i = plan->bin_offsets[bin]; i < plan->bin_offsets[bin + 1]; i++)

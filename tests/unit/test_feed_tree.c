@@ -139,7 +139,8 @@ TEST(feed_tree_meshes_share_what_a_single_rank_does) {
 
 /* Four answers of some 60 tokens to each prompt of some 240; with `user` one. */
 static ravel_status read_long(void *user, int64_t row, ravel_collector *collector, ravel_error *err) {
-    ravel__rng shared = ravel__rng_seed((uint64_t)(user ? row : row / 4)), own = ravel__rng_seed(1000 + (uint64_t)row);
+    ravel__rng shared = ravel__rng_seed((uint64_t)(user ? row : row / 4));
+    ravel__rng own = ravel__rng_seed(1000 + (uint64_t)row); /* fixed: every reader of a row sees the same */
     int32_t tokens[400], count = 0, length = 200 + (int32_t)ravel__rng_below(&shared, 80);
     uint8_t mask[400];
     int32_t answer = 20 + (int32_t)ravel__rng_below(&own, 80);
@@ -200,7 +201,8 @@ TEST(feed_tree_groups_have_widths) {
 
 /* A row is two answers to a prompt; every second row has the prompt of the row before. */
 static ravel_status read_pair(void *user, int64_t row, ravel_collector *collector, ravel_error *err) {
-    ravel__rng shared = ravel__rng_seed((uint64_t)row / 2), own = ravel__rng_seed(500 + (uint64_t)row);
+    ravel__rng shared = ravel__rng_seed((uint64_t)row / 2);
+    ravel__rng own = ravel__rng_seed(500 + (uint64_t)row); /* fixed: every reader of a row sees the same */
     int32_t tokens[96], length = 4 + (int32_t)ravel__rng_below(&shared, 50);
     ravel_status status = RAVEL_OK;
     (void)user;

@@ -106,10 +106,11 @@ ravel_status train_routes_read(train_routes *r, const char *text, size_t bytes, 
         return ravel_error_set(err, RAVEL_E_MISMATCH,
                                "routed_experts must be base64 of an array of numpy or of int32, [tokens, %lld, %lld]",
                                (long long)r->layers, (long long)r->topk);
-    if (x.count != (tokens - 1) * width && x.count != tokens * width)
-        return ravel_error_set(
-            err, RAVEL_E_MISMATCH, "routed_experts has %lld experts; a sequence of %lld tokens has %lld in %lld layers",
-            (long long)x.count, (long long)tokens, (long long)((tokens - 1) * width), (long long)r->layers);
+    int64_t least = (tokens - 1) * width;
+    if (x.count != least && x.count != tokens * width)
+        return ravel_error_set(err, RAVEL_E_MISMATCH,
+                               "routed_experts has %lld experts; a sequence of %lld tokens has %lld in %lld layers",
+                               (long long)x.count, (long long)tokens, (long long)least, (long long)r->layers);
     for (int64_t i = 0; i < (tokens - 1) * r->layers; i++)
         if (!take_experts(r, &x, i * r->topk, r->rows + i * r->topk))
             return ravel_error_set(err, RAVEL_E_MISMATCH,

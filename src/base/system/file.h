@@ -48,7 +48,7 @@ void ravel__map_close(ravel__map *map);
 
 /* For a handler of SIGBUS: the path of the mapped file that has the address, NULL: none. With a guard, *patched is 1, and zeros
  * stand where the file has been cut off; who set the guard throws away what was computed if ravel__maps_changed. */
-const char *ravel__maps_patch(const void *address, int *patched);
+const char *ravel__maps_patch(void *address, int *patched);
 void ravel__maps_guard(int more); /* 1: a guard more, -1: one less */
 /* Whether a mapped file is not what it was when it was mapped, and the path of one. */
 int ravel__maps_changed(char *path, size_t room);

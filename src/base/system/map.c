@@ -95,16 +95,17 @@ void ravel__maps_guard(int more) {
     (void)atomic_fetch_add(&guards, more);
 }
 
-const char *ravel__maps_patch(const void *address, int *patched) {
+const char *ravel__maps_patch(void *address, int *patched) {
     uintptr_t at = (uintptr_t)address, page = (uintptr_t)sysconf(_SC_PAGESIZE);
     *patched = 0;
     for (mapped *m = list; m < list + MAPS; m++) {
         uintptr_t from = atomic_load(&m->at);
         if (from <= CLOSED || at < from || at - from >= m->bytes) continue;
-        at -= (at - from) % page;
         if (atomic_load(&guards) <= 0) return m->path;
         atomic_store(&m->cut, 1);
-        void *zeros = mmap((void *)at, from + m->bytes - at, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+        size_t back = (at - from) % page; /* to the beginning of the page */
+        void *zeros = mmap((char *)address - back, from + m->bytes - at + back, PROT_READ,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
         *patched = zeros != MAP_FAILED;
         return m->path;
     }

@@ -57,15 +57,15 @@ static ravel_status check_file(eval *e, const ravel_mesh_layout *layout, const c
 
 /* The model, and the reference of pairs, on each of this machine's ranks. */
 static ravel_status check_memory(const eval *e, const train_parts_options *options, ravel_error *err) {
-    train_memory memory;
+    train_memory memory = {0};
     int32_t local = 1, models = 1 + (e->kind == TRAIN_DPO && e->options->reference);
     const ravel_mesh_layout *layout = ravel_mesh_get_layout(e->mesh);
     const train_machine machine = train_machine_look("");
     ravel_status status = ravel_comm_neighbours(e->comm, &local, err);
-    const train_kernels *kernels;
+    const train_kernels *kernels = NULL;
     if (!status) status = train_choice_kernels(options->model, &kernels, err);
     if (!status) status = train_parts_memory(options, &e->shape, layout, 0, &memory, err);
-    if (!status && kernels->host_memory)
+    if (!status && kernels && kernels->host_memory)
         status = train_machine_fits(&machine, local * models * memory.total, "the evaluation",
                                     "try a smaller --budget, fewer ranks or --kernels cpu-bf16", err);
     return ravel_agree(e->comm, status, err);
