@@ -84,6 +84,8 @@ class Server:
         return self.process.wait(timeout=120)
 
 
+def close(a, b, by=1e-4): return len(a) == len(b) and all(abs(x - y) <= by for x, y in zip(a, b))
+
 def few_descriptors():
     """A container's hard limit: fewer connections with one warning, and a flood of idle clients keeps nobody out."""
     s = Server("--slots", "1", "--context", "64", limit=256)
@@ -129,7 +131,7 @@ def answers(s):
         flow = [c["logprobs"] for e in s.events(prompt=prompts[1], max_tokens=5, temperature=0, logprobs=n) for c in e["choices"]]
         joined = {k: sum((f[k] or [] for f in flow), []) or None for k in lp}
         check(f"logprobs {n}, and the same in a stream", joined == lp and all(x <= 0 for x in lp["token_logprobs"]) and
-              (not n or all(len(t) == 3 and max(t.values()) == x for t, x in zip(lp["top_logprobs"], lp["token_logprobs"]))), (lp, joined))
+              (not n or all(len(t) == 3 for t in lp["top_logprobs"]) and close([max(t.values()) for t in lp["top_logprobs"]], lp["token_logprobs"])), (lp, joined))
     free = s.complete(prompt=prompts[0], max_tokens=12, temperature=0, ignore_eos=True)["choices"][0]
     check("ignore_eos ends at the length", free["finish_reason"] == "length", free)
     word = free["text"]
@@ -158,7 +160,6 @@ def prompt_logprobs(s):
         assert listed[0] is None and len(listed) == len(ids), listed
         return ids, [listed[t][str(ids[t])]["logprob"] for t in range(1, len(ids))], choice
 
-    close = lambda a, b, by=1e-4: len(a) == len(b) and all(abs(x - y) <= by for x, y in zip(a, b))
     long = "copy " + "hgfedcba" * 30 + ":"
     ids, first, choice = score(long)
     check("max_tokens 0: log-probs of the prompt, no answer", choice["text"] == "" and choice["finish_reason"] == "length" and
