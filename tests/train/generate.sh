@@ -70,8 +70,8 @@ def interrupted(number, *flags, out="part"):
     path = os.path.join(folder, out)
     p = subprocess.Popen([ravel, "generate", model, "--data", folder + "/prompts.jsonl", "--out", path, "--samples", "20", "--max-tokens",
                           "100", "--stop-ids", "300", "--slots", "1", *flags], stderr=subprocess.PIPE, text=True)
-    aside = f"{path}.tmp.{p.pid}"
-    while p.poll() is None and not (os.path.exists(aside) and os.path.getsize(aside)):
+    aside, end = f"{path}.tmp.{p.pid}.0", time.monotonic() + 300
+    while p.poll() is None and time.monotonic() < end and not (os.path.exists(aside) and os.path.getsize(aside)):
         time.sleep(0.01)
     p.send_signal(number)
     said = p.communicate(timeout=120)[1]
