@@ -6,12 +6,15 @@ if ! why=$(sh mk/text-venv.sh "$BUILD"); then echo "  skip  $why"; echo "0 passe
 $MAKE --no-print-directory -j2 BUILD="$BUILD" lib >"$BUILD/text-build.log" 2>&1 || { cat "$BUILD/text-build.log"; exit 1; }
 strings=500
 [ -z "${RAVEL_SOAK:-}" ] || strings=100000
-# RAVEL_TEMPLATES names folders with more chat templates (*.jinja) than those of TRL and axolotl.
+# RAVEL_TEMPLATES names folders with more chat templates than those of these packages.
 sum() { awk '/^[0-9]+ passed, [0-9]+ failed/ { p += $1; f += $3; next } { print } END { print p + 0 " passed, " f + 0 " failed"; exit f > 0 }'; }
 export TOKENIZERS_PARALLELISM=false TRANSFORMERS_VERBOSITY=error
 RAVEL_LIBRARY="$(realpath "$BUILD")/libravel.so"; export RAVEL_LIBRARY
 python=$BUILD/text-venv/bin/python
-packaged=$(ls -d "$BUILD"/text-venv/lib/python3*/site-packages/trl "$BUILD"/text-venv/lib/python3*/site-packages/axolotl 2>/dev/null)
+packaged=
+for package in trl axolotl transformers mistral_common; do
+    packaged="$packaged $(ls -d "$BUILD"/text-venv/lib/python3*/site-packages/$package 2>/dev/null)"
+done
 # shellcheck disable=SC2086
 {
     timeout 3600 "$python" tests/text/parity.py $strings "$BUILD/tokenizers" || echo "0 passed, 1 failed"

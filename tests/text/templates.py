@@ -3,9 +3,11 @@
     python3 tests/text/templates.py WORK [FOLDER ...]
 
 WORK: a folder for a tokenizer that is made there. First one template per part of the language (snippets below), then every
-*.jinja file of the FOLDERs, each over conversations with and without tools, thoughts, contents of several parts, and with
-and without the beginning of an answer; where transformers raises, an error is expected. Ends with "N passed, N failed".
+template in the FOLDERs (*.jinja files, and texts in Python and JSON files that go through messages), each over conversations
+with and without tools, thoughts, contents of several parts, and with and without the beginning of an answer; where
+transformers raises, an error is expected. Ends with "N passed, N failed".
 """
+import ast
 import json
 import os
 import pathlib
@@ -247,13 +249,50 @@ def compare(folder, name, template, conversations):
     return bad
 
 
+def python_texts(node):
+    """The constant texts of a Python file, sums of them as one."""
+    def text_of(n):
+        if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Add):
+            parts = text_of(n.left), text_of(n.right)
+            return None if None in parts else "".join(parts)
+        return n.value if isinstance(n, ast.Constant) and isinstance(n.value, str) else None
+
+    text = text_of(node)
+    if text is not None:
+        yield text
+    else:
+        for child in ast.iter_child_nodes(node):
+            yield from python_texts(child)
+
+
+def json_texts(value):
+    if isinstance(value, str):
+        yield value
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from json_texts(part)
+
+
+def templates_in(folders):
+    """(name, text) of every template, each text once."""
+    seen = set()
+    for path in sorted(p for f in folders for p in pathlib.Path(f).rglob("*") if p.suffix in (".jinja", ".py", ".json")):
+        if b"{%" not in (data := path.read_bytes()):
+            continue
+        text = data.decode("utf8")
+        found = [text] if path.suffix == ".jinja" else json_texts(json.loads(text)) if path.suffix == ".json" else \
+            python_texts(ast.parse(text))
+        for t in found:
+            if t not in seen and (path.suffix == ".jinja" or ("{%" in t and "messages" in t)):
+                seen.add(t)
+                yield path.name, t
+
+
 def main():
     folder, folders = make_folder(os.path.join(sys.argv[1], "byte-tokenizer")), sys.argv[2:]
     cases = [(f"snippet {i + 1}", line, CONVERSATIONS[:3]) for i, line in enumerate(SNIPPETS.split("\n"))]
     cases += [("the snippets as one text from line " + str(i), "\n".join(SNIPPETS.split("\n")[i:i + 14]), CONVERSATIONS[:3])
               for i in (46, 47, 50)]
-    for path in sorted(p for f in folders for p in pathlib.Path(f).rglob("*.jinja")):
-        cases.append((path.name, path.read_text(encoding="utf8"), CONVERSATIONS))
+    cases += [(name, text, CONVERSATIONS) for name, text in templates_in(folders)]
     failed = 0
     for name, template, conversations in cases:
         bad = compare(folder, name, template, conversations)

@@ -19,7 +19,7 @@ static const jinja_value *look_up(const jinja_scope *scope, const char *name) {
 static jinja_value eval_name(jinja_run *run, const jinja_node *node) {
     const jinja_value *found = look_up(run->scope, node->name);
     if (found) return *found;
-    const jinja_global *global = ravel__jinja_global(node->name);
+    const jinja_row *global = ravel__jinja_global(node->name);
     return global ? (jinja_value){.kind = JINJA_GLOBAL, .as.global = global} : ravel__jinja_undefined(node->name);
 }
 

@@ -12,6 +12,11 @@
 #include <string.h>
 
 #define FILTER(name) static jinja_value name(jinja_run *run, jinja_value v, const jinja_args *args)
+/* One expression. */
+#define FILTER_IS(name, what)                        \
+    FILTER(name) {                                   \
+        return (void)run, (void)args, (void)v, what; \
+    }
 
 static jinja_value call_method(jinja_run *run, jinja_value v, const char *name, const jinja_args *args) {
     v = ravel__jinja_str(run, v);
@@ -29,27 +34,13 @@ static jinja_value as_list(jinja_run *run, const jinja_list *items, int kind) {
 
 /* ---- texts ---------------------------------------------------------------------------------------------- */
 
-FILTER(f_upper) {
-    return call_method(run, v, "upper", args);
-}
-FILTER(f_lower) {
-    return call_method(run, v, "lower", args);
-}
-FILTER(f_capitalize) {
-    return call_method(run, v, "capitalize", args);
-}
-FILTER(f_trim) {
-    return call_method(run, v, "strip", args);
-}
-FILTER(f_replace) {
-    return call_method(run, v, "replace", args);
-}
-FILTER(f_center) {
-    return call_method(run, v, "center", args);
-}
-FILTER(f_string) {
-    return (void)args, ravel__jinja_str(run, v);
-}
+FILTER_IS(f_upper, call_method(run, v, "upper", args))
+FILTER_IS(f_lower, call_method(run, v, "lower", args))
+FILTER_IS(f_capitalize, call_method(run, v, "capitalize", args))
+FILTER_IS(f_trim, call_method(run, v, "strip", args))
+FILTER_IS(f_replace, call_method(run, v, "replace", args))
+FILTER_IS(f_center, call_method(run, v, "center", args))
+FILTER_IS(f_string, ravel__jinja_str(run, v))
 FILTER(f_safe) {
     (void)args;
     v = ravel__jinja_str(run, v);
@@ -251,9 +242,7 @@ FILTER(f_last) {
     return items->count ? items->items[items->count - 1] : ravel__jinja_undefined("the last of nothing");
 }
 
-FILTER(f_list) {
-    return (void)args, as_list(run, ravel__jinja_items(run, v), JINJA_LIST);
-}
+FILTER_IS(f_list, as_list(run, ravel__jinja_items(run, v), JINJA_LIST))
 
 FILTER(f_reverse) {
     const jinja_list *items = ravel__jinja_items(run, v);
@@ -378,12 +367,8 @@ static jinja_value extreme(jinja_run *run, jinja_value v, const jinja_args *args
     }
     return best;
 }
-FILTER(f_min) {
-    return extreme(run, v, args, -1);
-}
-FILTER(f_max) {
-    return extreme(run, v, args, 1);
-}
+FILTER_IS(f_min, extreme(run, v, args, -1))
+FILTER_IS(f_max, extreme(run, v, args, 1))
 
 FILTER(f_unique) {
     const jinja_list *items = ravel__jinja_items(run, v);
@@ -510,18 +495,10 @@ static jinja_value choose(jinja_run *run, jinja_value v, const jinja_args *args,
     out.lazy = 1;
     return out;
 }
-FILTER(f_select) {
-    return choose(run, v, args, 0, 1);
-}
-FILTER(f_reject) {
-    return choose(run, v, args, 0, 0);
-}
-FILTER(f_selectattr) {
-    return choose(run, v, args, 1, 1);
-}
-FILTER(f_rejectattr) {
-    return choose(run, v, args, 1, 0);
-}
+FILTER_IS(f_select, choose(run, v, args, 0, 1))
+FILTER_IS(f_reject, choose(run, v, args, 0, 0))
+FILTER_IS(f_selectattr, choose(run, v, args, 1, 1))
+FILTER_IS(f_rejectattr, choose(run, v, args, 1, 0))
 
 FILTER(f_default) {
     jinja_value otherwise = ravel__jinja_arg(args, 0, "default_value");
@@ -530,68 +507,29 @@ FILTER(f_default) {
     return ravel__jinja_given(otherwise) ? otherwise : ravel__jinja_text(run, "");
 }
 
-FILTER(f_tojson) {
-    return ravel__jinja_tojson(run, v, args);
-}
+FILTER_IS(f_tojson, ravel__jinja_tojson(run, v, args))
 
 const jinja_row *ravel__jinja_filter(const char *name) {
-    static const jinja_row rows[] = {{"abs", f_abs},
-                                     {"attr", f_attr},
-                                     {"batch", f_batch},
-                                     {"capitalize", f_capitalize},
-                                     {"center", f_center},
-                                     {"count", f_length},
-                                     {"d", f_default},
-                                     {"default", f_default},
-                                     {"dictsort", f_dictsort},
-                                     {"e", f_escape},
-                                     {"escape", f_escape},
-                                     {"first", f_first},
-                                     {"float", f_float},
-                                     {"forceescape", f_escape},
-                                     {"format", f_format},
-                                     {"groupby", f_groupby},
-                                     {"indent", f_indent},
-                                     {"int", f_int},
-                                     {"items", f_items},
-                                     {"join", f_join},
-                                     {"last", f_last},
-                                     {"length", f_length},
-                                     {"list", f_list},
-                                     {"lower", f_lower},
-                                     {"map", f_map},
-                                     {"max", f_max},
-                                     {"min", f_min},
-                                     {"reject", f_reject},
-                                     {"rejectattr", f_rejectattr},
-                                     {"replace", f_replace},
-                                     {"reverse", f_reverse},
-                                     {"round", f_round},
-                                     {"safe", f_safe},
-                                     {"select", f_select},
-                                     {"selectattr", f_selectattr},
-                                     {"sort", f_sort},
-                                     {"string", f_string},
-                                     {"sum", f_sum},
-                                     {"title", f_title},
-                                     {"tojson", f_tojson},
-                                     {"trim", f_trim},
-                                     {"truncate", f_truncate},
-                                     {"unique", f_unique},
-                                     {"upper", f_upper},
-                                     {"urlencode", f_urlencode},
-                                     {"wordcount", f_wordcount}};
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        if (strcmp(rows[i].name, name) == 0) return &rows[i];
-    return NULL;
+    /* clang-format off */
+    static const jinja_row rows[] = {
+        {"abs", f_abs}, {"attr", f_attr}, {"batch", f_batch}, {"capitalize", f_capitalize}, {"center", f_center},
+        {"count", f_length}, {"d", f_default}, {"default", f_default}, {"dictsort", f_dictsort}, {"e", f_escape},
+        {"escape", f_escape}, {"first", f_first}, {"float", f_float}, {"forceescape", f_escape},
+        {"format", f_format}, {"groupby", f_groupby}, {"indent", f_indent}, {"int", f_int}, {"items", f_items},
+        {"join", f_join}, {"last", f_last}, {"length", f_length}, {"list", f_list}, {"lower", f_lower},
+        {"map", f_map}, {"max", f_max}, {"min", f_min}, {"reject", f_reject}, {"rejectattr", f_rejectattr},
+        {"replace", f_replace}, {"reverse", f_reverse}, {"round", f_round}, {"safe", f_safe}, {"select", f_select},
+        {"selectattr", f_selectattr}, {"sort", f_sort}, {"string", f_string}, {"sum", f_sum}, {"title", f_title},
+        {"tojson", f_tojson}, {"trim", f_trim}, {"truncate", f_truncate}, {"unique", f_unique}, {"upper", f_upper},
+        {"urlencode", f_urlencode}, {"wordcount", f_wordcount}, {NULL, NULL}};
+    /* clang-format on */
+    return ravel__jinja_find_row(rows, name);
 }
 
 /* ---- tests ---------------------------------------------------------------------------------------------- */
 
-#define TEST_IS(name, what)                                             \
-    FILTER(name) {                                                      \
-        return (void)run, (void)args, (void)v, ravel__jinja_bool(what); \
-    }
+#define TEST_IS(name, what) FILTER_IS(name, ravel__jinja_bool(what))
+#define OTHER               ravel__jinja_arg(args, 0, "other")
 TEST_IS(is_defined, v.kind != JINJA_UNDEFINED)
 TEST_IS(is_undefined, v.kind == JINJA_UNDEFINED)
 TEST_IS(is_none, v.kind == JINJA_NONE)
@@ -614,89 +552,34 @@ TEST_IS(is_odd, v.kind == JINJA_INT && v.as.integer % 2 != 0)
 TEST_IS(is_filter,
         v.kind == JINJA_STRING && v.as.string->bytes < 40 && row_named(run, v, ravel__jinja_filter, "filter") != NULL)
 
-FILTER(is_equal) {
-    return ravel__jinja_bool(ravel__jinja_equal(run, v, ravel__jinja_arg(args, 0, "other")));
-}
-FILTER(is_unequal) {
-    return ravel__jinja_bool(!ravel__jinja_equal(run, v, ravel__jinja_arg(args, 0, "other")));
-}
-FILTER(is_less) {
-    return ravel__jinja_bool(ravel__jinja_order(run, v, ravel__jinja_arg(args, 0, "other")) < 0);
-}
-FILTER(is_at_most) {
-    return ravel__jinja_bool(ravel__jinja_order(run, v, ravel__jinja_arg(args, 0, "other")) <= 0);
-}
-FILTER(is_more) {
-    return ravel__jinja_bool(ravel__jinja_order(run, v, ravel__jinja_arg(args, 0, "other")) > 0);
-}
-FILTER(is_at_least) {
-    return ravel__jinja_bool(ravel__jinja_order(run, v, ravel__jinja_arg(args, 0, "other")) >= 0);
-}
-FILTER(is_in) {
-    return ravel__jinja_bool(ravel__jinja_contains(run, ravel__jinja_arg(args, 0, "seq"), v));
-}
-FILTER(is_same) {
-    jinja_value other = ravel__jinja_arg(args, 0, "other");
-    return ravel__jinja_bool(v.kind == other.kind && ravel__jinja_equal(run, v, other));
-}
+TEST_IS(is_equal, ravel__jinja_equal(run, v, OTHER))
+TEST_IS(is_unequal, !ravel__jinja_equal(run, v, OTHER))
+TEST_IS(is_less, ravel__jinja_order(run, v, OTHER) < 0)
+TEST_IS(is_at_most, ravel__jinja_order(run, v, OTHER) <= 0)
+TEST_IS(is_more, ravel__jinja_order(run, v, OTHER) > 0)
+TEST_IS(is_at_least, ravel__jinja_order(run, v, OTHER) >= 0)
+TEST_IS(is_in, ravel__jinja_contains(run, ravel__jinja_arg(args, 0, "seq"), v))
+TEST_IS(is_same, v.kind == OTHER.kind && ravel__jinja_equal(run, v, OTHER))
 FILTER(is_divisible) {
     int64_t n = ravel__jinja_arg_int(run, args, 0, "num", 0);
     if (v.kind != JINJA_INT || n == 0) return ravel__jinja_fail(run, RAVEL_E_DATA, "divisibleby needs whole numbers");
     return ravel__jinja_bool(n == -1 || v.as.integer % n == 0);
 }
-FILTER(is_upper) {
-    jinja_args none = {0};
-    (void)args;
-    v = ravel__jinja_str(run, v);
-    return run->failed ? v : ravel__jinja_method(JINJA_STRING, "isupper")->call(run, v, &none);
-}
-FILTER(is_lower) {
-    jinja_args none = {0};
-    (void)args;
-    v = ravel__jinja_str(run, v);
-    return run->failed ? v : ravel__jinja_method(JINJA_STRING, "islower")->call(run, v, &none);
-}
+FILTER_IS(is_upper, call_method(run, v, "isupper", &(jinja_args){0}))
+FILTER_IS(is_lower, call_method(run, v, "islower", &(jinja_args){0}))
 
 const jinja_row *ravel__jinja_test(const char *name) {
-    static const jinja_row rows[] = {{"defined", is_defined},
-                                     {"undefined", is_undefined},
-                                     {"none", is_none},
-                                     {"string", is_string},
-                                     {"mapping", is_mapping},
-                                     {"sequence", is_sequence},
-                                     {"iterable", is_iterable},
-                                     {"number", is_number},
-                                     {"integer", is_integer},
-                                     {"float", is_float},
-                                     {"boolean", is_boolean},
-                                     {"true", is_true},
-                                     {"false", is_false},
-                                     {"callable", is_callable},
-                                     {"escaped", is_escaped},
-                                     {"even", is_even},
-                                     {"odd", is_odd},
-                                     {"filter", is_filter},
-                                     {"eq", is_equal},
-                                     {"equalto", is_equal},
-                                     {"==", is_equal},
-                                     {"ne", is_unequal},
-                                     {"!=", is_unequal},
-                                     {"lt", is_less},
-                                     {"lessthan", is_less},
-                                     {"<", is_less},
-                                     {"le", is_at_most},
-                                     {"<=", is_at_most},
-                                     {"gt", is_more},
-                                     {"greaterthan", is_more},
-                                     {">", is_more},
-                                     {"ge", is_at_least},
-                                     {">=", is_at_least},
-                                     {"in", is_in},
-                                     {"sameas", is_same},
-                                     {"divisibleby", is_divisible},
-                                     {"upper", is_upper},
-                                     {"lower", is_lower}};
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        if (strcmp(rows[i].name, name) == 0) return &rows[i];
-    return NULL;
+    /* clang-format off */
+    static const jinja_row rows[] = {
+        {"defined", is_defined}, {"undefined", is_undefined}, {"none", is_none}, {"string", is_string},
+        {"mapping", is_mapping}, {"sequence", is_sequence}, {"iterable", is_iterable}, {"number", is_number},
+        {"integer", is_integer}, {"float", is_float}, {"boolean", is_boolean}, {"true", is_true},
+        {"false", is_false}, {"callable", is_callable}, {"escaped", is_escaped}, {"even", is_even}, {"odd", is_odd},
+        {"filter", is_filter}, {"eq", is_equal}, {"equalto", is_equal}, {"==", is_equal}, {"ne", is_unequal},
+        {"!=", is_unequal}, {"lt", is_less}, {"lessthan", is_less}, {"<", is_less}, {"le", is_at_most},
+        {"<=", is_at_most}, {"gt", is_more}, {"greaterthan", is_more}, {">", is_more}, {"ge", is_at_least},
+        {">=", is_at_least}, {"in", is_in}, {"sameas", is_same}, {"divisibleby", is_divisible}, {"upper", is_upper},
+        {"lower", is_lower}, {NULL, NULL}};
+    /* clang-format on */
+    return ravel__jinja_find_row(rows, name);
 }

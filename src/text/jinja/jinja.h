@@ -83,7 +83,7 @@ struct jinja_value {
         struct jinja_loop *loop;
         struct jinja_macro *macro;
         struct jinja_method *method;
-        const struct jinja_global *global;
+        const struct jinja_row *global;
     } as;
 };
 
@@ -132,11 +132,6 @@ typedef struct jinja_method {
     jinja_value self;
     const jinja_row *row;
 } jinja_method;
-
-typedef struct jinja_global {
-    const char *name;
-    jinja_call call;
-} jinja_global;
 
 /* ---- templates ------------------------------------------------------------------------------------------ */
 
@@ -338,10 +333,12 @@ int ravel__jinja_given(jinja_value v);
 int64_t ravel__jinja_arg_int(jinja_run *run, const jinja_args *args, int32_t place, const char *name, int64_t none);
 int ravel__jinja_arg_true(const jinja_args *args, int32_t place, const char *name, int none);
 
-const jinja_row *ravel__jinja_filter(const char *name); /* NULL: there is none */
+/* A row of a table that ends with a row without a name; NULL: there is none. */
+const jinja_row *ravel__jinja_find_row(const jinja_row *rows, const char *name);
+const jinja_row *ravel__jinja_filter(const char *name);
 const jinja_row *ravel__jinja_test(const char *name);
 const jinja_row *ravel__jinja_method(int kind, const char *name);
-const jinja_global *ravel__jinja_global(const char *name);
+const jinja_row *ravel__jinja_global(const char *name);
 
 jinja_value ravel__jinja_eval(jinja_run *run, const jinja_node *node);
 jinja_value ravel__jinja_invoke(jinja_run *run, jinja_value callee, const jinja_args *args);

@@ -12,6 +12,11 @@
 #include <time.h>
 
 #define METHOD(name) static jinja_value name(jinja_run *run, jinja_value self, const jinja_args *args)
+/* One expression. */
+#define METHOD_IS(name, what)                           \
+    METHOD(name) {                                      \
+        return (void)run, (void)args, (void)self, what; \
+    }
 
 /* ---- arguments ------------------------------------------------------------------------------------------ */
 
@@ -104,21 +109,11 @@ static jinja_value change_case(jinja_run *run, jinja_value self, case_kind kind)
     return ravel__jinja_built(&b);
 }
 
-METHOD(text_upper) {
-    return (void)args, change_case(run, self, UPPER);
-}
-METHOD(text_lower) {
-    return (void)args, change_case(run, self, LOWER);
-}
-METHOD(text_title) {
-    return (void)args, change_case(run, self, TITLE);
-}
-METHOD(text_capitalize) {
-    return (void)args, change_case(run, self, CAPITAL);
-}
-METHOD(text_swapcase) {
-    return (void)args, change_case(run, self, SWAP);
-}
+METHOD_IS(text_upper, change_case(run, self, UPPER))
+METHOD_IS(text_lower, change_case(run, self, LOWER))
+METHOD_IS(text_title, change_case(run, self, TITLE))
+METHOD_IS(text_capitalize, change_case(run, self, CAPITAL))
+METHOD_IS(text_swapcase, change_case(run, self, SWAP))
 
 /* ---- texts: what they are made of ----------------------------------------------------------------------- */
 
@@ -159,36 +154,18 @@ static jinja_value all_cased(jinja_value self, int upper) {
     return ravel__jinja_bool(cased);
 }
 
-METHOD(text_isdigit) {
-    return (void)run, (void)args, all_are(self, DIGITS);
-}
-METHOD(text_isalpha) {
-    return (void)run, (void)args, all_are(self, LETTERS);
-}
-METHOD(text_isalnum) {
-    return (void)run, (void)args, all_are(self, EITHER);
-}
-METHOD(text_isspace) {
-    return (void)run, (void)args, all_are(self, SPACES);
-}
-METHOD(text_isupper) {
-    return (void)run, (void)args, all_cased(self, 1);
-}
-METHOD(text_islower) {
-    return (void)run, (void)args, all_cased(self, 0);
-}
+METHOD_IS(text_isdigit, all_are(self, DIGITS))
+METHOD_IS(text_isalpha, all_are(self, LETTERS))
+METHOD_IS(text_isalnum, all_are(self, EITHER))
+METHOD_IS(text_isspace, all_are(self, SPACES))
+METHOD_IS(text_isupper, all_cased(self, 1))
+METHOD_IS(text_islower, all_cased(self, 0))
 
 /* ---- texts: ends ---------------------------------------------------------------------------------------- */
 
-METHOD(text_strip) {
-    return ravel__jinja_strip(run, self, ravel__jinja_arg(args, 0, "chars"), 3);
-}
-METHOD(text_lstrip) {
-    return ravel__jinja_strip(run, self, ravel__jinja_arg(args, 0, "chars"), 1);
-}
-METHOD(text_rstrip) {
-    return ravel__jinja_strip(run, self, ravel__jinja_arg(args, 0, "chars"), 2);
-}
+METHOD_IS(text_strip, ravel__jinja_strip(run, self, ravel__jinja_arg(args, 0, "chars"), 3))
+METHOD_IS(text_lstrip, ravel__jinja_strip(run, self, ravel__jinja_arg(args, 0, "chars"), 1))
+METHOD_IS(text_rstrip, ravel__jinja_strip(run, self, ravel__jinja_arg(args, 0, "chars"), 2))
 
 static int has_end(const jinja_string *s, const jinja_string *part, int at_end) {
     return part->bytes <= s->bytes && memcmp(s->at + (at_end ? s->bytes - part->bytes : 0), part->at, part->bytes) == 0;
@@ -207,12 +184,8 @@ static jinja_value test_end(jinja_run *run, jinja_value self, const jinja_args *
     return ravel__jinja_bool(part && has_end(self.as.string, part, at_end));
 }
 
-METHOD(text_startswith) {
-    return test_end(run, self, args, 0);
-}
-METHOD(text_endswith) {
-    return test_end(run, self, args, 1);
-}
+METHOD_IS(text_startswith, test_end(run, self, args, 0))
+METHOD_IS(text_endswith, test_end(run, self, args, 1))
 
 METHOD(text_removeprefix) {
     const jinja_string *part = text_arg(run, args, 0, "a prefix");
@@ -257,15 +230,9 @@ static jinja_value search(jinja_run *run, jinja_value self, const jinja_args *ar
     return ravel__jinja_int(found == SIZE_MAX ? -1 : points_before(s, found));
 }
 
-METHOD(text_find) {
-    return search(run, self, args, 0, 0);
-}
-METHOD(text_rfind) {
-    return search(run, self, args, 1, 0);
-}
-METHOD(text_index) {
-    return search(run, self, args, 0, 1);
-}
+METHOD_IS(text_find, search(run, self, args, 0, 0))
+METHOD_IS(text_rfind, search(run, self, args, 1, 0))
+METHOD_IS(text_index, search(run, self, args, 0, 1))
 
 METHOD(text_count) {
     const jinja_string *part = text_arg(run, args, 0, "what is counted"), *s = self.as.string;
@@ -395,12 +362,8 @@ static jinja_value partition(jinja_run *run, jinja_value self, const jinja_args 
     return tuple;
 }
 
-METHOD(text_partition) {
-    return partition(run, self, args, 0);
-}
-METHOD(text_rpartition) {
-    return partition(run, self, args, 1);
-}
+METHOD_IS(text_partition, partition(run, self, args, 0))
+METHOD_IS(text_rpartition, partition(run, self, args, 1))
 
 METHOD(text_join) {
     jinja_builder b = {.run = run};
@@ -415,9 +378,7 @@ METHOD(text_join) {
     return ravel__jinja_built(&b);
 }
 
-METHOD(text_format) {
-    return ravel__jinja_str_format(run, self, args);
-}
+METHOD_IS(text_format, ravel__jinja_str_format(run, self, args))
 
 /* Filled up to a width: `left` and `right` say how many of the missing characters go where. */
 static jinja_value fill(jinja_run *run, jinja_value self, const jinja_args *args, int side) {
@@ -435,15 +396,9 @@ static jinja_value fill(jinja_run *run, jinja_value self, const jinja_args *args
     return ravel__jinja_built(&b);
 }
 
-METHOD(text_center) {
-    return fill(run, self, args, 0);
-}
-METHOD(text_rjust) {
-    return fill(run, self, args, 1);
-}
-METHOD(text_ljust) {
-    return fill(run, self, args, -1);
-}
+METHOD_IS(text_center, fill(run, self, args, 0))
+METHOD_IS(text_rjust, fill(run, self, args, 1))
+METHOD_IS(text_ljust, fill(run, self, args, -1))
 
 METHOD(text_zfill) {
     jinja_value zero = ravel__jinja_text(run, "0"), items[2] = {ravel__jinja_arg(args, 0, "width"), zero};
@@ -471,15 +426,9 @@ static jinja_value half(jinja_run *run, const jinja_dict *d, const jinja_value *
     if (!run->failed) *list.as.list = (jinja_list){(jinja_value *)items, d->count, d->count};
     return list;
 }
-METHOD(dict_keys) {
-    return (void)args, half(run, self.as.dict, self.as.dict->keys);
-}
-METHOD(dict_values) {
-    return (void)args, half(run, self.as.dict, self.as.dict->values);
-}
-METHOD(copy) {
-    return (void)run, (void)args, self;
-}
+METHOD_IS(dict_keys, half(run, self.as.dict, self.as.dict->keys))
+METHOD_IS(dict_values, half(run, self.as.dict, self.as.dict->values))
+METHOD_IS(copy, self)
 
 METHOD(dict_get) {
     const jinja_value *found = ravel__jinja_find(run, self.as.dict, ravel__jinja_arg(args, 0, "key"));
@@ -527,63 +476,42 @@ METHOD(loop_changed) {
 
 /* ---- the tables of methods ------------------------------------------------------------------------------ */
 
-static const jinja_row text_rows[] = {{"upper", text_upper},
-                                      {"lower", text_lower},
-                                      {"title", text_title},
-                                      {"capitalize", text_capitalize},
-                                      {"swapcase", text_swapcase},
-                                      {"casefold", text_lower},
-                                      {"isdigit", text_isdigit},
-                                      {"isnumeric", text_isdigit},
-                                      {"isdecimal", text_isdigit},
-                                      {"isalpha", text_isalpha},
-                                      {"isalnum", text_isalnum},
-                                      {"isspace", text_isspace},
-                                      {"isupper", text_isupper},
-                                      {"islower", text_islower},
-                                      {"strip", text_strip},
-                                      {"lstrip", text_lstrip},
-                                      {"rstrip", text_rstrip},
-                                      {"startswith", text_startswith},
-                                      {"endswith", text_endswith},
-                                      {"find", text_find},
-                                      {"rfind", text_rfind},
-                                      {"index", text_index},
-                                      {"count", text_count},
-                                      {"replace", text_replace},
-                                      {"split", text_split},
-                                      {"rsplit", text_rsplit},
-                                      {"splitlines", text_splitlines},
-                                      {"partition", text_partition},
-                                      {"join", text_join},
-                                      {"rpartition", text_rpartition},
-                                      {"format", text_format},
-                                      {"center", text_center},
-                                      {"removeprefix", text_removeprefix},
-                                      {"rjust", text_rjust},
-                                      {"ljust", text_ljust},
-                                      {"removesuffix", text_removesuffix},
-                                      {"zfill", text_zfill},
-                                      {NULL, NULL}};
+/* clang-format off */
+static const jinja_row text_rows[] = {
+    {"upper", text_upper}, {"lower", text_lower}, {"title", text_title}, {"capitalize", text_capitalize},
+    {"swapcase", text_swapcase}, {"casefold", text_lower}, {"isdigit", text_isdigit}, {"isnumeric", text_isdigit},
+    {"isdecimal", text_isdigit}, {"isalpha", text_isalpha}, {"isalnum", text_isalnum}, {"isspace", text_isspace},
+    {"isupper", text_isupper}, {"islower", text_islower}, {"strip", text_strip}, {"lstrip", text_lstrip},
+    {"rstrip", text_rstrip}, {"startswith", text_startswith}, {"endswith", text_endswith}, {"find", text_find},
+    {"rfind", text_rfind}, {"index", text_index}, {"count", text_count}, {"replace", text_replace},
+    {"split", text_split}, {"rsplit", text_rsplit}, {"splitlines", text_splitlines}, {"partition", text_partition},
+    {"join", text_join}, {"rpartition", text_rpartition}, {"format", text_format}, {"center", text_center},
+    {"removeprefix", text_removeprefix}, {"rjust", text_rjust}, {"ljust", text_ljust},
+    {"removesuffix", text_removesuffix}, {"zfill", text_zfill}, {NULL, NULL}};
 static const jinja_row dict_rows[] = {
-    {"items", dict_items}, {"keys", dict_keys}, {"values", dict_values}, {"get", dict_get},  {"copy", copy},
-    {"pop", changes},      {"update", changes}, {"setdefault", changes}, {"clear", changes}, {"popitem", changes},
+    {"items", dict_items}, {"keys", dict_keys}, {"values", dict_values}, {"get", dict_get}, {"copy", copy},
+    {"pop", changes}, {"update", changes}, {"setdefault", changes}, {"clear", changes}, {"popitem", changes},
     {NULL, NULL}};
-static const jinja_row list_rows[] = {{"index", list_index}, {"count", list_count}, {"copy", copy},
-                                      {"append", changes},   {"extend", changes},   {"insert", changes},
-                                      {"pop", changes},      {"remove", changes},   {"sort", changes},
-                                      {"reverse", changes},  {"clear", changes},    {NULL, NULL}};
+static const jinja_row list_rows[] = {
+    {"index", list_index}, {"count", list_count}, {"copy", copy}, {"append", changes}, {"extend", changes},
+    {"insert", changes}, {"pop", changes}, {"remove", changes}, {"sort", changes}, {"reverse", changes},
+    {"clear", changes}, {NULL, NULL}};
 static const jinja_row tuple_rows[] = {{"index", list_index}, {"count", list_count}, {NULL, NULL}};
 static const jinja_row loop_rows[] = {{"cycle", loop_cycle}, {"changed", loop_changed}, {NULL, NULL}};
+/* clang-format on */
+
+const jinja_row *ravel__jinja_find_row(const jinja_row *rows, const char *name) {
+    for (; rows->name; rows++)
+        if (strcmp(rows->name, name) == 0) return rows;
+    return NULL;
+}
 
 const jinja_row *ravel__jinja_method(int kind, const char *name) {
     static const jinja_row *const tables[] = {
         [JINJA_STRING] = text_rows, [JINJA_DICT] = dict_rows, [JINJA_LIST] = list_rows,
         [JINJA_TUPLE] = tuple_rows, [JINJA_LOOP] = loop_rows, [JINJA_GLOBAL] = NULL};
     RAVEL_ASSERT(kind >= 0 && (size_t)kind < sizeof tables / sizeof tables[0]);
-    for (const jinja_row *row = tables[kind]; row && row->name; row++)
-        if (strcmp(row->name, name) == 0) return row;
-    return NULL;
+    return tables[kind] ? ravel__jinja_find_row(tables[kind], name) : NULL;
 }
 
 /* ---- functions by name ---------------------------------------------------------------------------------- */
@@ -657,14 +585,9 @@ METHOD(strftime_now) {
     return ravel__jinja_view(run, text, bytes, 0);
 }
 
-static const jinja_global globals[] = {{"range", make_range},
-                                       {"dict", make_dict},
-                                       {"namespace", make_namespace},
-                                       {"raise_exception", raise_exception},
-                                       {"strftime_now", strftime_now}};
-
-const jinja_global *ravel__jinja_global(const char *name) {
-    for (size_t i = 0; i < sizeof globals / sizeof *globals; i++)
-        if (strcmp(globals[i].name, name) == 0) return &globals[i];
-    return NULL;
+const jinja_row *ravel__jinja_global(const char *name) {
+    static const jinja_row rows[] = {{"range", make_range},          {"dict", make_dict},
+                                     {"namespace", make_namespace},  {"raise_exception", raise_exception},
+                                     {"strftime_now", strftime_now}, {NULL, NULL}};
+    return ravel__jinja_find_row(rows, name);
 }

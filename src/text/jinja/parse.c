@@ -94,11 +94,11 @@ static int deeper(parser *p) {
 static jinja_node *parse_expression(parser *p);
 static jinja_node *parse_unary(parser *p, int with_filters);
 
-/* Expressions with commas between, up to `end`. */
-static jinja_node *parse_items(parser *p, const char *end) {
+/* Items with commas between, up to `end`. */
+static jinja_node *parse_chain(parser *p, const char *end, jinja_node *(*parse_item)(parser *p)) {
     jinja_node *first = NULL, **next = &first;
     while (!p->failed && !is_operator(p, end)) {
-        *next = parse_expression(p);
+        *next = parse_item(p);
         if (!*next) return NULL;
         next = &(*next)->next;
         if (!take_operator(p, ",")) break;
@@ -114,23 +114,14 @@ static jinja_node *parse_parentheses(parser *p) {
         need_operator(p, ")");
         return first;
     }
-    first->next = parse_items(p, ")");
+    first->next = parse_chain(p, ")", parse_expression);
     return make(p, JINJA_MAKE_TUPLE, first, NULL);
 }
 
-/* a: a chain of pairs, a key and a value each. */
-static jinja_node *parse_dict(parser *p) {
-    jinja_node *first = NULL, **next = &first;
-    while (!p->failed && !is_operator(p, "}")) {
-        jinja_node *key = parse_expression(p);
-        need_operator(p, ":");
-        *next = make(p, JINJA_ARGUMENT, key, parse_expression(p));
-        if (!*next) return NULL;
-        next = &(*next)->next;
-        if (!take_operator(p, ",")) break;
-    }
-    need_operator(p, "}");
-    return make(p, JINJA_MAKE_DICT, first, NULL);
+static jinja_node *parse_pair(parser *p) {
+    jinja_node *key = parse_expression(p);
+    need_operator(p, ":");
+    return make(p, JINJA_ARGUMENT, key, parse_expression(p));
 }
 
 /* Strings one after the other are one. */
@@ -176,32 +167,24 @@ static jinja_node *parse_primary(parser *p) {
     default: break;
     }
     if (take_operator(p, "(")) return parse_parentheses(p);
-    if (take_operator(p, "[")) return make(p, JINJA_MAKE_LIST, parse_items(p, "]"), NULL);
-    if (take_operator(p, "{")) return parse_dict(p);
+    if (take_operator(p, "[")) return make(p, JINJA_MAKE_LIST, parse_chain(p, "]", parse_expression), NULL);
+    if (take_operator(p, "{")) return make(p, JINJA_MAKE_DICT, parse_chain(p, "}", parse_pair), NULL);
     return fail(p, RAVEL_E_DATA, "expected an expression", p->at->kind == JINJA_T_OPERATOR ? p->at->text : "");
 }
 
 /* ---- what follows a primary expression ------------------------------------------------------------------ */
 
-/* A chain of arguments: `name` of a keyword, flag 1 of *items, 2 of **members. */
-static jinja_node *parse_arguments(parser *p) {
-    jinja_node *first = NULL, **next = &first;
-    while (!p->failed && !is_operator(p, ")")) {
-        int flag = take_operator(p, "**") ? 2 : take_operator(p, "*") ? 1 : 0;
-        const char *name = NULL;
-        if (p->at->kind == JINJA_T_NAME && p->at[1].kind == JINJA_T_OPERATOR && strcmp(p->at[1].text, "=") == 0) {
-            name = p->at->text;
-            p->at += 2;
-        }
-        *next = make(p, JINJA_ARGUMENT, parse_expression(p), NULL);
-        if (!*next) return NULL;
-        (*next)->name = name;
-        (*next)->flag = flag;
-        next = &(*next)->next;
-        if (!take_operator(p, ",")) break;
+/* `name` of a keyword, flag 1 of *items, 2 of **members. */
+static jinja_node *parse_argument(parser *p) {
+    int flag = take_operator(p, "**") ? 2 : take_operator(p, "*") ? 1 : 0;
+    const char *name = NULL;
+    if (p->at->kind == JINJA_T_NAME && p->at[1].kind == JINJA_T_OPERATOR && strcmp(p->at[1].text, "=") == 0) {
+        name = p->at->text;
+        p->at += 2;
     }
-    need_operator(p, ")");
-    return first;
+    jinja_node *node = make(p, JINJA_ARGUMENT, parse_expression(p), NULL);
+    if (node) node->name = name, node->flag = flag;
+    return node;
 }
 
 /* a: the object; b: the key, or b, c, d: the slice's bounds and step, NULL if left out. */
@@ -238,7 +221,7 @@ static jinja_node *parse_filter(parser *p, jinja_node *value) {
     if (!node || p->failed) return NULL;
     node->name = name;
     node->row = ravel__jinja_filter(name); /* NULL: an error if it is reached, as in Jinja */
-    if (take_operator(p, "(")) node->b = parse_arguments(p);
+    if (take_operator(p, "(")) node->b = parse_chain(p, ")", parse_argument);
     return node;
 }
 
@@ -265,7 +248,7 @@ static jinja_node *parse_test(parser *p, jinja_node *value) {
     node->flag = negated;
     node->row = ravel__jinja_test(name);
     if (take_operator(p, "("))
-        node->b = parse_arguments(p);
+        node->b = parse_chain(p, ")", parse_argument);
     else if (begins_argument(p))
         node->b = make(p, JINJA_ARGUMENT, parse_postfix(p, parse_primary(p)), NULL);
     return node;
@@ -273,7 +256,7 @@ static jinja_node *parse_test(parser *p, jinja_node *value) {
 
 static jinja_node *parse_call(parser *p, jinja_node *callee) {
     jinja_node *node = make(p, JINJA_CALL, callee, NULL);
-    if (node) node->b = parse_arguments(p);
+    if (node) node->b = parse_chain(p, ")", parse_argument);
     return node;
 }
 
@@ -323,39 +306,20 @@ static jinja_node *parse_unary(parser *p, int with_filters) {
     return node;
 }
 
-/* Operators of one level, from left to right. */
-typedef jinja_node *(*parse_level)(parser *p);
-static jinja_node *parse_left(parser *p, parse_level inner, const char *const *operators) {
-    jinja_node *left = inner(p);
+/* Operators of a level and of those that bind more, from left to right. */
+static jinja_node *parse_level(parser *p, int level) {
+    static const char *const levels[][5] = {{"+", "-"}, {"~"}, {"*", "/", "//", "%"}, {"**"}};
+    if (level == sizeof levels / sizeof *levels) return parse_unary(p, 1);
+    jinja_node *left = parse_level(p, level + 1);
     while (left && !p->failed) {
-        const char *const *o = operators;
+        const char *const *o = levels[level];
         while (*o && !is_operator(p, *o)) o++;
         if (!*o) break;
         p->at++;
-        left = make(p, JINJA_BINARY, left, inner(p));
+        left = make(p, JINJA_BINARY, left, parse_level(p, level + 1));
         if (left) left->name = *o;
     }
     return left;
-}
-
-static jinja_node *parse_filtered(parser *p) {
-    return parse_unary(p, 1);
-}
-static jinja_node *parse_power(parser *p) {
-    static const char *const operators[] = {"**", NULL};
-    return parse_left(p, parse_filtered, operators);
-}
-static jinja_node *parse_product(parser *p) {
-    static const char *const operators[] = {"*", "/", "//", "%", NULL};
-    return parse_left(p, parse_power, operators);
-}
-static jinja_node *parse_join(parser *p) {
-    static const char *const operators[] = {"~", NULL};
-    return parse_left(p, parse_product, operators);
-}
-static jinja_node *parse_sum(parser *p) {
-    static const char *const operators[] = {"+", "-", NULL};
-    return parse_left(p, parse_join, operators);
 }
 
 /* The comparison at hand, or NULL. */
@@ -371,14 +335,14 @@ static const char *take_comparison(parser *p) {
 
 /* a: the first value; b: a chain of operands, each with its comparison's name. */
 static jinja_node *parse_compare(parser *p) {
-    jinja_node *first = parse_sum(p), *node = NULL, **next = NULL;
+    jinja_node *first = parse_level(p, 0), *node = NULL, **next = NULL;
     for (const char *name; first && !p->failed && (name = take_comparison(p));) {
         if (!node) {
             node = make(p, JINJA_COMPARE, first, NULL);
             if (!node) return NULL;
             next = &node->b;
         }
-        *next = make(p, JINJA_OPERAND, parse_sum(p), NULL);
+        *next = make(p, JINJA_OPERAND, parse_level(p, 0), NULL);
         if (!*next) return NULL;
         (*next)->name = name;
         next = &(*next)->next;
@@ -436,9 +400,17 @@ static jinja_node *parse_tuple(parser *p) {
 
 static jinja_node *parse_body(parser *p, const char *const *ends);
 
+/* The rest of the tag, statements, and the word that ends them. */
+static jinja_node *parse_block(parser *p, const char *end) {
+    need_end(p);
+    jinja_node *body = parse_body(p, (const char *const[]){end, NULL});
+    need_word(p, end);
+    return body;
+}
+
 /* What a value is given to: a name, a namespace's member (flag 1), or a tuple of these. */
 static jinja_node *parse_target_item(parser *p) {
-    if (take_operator(p, "(")) return make(p, JINJA_MAKE_TUPLE, parse_items(p, ")"), NULL);
+    if (take_operator(p, "(")) return make(p, JINJA_MAKE_TUPLE, parse_chain(p, ")", parse_expression), NULL);
     jinja_node *node = make(p, JINJA_NAME, NULL, NULL);
     const char *name = need_name(p);
     if (!node) return NULL;
@@ -465,7 +437,7 @@ static jinja_node *parse_target(parser *p) {
 /* a: target; b: what is gone through; c: condition; d: a pair, d->a the body, d->b what is done if there was no item.
  * flag: recursive. */
 static jinja_node *parse_for(parser *p) {
-    static const char *const ends[] = {"else", "endfor", NULL}, *const last[] = {"endfor", NULL};
+    static const char *const ends[] = {"else", "endfor", NULL};
     jinja_node *node = make(p, JINJA_FOR, parse_target(p), NULL);
     need_word(p, "in");
     jinja_node *items = parse_or(p), *body = make(p, JINJA_ARGUMENT, NULL, NULL);
@@ -482,32 +454,28 @@ static jinja_node *parse_for(parser *p) {
     need_end(p);
     node->d = body;
     body->a = parse_body(p, ends);
-    if (take_word(p, "else")) {
-        need_end(p);
-        body->b = parse_body(p, last);
-    }
-    need_word(p, "endfor");
+    if (take_word(p, "else"))
+        body->b = parse_block(p, "endfor");
+    else
+        need_word(p, "endfor");
     return node;
 }
 
 /* a: condition; b: body; c: what follows if it does not hold: another JINJA_IF alone, or a body. */
 static jinja_node *parse_if(parser *p) {
-    static const char *const ends[] = {"elif", "else", "endif", NULL}, *const last[] = {"endif", NULL};
+    static const char *const ends[] = {"elif", "else", "endif", NULL};
     if (!deeper(p)) return NULL;
     jinja_node *node = make(p, JINJA_IF, parse_expression(p), NULL);
     need_end(p);
     jinja_node *body = parse_body(p, ends);
     if (!node || p->failed) return NULL;
     node->b = body;
-    if (take_word(p, "elif")) {
+    if (take_word(p, "elif"))
         node->c = parse_if(p); /* it takes the endif */
-    } else {
-        if (take_word(p, "else")) {
-            need_end(p);
-            node->c = parse_body(p, last);
-        }
+    else if (take_word(p, "else"))
+        node->c = parse_block(p, "endif");
+    else
         need_word(p, "endif");
-    }
     p->depth--;
     return node;
 }
@@ -522,87 +490,63 @@ static jinja_node *parse_open_filters(parser *p, int first_is_named) {
 
 /* a: target; b: value, or open filters of a body c. */
 static jinja_node *parse_set(parser *p) {
-    static const char *const ends[] = {"endset", NULL};
     jinja_node *target = parse_target(p), *node;
     if (take_operator(p, "=")) return make(p, JINJA_SET, target, parse_tuple(p));
     node = make(p, JINJA_SET_BLOCK, target, parse_open_filters(p, 0));
-    need_end(p);
-    if (!node) return NULL;
-    node->c = parse_body(p, ends);
-    need_word(p, "endset");
+    jinja_node *body = parse_block(p, "endset");
+    if (node) node->c = body;
     return node;
 }
 
-/* A chain of JINJA_ARGUMENT: name, and a: default or NULL. */
-static jinja_node *parse_parameters(parser *p) {
-    jinja_node *first = NULL, **next = &first;
-    while (!p->failed && !is_operator(p, ")")) {
-        const char *name = need_name(p);
-        *next = make(p, JINJA_ARGUMENT, take_operator(p, "=") ? parse_expression(p) : NULL, NULL);
-        if (!*next) return NULL;
-        (*next)->name = name;
-        next = &(*next)->next;
-        if (!take_operator(p, ",")) break;
-    }
-    need_operator(p, ")");
-    return first;
+/* name, and a: default or NULL. */
+static jinja_node *parse_parameter(parser *p) {
+    const char *name = need_name(p);
+    jinja_node *node = make(p, JINJA_ARGUMENT, take_operator(p, "=") ? parse_expression(p) : NULL, NULL);
+    if (node) node->name = name;
+    return node;
 }
 
 /* name; a: parameters; b: body. */
 static jinja_node *parse_macro(parser *p) {
-    static const char *const ends[] = {"endmacro", NULL};
     jinja_node *node = make(p, JINJA_DEFINE, NULL, NULL);
     const char *name = need_name(p);
     need_operator(p, "(");
     if (!node || p->failed) return NULL;
     node->name = name;
-    node->a = parse_parameters(p);
-    need_end(p);
-    node->b = parse_body(p, ends);
-    need_word(p, "endmacro");
+    node->a = parse_chain(p, ")", parse_parameter);
+    node->b = parse_block(p, "endmacro");
     (void)take_word(p, name);
     return node;
 }
 
 /* a: a JINJA_DEFINE of the body, which is what `caller` calls; b: the call. */
 static jinja_node *parse_call_block(parser *p) {
-    static const char *const ends[] = {"endcall", NULL};
     jinja_node *caller = make(p, JINJA_DEFINE, NULL, NULL), *node = make(p, JINJA_CALL_BLOCK, caller, NULL);
     if (!node) return NULL;
     caller->name = p->t->caller;
-    if (take_operator(p, "(")) caller->a = parse_parameters(p);
+    if (take_operator(p, "(")) caller->a = parse_chain(p, ")", parse_parameter);
     node->b = parse_expression(p);
     if (node->b && node->b->kind != JINJA_CALL) return fail(p, RAVEL_E_DATA, "expected a call", "");
-    need_end(p);
-    caller->b = parse_body(p, ends);
-    need_word(p, "endcall");
+    caller->b = parse_block(p, "endcall");
     return node;
 }
 
 static jinja_node *parse_filter_block(parser *p) {
-    static const char *const ends[] = {"endfilter", NULL};
     jinja_node *node = make(p, JINJA_FILTER_BLOCK, NULL, parse_open_filters(p, 1));
-    need_end(p);
-    if (!node) return NULL;
-    node->c = parse_body(p, ends);
-    need_word(p, "endfilter");
+    jinja_node *body = parse_block(p, "endfilter");
+    if (node) node->c = body;
     return node;
 }
 
 static jinja_node *parse_generation(parser *p) {
-    static const char *const ends[] = {"endgeneration", NULL};
-    jinja_node *node = make(p, JINJA_GENERATION, NULL, NULL);
-    need_end(p);
-    if (!node) return NULL;
+    jinja_node *node = make(p, JINJA_GENERATION, NULL, NULL), *body = parse_block(p, "endgeneration");
     p->t->marks_answers = 1;
-    node->b = parse_body(p, ends);
-    need_word(p, "endgeneration");
+    if (node) node->b = body;
     return node;
 }
 
 /* a: a chain of JINJA_ARGUMENT, name and value; b: body. */
 static jinja_node *parse_with(parser *p) {
-    static const char *const ends[] = {"endwith", NULL};
     jinja_node *node = make(p, JINJA_WITH, NULL, NULL), **next = node ? &node->a : NULL;
     while (node && !p->failed && p->at->kind == JINJA_T_NAME) {
         const char *name = need_name(p);
@@ -613,10 +557,8 @@ static jinja_node *parse_with(parser *p) {
         next = &(*next)->next;
         if (!take_operator(p, ",")) break;
     }
-    need_end(p);
-    if (!node) return NULL;
-    node->b = parse_body(p, ends);
-    need_word(p, "endwith");
+    jinja_node *body = parse_block(p, "endwith");
+    if (node) node->b = body;
     return node;
 }
 
