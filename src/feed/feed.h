@@ -104,7 +104,8 @@ typedef struct ravel__columns {
 
 /* Input of the planner, arrays of samples or of rows that stay together (feed_rows.c). */
 typedef struct ravel__given {
-    int64_t rows; /* -1: samples */
+    int64_t rows;  /* -1: samples */
+    int32_t trees; /* what samples share counts once, also inside a row */
     int64_t *lengths, *groups, *costs, *responses, *shared;
     int64_t *row_starts; /* [rows + 1] first sample of each */
     int32_t *homes, *updates, *order;
@@ -334,6 +335,8 @@ ravel_status ravel__rows_room(const ravel_feed *feed, int64_t count, ravel__plan
 void ravel__rows_input(const ravel_feed *feed, const ravel__columns *columns, int trees, ravel__given *given,
                        ravel_plan_input *input);
 int64_t ravel__rows_sample(const ravel__given *given, int64_t row);
+/* Whether samples of a row share tokens; the planner sees only what rows share with one another. */
+int ravel__rows_share(const ravel__columns *columns, const ravel__given *given);
 ravel_status ravel__rows_unfold(const ravel_feed *feed, const ravel__columns *columns, ravel__plan_scratch *scratch,
                                 ravel_plan *plan, ravel_error *err);
 /* Whether the samples of a row are planned as one. */

@@ -80,8 +80,13 @@ static ravel_status plan_shared(const ravel_feed *feed, const ravel__columns *c,
     ravel_status status = plan_within(feed, c, g, input, &shared, err);
     if (status && (must || status != RAVEL_E_OVERSIZE)) return status;
     *made = shared;
-    if (!status && (must || !shared->shared)) return RAVEL_OK;
+    int some = shared && (shared->shared || ravel__rows_share(c, g));
+    if (!status && (some ? must : g->rows < 0)) return RAVEL_OK;
     if (status) ravel_error_clear(err); /* without sharing it may fit */
+    if (!some) {
+        ravel_plan_free(shared); /* its rows are shorter than their slots */
+        shared = NULL;
+    }
     ravel__rows_input(feed, c, 0, g, input);
     status = ravel_plan_create(input, &feed->plan, &flat, shared ? NULL : err);
     int better = shared && (status || shared->stats.time < flat->stats.time / 100 * 98);

@@ -139,6 +139,7 @@ int ravel__rows_stay(const ravel_feed *feed, const ravel__columns *c) {
 void ravel__rows_input(const ravel_feed *feed, const ravel__columns *c, int trees, ravel__given *g,
                        ravel_plan_input *input) {
     g->rows = -1;
+    g->trees = trees;
     set_homes(feed, c, g->homes);
     set_updates(c, g->updates);
     *input = (ravel_plan_input){.size = sizeof *input,
@@ -169,6 +170,13 @@ void ravel__rows_input(const ravel_feed *feed, const ravel__columns *c, int tree
     input->order = g->order;
 }
 
+int ravel__rows_share(const ravel__columns *c, const ravel__given *g) {
+    for (int64_t row = 0; row < g->rows; row++)
+        for (int64_t i = g->row_starts[row] + 1; i < g->row_starts[row + 1]; i++)
+            if (common(c, g->places[i - 1], g->places[i]) > 0) return 1;
+    return 0;
+}
+
 int64_t ravel__rows_sample(const ravel__given *g, int64_t row) {
     return g->rows < 0 ? row : g->row_starts[row];
 }
@@ -182,7 +190,8 @@ static int64_t unfold_bin(const ravel__columns *c, const ravel__given *g, const 
         int64_t first = g->row_starts[plan->samples[i]], end = g->row_starts[plan->samples[i] + 1];
         for (int64_t s = first; s < end; s++, at++) {
             samples[at] = (int32_t)s;
-            if (plan->shared) shared[at] = s > first ? common(c, g->places[s - 1], g->places[s]) : plan->shared[i];
+            if (!g->trees) continue;
+            shared[at] = s > first ? common(c, g->places[s - 1], g->places[s]) : plan->shared ? plan->shared[i] : 0;
         }
     }
     return at;
@@ -223,6 +232,6 @@ ravel_status ravel__rows_unfold(const ravel_feed *feed, const ravel__columns *c,
     plan->count = c->count;
     plan->bin_offsets = offsets;
     plan->samples = samples;
-    if (plan->shared) plan->shared = shared;
+    if (scratch->given.trees) plan->shared = shared; /* rows that share with no other row have trees of their own */
     return RAVEL_OK;
 }

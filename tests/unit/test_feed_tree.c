@@ -199,13 +199,12 @@ TEST(feed_tree_groups_have_widths) {
     ravel_source_free(source);
 }
 
-/* A row is two answers to a prompt; every second row has the prompt of the row before. */
+/* A row is two answers to a prompt; every second row has the prompt of the row before, or (`user`) each has its own. */
 static ravel_status read_pair(void *user, int64_t row, ravel_collector *collector, ravel_error *err) {
-    ravel__rng shared = ravel__rng_seed((uint64_t)row / 2);
+    ravel__rng shared = ravel__rng_seed((uint64_t)(user ? row : row / 2));
     ravel__rng own = ravel__rng_seed(500 + (uint64_t)row); /* fixed: every reader of a row sees the same */
     int32_t tokens[96], length = 4 + (int32_t)ravel__rng_below(&shared, 50);
     ravel_status status = RAVEL_OK;
-    (void)user;
     for (int32_t i = 0; i < length; i++) tokens[i] = (int32_t)ravel__rng_below(&shared, 500);
     for (int k = 0; k < 2 && !status; k++) {
         int32_t count = length + 1 + (int32_t)ravel__rng_below(&own, 40);
@@ -223,23 +222,24 @@ TEST(feed_keeps_rows) {
         .size = sizeof hooks, .count = ROWS, .fields = &field, .field_count = 1, .read = read_pair};
     ravel_source *source = NULL;
     int64_t shared[3] = {0};
-    CHECK(ravel_source_callbacks(&hooks, &source, NULL) == RAVEL_OK);
-    for (int32_t i = 0; i < 27; i++) {
+    for (int32_t i = 0; i < 54; i++) {
         run r;
         ravel_error err = RAVEL_ERROR_INIT;
+        hooks.user = i % 2 ? &hooks : NULL;
+        CHECK(ravel_source_callbacks(&hooks, &source, NULL) == RAVEL_OK);
         run_default(&r, source);
         r.feed.keep_rows = 1;
         r.feed.owners = i % 3;
-        r.feed.share_prefix = i / 3 % 3;
-        r.mesh.dp = 1 + i % 4, r.mesh.cp = i < 9 ? 1 : 2, r.mesh.pp = i % 3 == 1 ? 2 : 1;
-        r.plan.cp_pool = i < 18 ? 0 : r.mesh.dp * r.mesh.cp;
+        r.feed.share_prefix = i / 6 % 3;
+        r.mesh.dp = 1 + i % 4, r.mesh.cp = i < 18 ? 1 : 2, r.mesh.pp = i % 3 == 1 ? 2 : 1;
+        r.plan.cp_pool = i < 36 ? 0 : r.mesh.dp * r.mesh.cp;
         if (r.plan.cp_pool) r.plan.budget = 160; /* less than some rows */
         CHECK_OK(ravel_threads_run(r.mesh.dp * r.mesh.cp * r.mesh.pp, NULL, run_rank, &r, &err), &err);
-        CHECK(r.tokens > 0);
+        CHECK(r.tokens > 0 && (r.shared > 0 || r.feed.share_prefix != RAVEL_SHARE_ON));
         shared[r.feed.share_prefix] += r.shared;
+        ravel_source_free(source);
     }
     CHECK(shared[RAVEL_SHARE_OFF] == 0 && shared[RAVEL_SHARE_AUTO] > 0 && shared[RAVEL_SHARE_ON] > 0);
-    ravel_source_free(source);
 }
 
 TEST(feed_tree_says_when_nothing_can_be_shared) {
