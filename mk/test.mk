@@ -26,7 +26,7 @@ test-fresh:
 	@SYSTEM="$(SYSTEM)" WHO="$(WHO)" SUITES="$(SUITES)" sh mk/fresh.sh $(BUILD)
 test-aarch64:
 	@sh mk/deps.sh aarch64 $(BUILD)
-	@WHOLE=$(WHOLE) MAKE="$(MAKE)" sh mk/aarch64.sh $(BUILD)
+	@WHOLE=$(WHOLE) TESTS="$(TESTS)" MAKE="$(MAKE)" sh mk/aarch64.sh $(BUILD)
 test-frameworks:
 	@$(MAKE) --no-print-directory all $(BUILD)/libravel_stub.so
 	@sh mk/frameworks.sh $(BUILD)

@@ -74,7 +74,7 @@ def interrupted(number, *flags, out="part"):
     while p.poll() is None and time.monotonic() < end and not (os.path.exists(aside) and os.path.getsize(aside)):
         time.sleep(0.01)
     p.send_signal(number)
-    said = p.communicate(timeout=120)[1]
+    said = p.communicate(timeout=300)[1]
     return p.returncode, said, path
 for number in (signal.SIGINT, signal.SIGTERM):
     code, said, path = interrupted(number, "--repeat", "1000")

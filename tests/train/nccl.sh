@@ -20,7 +20,7 @@ losses() { grep -o '"train/loss":[^,]*\|"train/grad_norm":[^,]*' "$dir/$1/metric
 # shellcheck disable=SC2086
 run() { # NAME WIRE OPTIONS...
     into=$1 wire=$2 kind=$3; shift 3
-    timeout 120 "$ravel" train "$kind" $(usual "$shape $model" "$@") --comm-device "$wire" --run "$dir/$into" "$@" >"$dir/out" 2>&1
+    timeout 300 "$ravel" train "$kind" $(usual "$shape $model" "$@") --comm-device "$wire" --run "$dir/$into" "$@" >"$dir/out" 2>&1
     code=$?
     losses "$into"
     return $code
@@ -97,7 +97,7 @@ tcp() { # NAME RANKS OPTIONS...
     pids=""
     for rank in $(seq 0 $((count - 1))); do
         # shellcheck disable=SC2086
-        RANK=$rank WORLD_SIZE=$count LOCAL_WORLD_SIZE=$count MASTER_ADDR=127.0.0.1 MASTER_PORT=$port timeout 120 "$ravel" train "$kind" $(usual "$shape $model" "$@") \
+        RANK=$rank WORLD_SIZE=$count LOCAL_WORLD_SIZE=$count MASTER_ADDR=127.0.0.1 MASTER_PORT=$port timeout 300 "$ravel" train "$kind" $(usual "$shape $model" "$@") \
             --comm-device nccl --run "$dir/$name" "$@" >"$dir/$name-$rank.out" 2>&1 &
         pids="$pids $!"
     done
