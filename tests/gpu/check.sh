@@ -19,7 +19,7 @@ refit="gpu_cast gpu_refit_pull gpu_refit_another gpu_refit_collective gpu_refit_
 batch="gpu_batch"
 train="cuda_norms cuda_rope cuda_swiglu cuda_experts cuda_embedding cuda_softmax cuda_losses cuda_sampling cuda_update
        cuda_attention_cached cuda_attention_merge cuda_attention_own"
-plans="cuda_attention_blocks" # our kernels beside cuDNN's: memcheck alone, the others report cuDNN's own
+plans="cuda_attention_blocks cuda_attention_trees" # our kernels beside cuDNN's: memcheck alone, the others report cuDNN's own
 
 wanted() { # NAME PART ...
     name=$1

@@ -43,7 +43,8 @@ static char plan_there(const gpu *g, int backward, int deterministic, cuda_plan_
     int64_t workspace;
     char properties[1000], said[300] = "";
     memset(&key, 0, sizeof key);
-    key.samples = 8, key.longest_query = key.longest_key = 1024, key.heads = 16, key.kv_heads = 8, key.head_dim = dim;
+    key.samples = 8, key.longest_query = 256, key.longest_key = 1024, key.heads = 16, key.kv_heads = 8,
+    key.head_dim = dim;
     key.ld_q = 16 * dim, key.ld_k = key.ld_v = 8 * dim;
     key.backward = backward, key.deterministic = deterministic, key.mask = (int32_t)mask;
     describe(g, properties, sizeof properties);
@@ -53,12 +54,12 @@ static char plan_there(const gpu *g, int backward, int deterministic, cuda_plan_
 }
 
 TEST(gpu_plans_of_attention_for_every_generation) {
-    static const char *const masks[] = {"causal", "sliding", "all"};
+    static const char *const masks[PLAN_MASKS] = {"causal", "sliding", "all", "at end", "sliding at end"};
     printf("    cuDNN %zu has plans for: forward / backward / backward, deterministic\n", cudnnGetVersion());
     for (size_t i = 0; i < sizeof GPUS / sizeof *GPUS; i++)
         for (int dim = 64; dim <= 128; dim += 64) {
             printf("    %-9s head size %3d:", GPUS[i].name, dim);
-            for (int mask = 0; mask < 3; mask++) {
+            for (int mask = 0; mask < PLAN_MASKS; mask++) {
                 char forward = plan_there(&GPUS[i], 0, 0, (cuda_plan_mask)mask, dim);
                 char backward = plan_there(&GPUS[i], 1, 0, (cuda_plan_mask)mask, dim);
                 char repeats = plan_there(&GPUS[i], 1, 1, (cuda_plan_mask)mask, dim);

@@ -12,6 +12,7 @@ typedef struct ragged_case {
     int32_t q_starts[MOST_SAMPLES], q_lengths[MOST_SAMPLES], k_starts[MOST_SAMPLES], k_lengths[MOST_SAMPLES];
     int32_t shifts[MOST_SAMPLES], q_tokens, k_tokens, q_longest, k_longest;
     int32_t window, apart, add, all; /* apart: keys have rows of their own; all: every key is seen */
+    int32_t at_end, below;           /* apart: queries are the last of the keys; else queries go on below the keys */
 } ragged_case;
 
 /* Random samples with gaps between some of them. */
@@ -24,8 +25,11 @@ static void draw_case(pair *p, ragged_case *c, int64_t longest) {
         c->q_tokens = c->q_starts[i] + n;
         c->k_starts[i] = c->apart ? c->k_tokens + gap : c->q_starts[i];
         c->k_lengths[i] = c->apart ? (int32_t)pair_below(p, longest) + c->all : n;
+        if (c->at_end) c->k_lengths[i] = n + (int32_t)pair_below(p, longest);
+        if (c->below) c->k_lengths[i] = 1 + (int32_t)pair_below(p, n);
         c->k_tokens = c->k_starts[i] + c->k_lengths[i];
         c->shifts[i] = c->apart ? (int32_t)pair_below(p, longest) - (int32_t)longest / 4 : 0;
+        if (c->at_end) c->shifts[i] = c->k_lengths[i] - n;
         if (n > c->q_longest) c->q_longest = n;
         if (c->k_lengths[i] > c->k_longest) c->k_longest = c->k_lengths[i];
     }
@@ -41,7 +45,7 @@ static ragged_arrays make_arrays(pair *p, const ragged_case *c) {
     a.qs = pair_ints(p, c->q_starts, c->samples);
     a.ql = pair_ints(p, c->q_lengths, c->samples);
     a.ks = c->apart ? pair_ints(p, c->k_starts, c->samples) : a.qs;
-    a.kl = c->apart ? pair_ints(p, c->k_lengths, c->samples) : a.ql;
+    a.kl = c->apart || c->below ? pair_ints(p, c->k_lengths, c->samples) : a.ql;
     a.shifts = pair_ints(p, c->shifts, c->samples);
     a.q = pair_random(p, q, PAIR_ACTIVATION, 1);
     a.k = pair_random(p, kv + 8, PAIR_ACTIVATION, 1);
@@ -60,6 +64,7 @@ static train_attention call_of(const ragged_case *c, const ragged_arrays *a, int
     x.scale = 1 / sqrtf((float)c->dim);
     x.window = c->window;
     x.add = c->add;
+    x.at_end = c->at_end;
     x.queries = (train_ragged){.tokens = c->q_tokens, .longest = c->q_longest};
     x.queries.starts = a->qs.on[side];
     x.queries.lengths = a->ql.on[side];
@@ -85,7 +90,8 @@ static train_attention call_of(const ragged_case *c, const ragged_arrays *a, int
 
 static train_limits limits_of(const ragged_case *c, int64_t longest) {
     return (train_limits){.tokens = MOST_SAMPLES * (longest + 16),
-                          .longest = longest,
+                          .longest = 2 * longest,
+                          .keys = 2 * MOST_SAMPLES * (longest + 16),
                           .samples = MOST_SAMPLES,
                           .width = 4096,
                           .hidden = 1024,
@@ -117,8 +123,10 @@ static void compare(ragged_case c, int64_t longest) {
         if (!(off < results[i].most))
             check_fail(
                 __FILE__, __LINE__,
-                "%s differs by %g of its size (heads %d and %d of %d, window %d, apart %d, all %d, add %d, up to %lld)",
-                results[i].name, off, c.heads, c.kv_heads, c.dim, c.window, c.apart, c.all, c.add, (long long)longest);
+                "%s differs by %g of its size (heads %d and %d of %d, window %d, apart %d, all %d, add %d, at end %d, below %d, up to "
+                "%lld)",
+                results[i].name, off, c.heads, c.kv_heads, c.dim, c.window, c.apart, c.all, c.add, c.at_end, c.below,
+                (long long)longest);
     }
     pair_close(&p);
 }
@@ -154,6 +162,21 @@ TEST(cuda_attention_blocks_and_windows_by_plans) {
             c.window = 0;
             compare(c, shapes[i][3]);
         }
+    }
+}
+
+/* What trees ask of them: gathered keys, and nodes with all that is below. */
+TEST(cuda_attention_trees_by_plans) {
+    static const int32_t shapes[][4] = {{16, 8, 128, 130}, {9, 3, 64, 300}, {4, 4, 64, 300}, {2, 1, 64, 700}};
+    for (int i = 0; i < 4; i++) {
+        ragged_case c = {.heads = shapes[i][0], .kv_heads = shapes[i][1], .dim = shapes[i][2], .samples = 6};
+        c.apart = c.at_end = 1;
+        compare(c, shapes[i][3]);
+        c.window = 70;
+        compare(c, shapes[i][3]);
+        c.apart = c.at_end = c.window = 0;
+        c.below = 1;
+        for (c.add = 0; c.add < 2; c.add++) compare(c, shapes[i][3]);
     }
 }
 

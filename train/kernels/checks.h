@@ -90,7 +90,8 @@ static inline int train__attention_ok(const train_attention *x) {
     int64_t width = (int64_t)x->heads * x->head_dim, kv_width = (int64_t)x->kv_heads * x->head_dim;
     return x->samples >= 0 && train__heads_ok(x->heads, x->kv_heads, x->head_dim) && x->window >= 0 &&
            train__ragged_ok(&x->queries, x->samples) && train__ragged_ok(&x->keys, x->samples) && x->ld_q >= width &&
-           x->ld_k >= kv_width && x->ld_v >= kv_width && (x->samples == 0 || (x->q && x->o && x->lse));
+           x->ld_k >= kv_width && x->ld_v >= kv_width && (!x->at_end || x->shifts) &&
+           (x->samples == 0 || (x->q && x->o && x->lse));
 }
 
 static inline int train__attention_backward_ok(const train_attention *x) {

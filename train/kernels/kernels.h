@@ -100,6 +100,7 @@ typedef struct train_device_options {
 typedef struct train_limits {
     int64_t tokens;    /* rows of an activation matrix */
     int64_t longest;   /* tokens of one sample */
+    int64_t keys;      /* rows of keys of one attention, where they may be more than tokens */
     int64_t samples;   /* in one batch */
     int64_t width;     /* the widest row of an activation: of rms-norm, gate-up, qkv */
     int64_t hidden;    /* width of the residual stream */
@@ -255,8 +256,9 @@ typedef struct train_ragged {
  *     j <= r + shift   and, with a window,   j > r + shift - window          shift = shifts[i]
  * so shift is the position of the sample's first query row minus that of its first key row: 0 if both are the whole
  * sample; at least the number of keys where all of them are seen (a block of an earlier context-parallel shard):
- * `shifts` is then the array keys.lengths itself, by which a set can tell. A query row that sees no key gets o = 0 and
- * lse = -infinity. A query head h reads key head h / (heads / kv_heads).
+ * `shifts` is then the array keys.lengths itself, by which a set can tell. With `at_end` the queries are the last of
+ * each sample's keys, so shift is keys - queries. A query row that sees no key gets o = 0 and lse = -infinity. A query
+ * head h reads key head h / (heads / kv_heads).
  *
  * Ring attention calls this once per block of keys, into a second (o, lse), and merges. Backward over a block of keys
  * takes o and lse over ALL keys of the row (after the last merge): then the blocks' d_q add up to the whole. */
@@ -268,6 +270,7 @@ typedef struct train_attention {
     train_ragged queries;  /* each length at least 1 */
     train_ragged keys;     /* a length may be 0 */
     const int32_t *shifts; /* [samples] on the device; NULL: 0 for all */
+    int32_t at_end;        /* shifts[i] is keys.lengths[i] - queries.lengths[i], which is at least 0 */
     const void *q;         /* [A] [query tokens, heads * head_dim], rows ld_q apart */
     const void *k, *v;     /* [A] [key tokens, kv_heads * head_dim], rows ld_k and ld_v apart */
     void *o;               /* [A] [query tokens, heads * head_dim], no gap between rows */

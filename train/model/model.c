@@ -160,6 +160,7 @@ static train_limits limits_of(const train_model *m) {
     /* with shared prefixes, all that stands below a node are its queries, and a call's samples are nodes */
     int64_t longest = m->options.flat_tokens ? train__max(m->sizes.tokens, m->sizes.positions) : m->sizes.positions;
     train_limits limits = train__net_limits(&m->net, m->sizes.tokens, longest, m->sizes.tokens);
+    if (m->options.flat_tokens) limits.keys = train__tree_copies(m);
     limits.inference = m->options.inference;
     return limits;
 }

@@ -245,6 +245,7 @@ ravel_status train__tree_open(train_model *m, ravel_error *err);
  * what is staged; memory on the device. */
 int64_t train__tree_bin(const train_model *m);
 int64_t train__tree_path_keys(const train_model *m);
+int64_t train__tree_copies(const train_model *m);
 int64_t train__tree_parts(const train_model *m);
 size_t train__tree_staged(const train_model *m);
 void train__tree_cut_keys(train_model *m, train__cut *cut);

@@ -28,12 +28,12 @@ int64_t train__tree_path_keys(const train_model *m) {
 }
 
 /* Copies at a time: at least the longest path, and half of it is filled by every part but the last. */
-static int64_t copies_of(const train_model *m) {
+int64_t train__tree_copies(const train_model *m) {
     return 2 * train__max(m->sizes.tokens, m->sizes.positions);
 }
 
 int64_t train__tree_parts(const train_model *m) {
-    return 2 * train__tree_path_keys(m) / copies_of(m) + 1;
+    return 2 * train__tree_path_keys(m) / train__tree_copies(m) + 1;
 }
 
 /* Five arrays of runs; from, to, first and list of keys. */
@@ -48,10 +48,10 @@ void train__tree_cut_keys(train_model *m, train__cut *cut) {
     int learns = !m->options.inference;
     void **arrays[] = {&t->all, &t->copies, &t->own, &t->d_all, &t->d_copies, &t->spare};
     const int64_t rows[] = {bin,
-                            copies_of(m),
+                            train__tree_copies(m),
                             m->cp_most > 1 ? m->sizes.tokens : 0,
                             learns ? bin : 0,
-                            learns ? copies_of(m) : 0,
+                            learns ? train__tree_copies(m) : 0,
                             learns ? bin : 0};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         *arrays[i] = train__cut_take(cut, rows[i] > 0, train__net_bytes(&m->net, rows[i] * width));
@@ -90,7 +90,7 @@ static void list_copies(train_model *m, const train__micro *mb, train__tree_part
 static int32_t stage_part(train_model *m, const train__micro *mb, train__tree_part *part, int32_t run) {
     const ravel_tree_piece *p = &m->tree.piece;
     int32_t end = run, begin = p->cu_seqlens_k[run], longest = 0;
-    while (end < p->runs && p->cu_seqlens_k[end + 1] - begin <= copies_of(m)) end++;
+    while (end < p->runs && p->cu_seqlens_k[end + 1] - begin <= train__tree_copies(m)) end++;
     RAVEL_ASSERT(end > run);
     *part = (train__tree_part){.runs = end - run, .copies = p->cu_seqlens_k[end] - begin};
     part->queries.tokens = part->keys.tokens = mb->ragged.tokens;
@@ -151,6 +151,7 @@ static train_attention part_of(const train_model *m, const train__acts *a, const
     x.queries = part->queries;
     x.keys = part->keys;
     x.shifts = part->shifts;
+    x.at_end = 1;
     return x;
 }
 

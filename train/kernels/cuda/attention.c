@@ -4,9 +4,10 @@
  * which costs nothing (unused entries have length 0) and leaves a dozen plans for a run. A plan takes a second to
  * compile, so plans are kept on disk as cuDNN's JSON, one file per key.
  *
- * cuDNN gets causal attention over whole samples, with a sliding window or without, and the blocks of a
- * context-parallel ring, whose queries see every key of other rows. Gradients of queries that add are made in scratch
- * and added afterwards.
+ * cuDNN gets causal attention over whole samples, with a sliding window or without, the blocks of a context-parallel
+ * ring, whose queries see every key of other rows, and shared prefixes: nodes of a tree, whose queries go on below
+ * their keys, or queries that are the last of gathered keys. Gradients of queries that add are made in scratch and
+ * added afterwards.
  *
  * Backward with the same bits on every run needs a workspace of samples * heads * queries * keys bf16. A batch is
  * therefore cut into runs of samples that fit a fixed limit:
@@ -27,7 +28,7 @@
 #include "train/kernels/cuda/attention_graph.h"
 #include "train/kernels/cuda/kept.h"
 
-enum { PLANS = 128, LEAST_LONGEST = 256, LEAST_SAMPLES = 1 };
+enum { PLANS = 512, LEAST_LONGEST = 256, LEAST_SAMPLES = 1 };
 #define MOST_WORKSPACE ((int64_t)8 << 30)
 
 typedef struct plan {
@@ -103,14 +104,15 @@ static room room_of(const train_limits *l) {
     bounds b = bounds_of(l);
     int64_t entries = most_entries(l), group = l->kv_heads > 0 ? l->heads / l->kv_heads : 1;
     int64_t row = (l->heads + 2 * l->kv_heads) * l->head_dim; /* the widest distance between tokens */
+    int64_t keys = l->keys > l->tokens ? l->keys : l->tokens;
     int64_t sums = l->inference ? 0 : b.products > l->tokens ? b.products : l->tokens;
     room r = {0};
     r.offsets = align256((size_t)entries * 2 * 4);
     r.row_sums = r.offsets + align256((size_t)(entries + 1) * 5 * 8);
     r.d_q = r.row_sums + align256((size_t)(sums * l->heads) * 4);
     r.d_k = r.d_q + (l->inference ? 0 : 2 * query_bytes(l)); /* f32 */
-    r.d_v = r.d_k + (l->inference || group == 1 ? 0 : align256((size_t)(l->tokens * row * group) * 2));
-    r.workspace = r.d_v + (l->inference || group == 1 ? 0 : align256((size_t)(l->tokens * row * group) * 2));
+    r.d_v = r.d_k + (l->inference || group == 1 ? 0 : align256((size_t)(keys * row * group) * 2));
+    r.workspace = r.d_v + (l->inference || group == 1 ? 0 : align256((size_t)(keys * row * group) * 2));
     size_t most = (size_t)(b.squares * l->heads) * 2;
     if (most < query_bytes(l)) most = query_bytes(l);
     r.total = r.workspace + (l->inference ? (size_t)1 << 20 : align256(most) + ((size_t)16 << 20));
@@ -148,7 +150,7 @@ void cuda_attention_close(train_device *d) {
 }
 
 static void plan_file(const train_device *d, const cuda_plan_key *k, char *path, size_t size) {
-    static const char *const masks[] = {"causal", "sliding", "all"};
+    static const char *const masks[PLAN_MASKS] = {"causal", "sliding", "all", "causal-at-end", "sliding-at-end"};
     char name[200];
     snprintf(name, sizeof name, "attention-%zu-%s-%s%s-b%d-s%d-%d-h%d-%d-d%d-%lld-%lld-%lld", cudnnGetVersion(),
              masks[k->mask], k->backward ? "backward" : "forward", k->deterministic ? "-deterministic" : "", k->samples,
@@ -203,10 +205,13 @@ static int without_mask(const train_attention *x) {
 
 /* Whether a cuDNN graph describes this call, with gradients laid out as their tensors; *mask is the graph's. */
 static int has_graph(const train_attention *x, int backward, cuda_plan_mask *mask) {
-    int whole = x->queries.starts == x->keys.starts && x->queries.lengths == x->keys.lengths && !x->shifts;
-    if (!whole && !without_mask(x)) return 0;
+    int causal = x->at_end || (x->queries.starts == x->keys.starts && !x->shifts), all = !causal && without_mask(x);
+    int slides = x->window > 0 && x->window < x->keys.longest;
+    if (!causal && !all) return 0;
     if (x->head_dim % 8 || x->head_dim > 128) return 0;
-    *mask = !whole ? PLAN_WITHOUT_MASK : x->window > 0 && x->window < x->queries.longest ? PLAN_SLIDING : PLAN_CAUSAL;
+    *mask = all         ? PLAN_WITHOUT_MASK
+            : x->at_end ? (slides ? PLAN_SLIDING_AT_END : PLAN_CAUSAL_AT_END)
+                        : (slides ? PLAN_SLIDING : PLAN_CAUSAL);
     if (!backward) return 1;
     if (x->add && x->ld_q != (int64_t)x->heads * x->head_dim) return 0;
     return x->ld_dq == x->ld_q && x->ld_dk == x->ld_k && x->ld_dv == x->ld_v;
@@ -273,7 +278,7 @@ static void run(train_device *d, const train_attention *x, plan *p, int32_t firs
     t[PLAN_SCALE] = &scale;
     t[PLAN_PADDING] = (void *)(uintptr_t)&hidden;
     if (p->key.mask != PLAN_WITHOUT_MASK) t[PLAN_HIDDEN] = (void *)(uintptr_t)&hidden;
-    if (p->key.mask == PLAN_SLIDING) t[PLAN_WIDTH] = &width;
+    if (p->key.mask == PLAN_SLIDING || p->key.mask == PLAN_SLIDING_AT_END) t[PLAN_WIDTH] = &width;
     if (p->key.backward) {
         t[PLAN_ONE] = (void *)(uintptr_t)&one;
         t[PLAN_D_O] = (void *)(uintptr_t)x->d_o;

@@ -237,6 +237,14 @@ typedef struct common {
     descriptor q, k_transposed, o, lse, scale, padding, hidden, width;
 } common;
 
+static bool at_end(const graph *g) {
+    return g->key->mask == PLAN_CAUSAL_AT_END || g->key->mask == PLAN_SLIDING_AT_END;
+}
+
+static bool slides(const graph *g) {
+    return g->key->mask == PLAN_SLIDING || g->key->mask == PLAN_SLIDING_AT_END;
+}
+
 static common common_tensors(graph *g) {
     const cuda_plan_key *k = g->key;
     int64_t s = k->longest_query, h = k->heads;
@@ -255,7 +263,7 @@ static common common_tensors(graph *g) {
     c.scale = tensor(g, PLAN_SCALE, CUDNN_DATA_FLOAT, ONE, ONE, NULL);
     c.padding = tensor(g, PLAN_PADDING, CUDNN_DATA_FLOAT, ONE, ONE, NULL);
     c.hidden = k->mask == PLAN_WITHOUT_MASK ? NULL : tensor(g, PLAN_HIDDEN, CUDNN_DATA_FLOAT, ONE, ONE, NULL);
-    c.width = k->mask == PLAN_SLIDING ? tensor(g, PLAN_WIDTH, CUDNN_DATA_FLOAT, ONE, ONE, NULL) : NULL;
+    c.width = slides(g) ? tensor(g, PLAN_WIDTH, CUDNN_DATA_FLOAT, ONE, ONE, NULL) : NULL;
     return c;
 }
 
@@ -270,23 +278,39 @@ static descriptor scaled_scores(graph *g, const common *c) {
     return select_where(g, compare(g, CUDNN_POINTWISE_LOGICAL_AND, row_in, column_in), scaled, c->padding);
 }
 
+/* Row + keys - queries: cuDNN's fused kernels know it in integers only. */
+static descriptor moved_row(graph *g, const common *c, descriptor row) {
+    descriptor sum = scores(g, CUDNN_DATA_INT32), place = scores(g, CUDNN_DATA_INT32);
+    pointwise_to(g, sum, (pointwise){CUDNN_POINTWISE_ADD, CUDNN_DATA_INT32, 0, row, c->lengths_kv, NULL});
+    pointwise_to(g, place, (pointwise){CUDNN_POINTWISE_SUB, CUDNN_DATA_INT32, 0, sum, c->lengths_q, NULL});
+    return place;
+}
+
 /* -inf after the query's own place. */
 static descriptor causal(graph *g, const common *c, descriptor x) {
-    descriptor row = index_of(g, x, 2, CUDNN_DATA_FLOAT), column = index_of(g, x, 3, CUDNN_DATA_FLOAT);
+    cudnnDataType_t math = at_end(g) ? CUDNN_DATA_INT32 : CUDNN_DATA_FLOAT;
+    descriptor row = index_of(g, x, 2, math);
+    if (at_end(g)) row = moved_row(g, c, row);
+    descriptor column = index_of(g, x, 3, math);
     return select_where(g, compare(g, CUDNN_POINTWISE_CMP_GE, row, column), x, c->hidden);
 }
 
-/* -inf `width` places and more before the query's own. */
+/* -inf `width` places and more before the query's own; the column is moved, as `row` may be an integer. */
 static descriptor sliding(graph *g, const common *c, descriptor x) {
-    descriptor row = index_of(g, x, 2, CUDNN_DATA_FLOAT), column = index_of(g, x, 3, CUDNN_DATA_FLOAT);
+    cudnnDataType_t math = at_end(g) ? CUDNN_DATA_INT32 : CUDNN_DATA_FLOAT;
+    descriptor row = index_of(g, x, 2, math), column = index_of(g, x, 3, math);
     descriptor end = floats(g, CUDNN_POINTWISE_ADD, column, c->width, NULL);
+    if (at_end(g)) {
+        end = floats(g, CUDNN_POINTWISE_SUB, end, c->lengths_kv, NULL);
+        end = floats(g, CUDNN_POINTWISE_ADD, end, c->lengths_q, NULL);
+    }
     return select_where(g, compare(g, CUDNN_POINTWISE_CMP_GT, end, row), x, c->hidden);
 }
 
 static descriptor masked(graph *g, const common *c, descriptor x) {
     if (g->key->mask == PLAN_WITHOUT_MASK) return x;
     x = causal(g, c, x);
-    return g->key->mask == PLAN_SLIDING ? sliding(g, c, x) : x;
+    return slides(g) ? sliding(g, c, x) : x;
 }
 
 static void forward(graph *g) {

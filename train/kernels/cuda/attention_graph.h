@@ -8,9 +8,12 @@
 
 /* What a query sees of its sample's keys. */
 typedef enum cuda_plan_mask {
-    PLAN_CAUSAL,       /* those up to its own place */
-    PLAN_SLIDING,      /* the last PLAN_WIDTH of them */
-    PLAN_WITHOUT_MASK, /* all */
+    PLAN_CAUSAL,        /* those up to its own place, */
+    PLAN_SLIDING,       /* the last PLAN_WIDTH of them; the first query is at the place of the first key */
+    PLAN_WITHOUT_MASK,  /* all */
+    PLAN_CAUSAL_AT_END, /* as the first two; the last query is at the place of the last key */
+    PLAN_SLIDING_AT_END,
+    PLAN_MASKS
 } cuda_plan_mask;
 
 /* The key of a plan: every stride and count that cuDNN compiles in. */
