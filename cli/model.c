@@ -35,7 +35,7 @@ const ravel_option cli_pull_table[] = {
     PULL(
         "pull", STRING, pull, NULL, 0, 0, "ADDRESS",
         "pull weights from trainers (ravel train grpo --publish): host:port, unix:/path; --model says shape and tokenizer "
-        "or, where an adapter is published, is the model beside it"),
+        "or, if an adapter is published, is the model beside it"),
     PULL("pull-commit", ENUM, commit, "auto", 0, 0, TRAIN_COMMIT_CHOICES,
          "step: a new version is used from the next token on; idle: only when no answer is running; answer: by answers "
          "that begin from then on (adapters only). auto: answer for adapters, else step"),

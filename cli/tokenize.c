@@ -42,7 +42,7 @@ static int help(void) {
     const cli_options sets[] = {{"Options", table, &o}};
     printf("usage: ravel tokenize FOLDER [FILE ...] [options]\n\n"
            "Prints the token ids of texts, one line per text, as the model folder's tokenizer makes them. A file\n"
-           "is one text; - is standard input, also where no file is given.\n");
+           "is one text; - is standard input, also if no file is given.\n");
     cli_print_options(sets, 1);
     printf("\nChat formats (--chat-format):\n ");
     for (int32_t i = 0; ravel_chat_format_at(i); i++) printf(" %s", ravel_chat_format_at(i));

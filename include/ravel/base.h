@@ -99,7 +99,7 @@ RAVEL_API const char *ravel_status_text(ravel_status status);
 
 typedef struct ravel_error {
     int32_t status;                          /* a ravel_status */
-    char message[RAVEL_ERROR_MESSAGE_BYTES]; /* a sentence, NUL-terminated, cut with "..." where too long */
+    char message[RAVEL_ERROR_MESSAGE_BYTES]; /* a sentence, NUL-terminated, cut with "..." if too long */
 } ravel_error;
 
 /* clang-format off */

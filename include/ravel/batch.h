@@ -52,7 +52,7 @@
  *     ... run; then per-token results go back to their samples:
  *     ravel_thd_unpack(&ragged, &options, &thd, &field, packed, ragged_result, &err);
  *
- * On a device. Where thd.place (padded.place) says RAVEL_DEVICE, all packed arrays are in device memory, and so are the
+ * On a device. If thd.place (padded.place) says RAVEL_DEVICE, all packed arrays are in device memory, and so are the
  * fields (or pinned): pack, unpack, gather and scatter are then one launch in place.stream each, give the same bytes
  * as on the host, and return before the bytes are there. The description of the micro-batch is made on the host; it is
  * the only thing that is allocated, and freed again before the call returns.
@@ -174,7 +174,7 @@ typedef struct ravel_thd_options {
     int64_t fixed_tokens;   /* fixed shape: the bin is padded to exactly this (cp * budget); 0: no fixed shape */
     int64_t max_samples;    /* fixed shape: cu_seqlens has max_samples + 2 entries for every bin; required then */
     int64_t max_seqlen;     /* value of thd.max_seqlen, an error if a slot is longer; 0: the longest slot, and the
-                               whole bin where the shape is fixed */
+                               whole bin if the shape is fixed */
     int32_t cp;             /* context-parallel ranks */
     int32_t cp_rank;        /* -1: token arrays hold the whole bin; else only this rank's positions */
     int32_t cp_kind;        /* ravel_cp_kind */
@@ -208,7 +208,7 @@ typedef struct ravel_thd {
                                    itself is host memory, also if the arrays are on a device */
     ravel_place place;          /* where the arrays are; all zero: host memory */
     int32_t *host_samples; /* [sequences] and [sequences + 1]: samples and cu_seqlens_padded in host memory. Written */
-    int32_t *host_slots;   /* by pack where they are not NULL; a device's arrays need them for unpack and index */
+    int32_t *host_slots;   /* by pack unless NULL; a device's arrays need them for unpack and index */
     void **placed;         /* private: the table of `fields` that ravel_thd_place made in the block */
 } ravel_thd;
 
@@ -222,7 +222,7 @@ RAVEL_API size_t ravel_thd_field_bytes(const ravel_thd *thd, const ravel_field *
  * SIZE_MAX if that overflows. */
 RAVEL_API size_t ravel_thd_bytes(const ravel_ragged *ragged, const ravel_thd_options *options, const ravel_thd *thd);
 /* Points every array (those of options->arrays, and every field) into the block. A record and a block may be used again
- * for the next bin. Where thd->fields is NULL, or the table of an earlier call, the table of pointers is in the block
+ * for the next bin. If thd->fields is NULL, or the table of an earlier call, the table of pointers is in the block
  * too, unless that is device memory: then give a table, or there are no fields. */
 RAVEL_API void ravel_thd_place(const ravel_ragged *ragged, const ravel_thd_options *options, void *block,
                                ravel_thd *thd);

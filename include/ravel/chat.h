@@ -33,7 +33,7 @@
  *     {"text": T}                              all of it is learnt
  * "tools" (a list of schemas), "documents" and "chat_template_kwargs" (an object) of a row are the template's
  * variables. A row that fits none is E_DATA with the keys that it has. Texts that are no conversation begin with bos
- * where the tokenizer puts one and end with eos where it has one.
+ * if the tokenizer puts one and end with eos if it has one.
  *
  * What is learnt: of a conversation the answers, each with the token that ends its turn; of prompt and completion the
  * completion. A token that begins before an answer does not belong to it. Where answers stand: if the template marks

@@ -28,7 +28,7 @@
  *   E_MISMATCH   the ranks disagree: other operation, size, type, root or counts. Every rank of a collective gets it,
  *                with a sentence that names the ranks; nothing was moved; the communicator can be used further.
  *                (docs/comm.md lists what each back end detects; `threads` detects every mismatch.)
- *   E_TIMEOUT    the deadline passed; the sentence names the missing ranks where they are known.
+ *   E_TIMEOUT    the deadline passed; the sentence names the missing ranks if they are known.
  *   E_PEER_LOST  a rank's process ended, or it left (freed its handle too early, returned), or called ravel_comm_abort.
  *   After E_TIMEOUT or E_PEER_LOST the communicator is dead, on every rank and together with all that was split from
  *   it: waiting calls return at once (`threads`) or soon (`mpi`), the first call on each handle returns E_PEER_LOST,
@@ -38,7 +38,7 @@
  * 600 s.
  *
  * Arrays: counts and offsets are int64_t and count elements, not bytes; they may be above 2^31. A count may be 0
- * everywhere, and its pointer NULL. Arrays must not overlap except where a function says "in place". Offsets may be
+ * everywhere, and its pointer NULL. Arrays must not overlap unless a function says "in place". Offsets may be
  * NULL: the pieces then lie one after the other in rank order.
  *
  * Reductions give the same bits on every rank, every run and every back end: elements are combined in rank order,
@@ -81,7 +81,7 @@ typedef struct ravel_comm_options {
     const char *module;  /* mpi: file of the module; NULL: RAVEL_MPI_MODULE, else looked for */
     const ravel_allocator *allocator; /* NULL: malloc; it must outlive the communicator and all split from it */
     const char *comm;                 /* what ravel_comm_open("auto") opens: auto, self, mpi or tcp */
-    /* tcp. Where they are not given, Slurm's or torchrun's environment says rank, ranks and rendezvous. */
+    /* tcp. If they are not given, Slurm's or torchrun's environment says rank, ranks and rendezvous. */
     const char *rendezvous; /* host:port, unix:/path or file:/path: where rank 0 listens, and the others find it */
     /* the only address that this rank listens at; NULL: a Unix socket, and the one that leads to the rendezvous */
     const char *listen;
@@ -115,7 +115,7 @@ RAVEL_API ravel_status ravel_comm_threads(int32_t count, const ravel_comm_option
 
 /* All processes that the launcher started. libravel links no MPI: it loads libravel_openmpi.so or libravel_mpich.so,
  * whichever fits the launcher, from options.module, RAVEL_MPI_MODULE, beside libravel or the program, or the library
- * folder. Initialises MPI where the program has not (and finalises it when the process ends). E_UNSUPPORTED says which
+ * folder. Initialises MPI if the program has not (and finalises it when the process ends). E_UNSUPPORTED says which
  * files were looked for. After E_TIMEOUT or E_PEER_LOST MPI may still use the arrays of the failed call: end the
  * process. */
 RAVEL_API ravel_status ravel_comm_mpi(const ravel_comm_options *options, ravel_comm **comm, ravel_error *err);
@@ -127,7 +127,7 @@ RAVEL_API ravel_status ravel_comm_mpi(const ravel_comm_options *options, ravel_c
  * ranks came in time, E_ARGUMENT says what is missing. See docs/comm.md. */
 RAVEL_API ravel_status ravel_comm_tcp(const ravel_comm_options *options, ravel_comm **comm, ravel_error *err);
 
-/* What "auto" means here: options.comm where it is not "auto"; "tcp" where a rendezvous or a number of ranks is given;
+/* What "auto" means here: options.comm if it is not "auto"; "tcp" if a rendezvous or a number of ranks is given;
  * "mpi" under mpirun or srun --mpi; "tcp" under srun or torchrun; else "self". options may be NULL. */
 RAVEL_API const char *ravel_comm_auto_kind(const ravel_comm_options *options);
 
@@ -163,7 +163,7 @@ RAVEL_API void ravel_comm_set_timeout(ravel_comm *comm, double seconds);
 RAVEL_API double ravel_comm_timeout(const ravel_comm *comm);
 /* RAVEL_OK, or the reason why every call fails: E_PEER_LOST the first time, then E_DEAD. Never waits. */
 RAVEL_API ravel_status ravel_comm_alive(ravel_comm *comm, ravel_error *err);
-/* The rank that was lost, -1 where none was or it is not known. */
+/* The rank that was lost, -1 if none was or it is not known. */
 RAVEL_API int32_t ravel_comm_lost_rank(const ravel_comm *comm);
 
 /* ---- arrays on devices ---------------------------------------------------------------------------------- */
@@ -172,7 +172,7 @@ RAVEL_API int32_t ravel_comm_lost_rank(const ravel_comm *comm);
  * operations run in `stream`: after what is in it, before what comes later. Collective over `host`, which is any
  * communicator of host memory with one CUDA device per rank; it is used further, through a duplicate. The stream
  * outlives comm. Loads libravel_nccl.so, or what RAVEL_NCCL_MODULE names. What differs from other back ends:
- *   - where options.check is on, a collective's start waits for the other ranks' starts; with check off nothing waits, and
+ *   - if options.check is on, a collective's start waits for the other ranks' starts; with check off nothing waits, and
  *     ranks that disagree are found by the deadline;
  *   - reductions are NCCL's: the same bits on every rank, in an order of its own; 16-bit integers are E_UNSUPPORTED;
  *   - messages are launched together by the first wait or test of any of them; between two ranks they are received in the
@@ -182,7 +182,7 @@ RAVEL_API int32_t ravel_comm_lost_rank(const ravel_comm *comm);
  * operation, and what comes later in the stream sees the result. Nothing is compared. Messages have no tags: between
  * two ranks they are matched in the order of their starts, and the first wait or test launches all that were started,
  * as one group. Arrays must stay until the stream is past them. Whoever waits for the stream looks at ravel_comm_alive
- * meanwhile, and calls ravel_comm_abort where it has waited too long: then the stream goes on. */
+ * meanwhile, and calls ravel_comm_abort if it has waited too long: then the stream goes on. */
 RAVEL_API ravel_status ravel_comm_nccl(ravel_comm *host, ravel_stream *stream, const ravel_comm_options *options,
                                        ravel_comm **comm, ravel_error *err);
 /* RAVEL_OK if NCCL's module can be loaded here; else E_UNSUPPORTED says what was looked for. */
@@ -248,7 +248,7 @@ RAVEL_API ravel_status ravel_comm_recv(ravel_comm *comm, void *data, int64_t cou
 /* Start now, wait later. Arrays, counts and offsets belong to the operation until it is done. Every request must be
  * waited for, or tested until done; both end it. Collectives are matched by the order in which they are started.
  * At most RAVEL_REQUESTS_MAX are open at once on a communicator: one more is E_STATE.
- * threads: data moves when the last rank has come and any rank waits (or at once, where it is little).
+ * threads: data moves when the last rank has come and any rank waits (or at once, if it is little).
  * mpi, tcp: data moves while some call on the communicator waits or tests.
  * callbacks: collectives happen in the start, messages in the first wait for any of them; test begins nothing. */
 RAVEL_API ravel_status ravel_comm_ibarrier(ravel_comm *comm, ravel_request **request, ravel_error *err);
@@ -298,7 +298,7 @@ RAVEL_API ravel_status ravel_comm_local_rank(ravel_comm *comm, int32_t *rank, ra
  * recv are required; everything else may be NULL and is made from them. Reductions are made by Ravel from all-gathers
  * and all-to-alls, so that they give the same bits as everywhere, unless `allreduce` is given. Functions are called
  * from the thread that calls the communicator. Tags may be any int32_t from 0. isend and irecv only queue; the first
- * wait runs all queued messages, and waits where send and recv do. So start together what belongs together. A test
+ * wait runs all queued messages, and waits if send and recv do. So start together what belongs together. A test
  * never calls send or recv: a loop that only tests makes no progress. */
 typedef struct ravel_comm_hooks {
     size_t size; /* sizeof(ravel_comm_hooks) */

@@ -85,7 +85,7 @@ RAVEL_API ravel_status ravel_device_get_info(ravel_device *device, ravel_device_
 
 /* ---- memory --------------------------------------------------------------------------------------------- */
 
-/* At least `bytes`, aligned to 256, not zeroed, from the handle's cache where it has a block of that size. The block
+/* At least `bytes`, aligned to 256, not zeroed, from the handle's cache if it has a block of that size. The block
  * may be used by operations of `stream` (NULL: the device's default stream) without further waiting. A size of 0 gives
  * NULL. */
 RAVEL_API ravel_status ravel_device_alloc(ravel_device *device, int32_t kind, size_t bytes, ravel_stream *stream,

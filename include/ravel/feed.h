@@ -105,7 +105,7 @@ typedef struct ravel_feed_options {
     const char *last_fields;  /* what the last part gets; "*": everything but tokens */
     uint64_t ask;             /* bit c: this rank's chunk c wants everything; the same on all ranks of a stage */
     /* required; copied. dp and cp are the mesh's (cp_pool, if it is set, is dp * cp); align is raised to what cp
-     * needs; multiple to pp where there is vpp. layout: packed, or padded or padded-2d (cp 1), which is how bins are
+     * needs; multiple to pp if there is vpp. layout: packed, or padded or padded-2d (cp 1), which is how bins are
      * planned: slots have no padding then, so that a micro-batch is a store for ravel_padded_pack. padded-2d takes
      * prompts from the samples, else what stands before the first token that is learnt */
     const ravel_plan_options *plan;
@@ -135,7 +135,7 @@ RAVEL_API ravel_option_table ravel_feed_option_table(void);
 RAVEL_API ravel_status ravel_feed_create(ravel_mesh *mesh, const ravel_source *source,
                                          const ravel_feed_options *options, ravel_feed **feed, ravel_error *err);
 /* Not collective, but it waits for batches that were begun: for the peers to prepare them too, to leave, or for the
- * deadline. Where options.updates is set, no batch after the last update is begun. */
+ * deadline. If options.updates is set, no batch after the last update is begun. */
 RAVEL_API void ravel_feed_free(ravel_feed *feed);
 
 /* Whether this rank reads samples. */

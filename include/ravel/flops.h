@@ -70,14 +70,14 @@ typedef struct ravel_flops {
     ravel_u128 hardware; /* model + recompute: what HFU is made of */
 } ravel_flops;
 
-/* `head_tokens`: tokens that go through the LM head; sum->tokens where all do. E_DATA for a shape that
+/* `head_tokens`: tokens that go through the LM head; sum->tokens if all do. E_DATA for a shape that
  * ravel_shape_check refuses, E_OVERFLOW past 2^128. */
 RAVEL_API ravel_status ravel_flops_count(const ravel_shape *shape, const ravel_lengths_sum *sum, int64_t head_tokens,
                                          ravel_recompute recompute, ravel_flops *flops, ravel_error *err);
 
-/* The same where the model is frozen and an adapter of `adapter` weights beside its matrices (LoRA) is trained; 0: the
- * model is. A product with a frozen weight is made once in backward, not twice, and the first layer's q, k and v have no
- * backward at all; the adapter's own are made three times. */
+/* The same if the model is frozen and an adapter of `adapter` weights beside its matrices (LoRA) is trained; 0: the
+ * model is. A product with a frozen weight is made once in backward, not twice, and the first layer's q, k and v have
+ * no backward at all; the adapter's own are made three times. */
 RAVEL_API ravel_status ravel_flops_adapted(const ravel_shape *shape, const ravel_lengths_sum *sum, int64_t head_tokens,
                                            int64_t adapter, ravel_recompute recompute, ravel_flops *flops,
                                            ravel_error *err);

@@ -11,7 +11,7 @@
  *          one JSON array of such values reads the same.
  *   npy    NumPy's own format, versions 1 to 3: integers of any width and byte order, shape [n], [n, 1] or [n, 2].
  *
- * Where `field` is not given, columns and members are found by well-known names (length, num_tokens, input_ids, ...;
+ * If `field` is not given, columns and members are found by well-known names (length, num_tokens, input_ids, ...;
  * prompt_len and response_len, prompt_tokens and completion_tokens, ...). `field` may name one, or two with a comma:
  * "prompt,response". In CSV a field may also be a column's number, from 1.
  *
@@ -66,7 +66,7 @@ typedef struct ravel_lengths {
     const int64_t *lines;
 } ravel_lengths;
 
-/* `options` may be NULL. E_IO if the file cannot be read, E_DATA with file:line where a row is wrong; a file without
+/* `options` may be NULL. E_IO if the file cannot be read, E_DATA with file:line if a row is wrong; a file without
  * rows is E_DATA too. */
 RAVEL_API ravel_status ravel_lengths_read(const char *path, const ravel_read_options *options, ravel_lengths **lengths,
                                           ravel_error *err);

@@ -95,7 +95,7 @@ RAVEL_API ravel_mesh_coord ravel_mesh_coords(const ravel_mesh *mesh);
 RAVEL_API ravel_comm *ravel_mesh_world(const ravel_mesh *mesh);
 /* This rank's group of these axes, owned by the mesh; NULL if it was not made. All four axes: the world. */
 RAVEL_API ravel_comm *ravel_mesh_comm(const ravel_mesh *mesh, int32_t axes);
-/* Collective. Makes a further one, e.g. tp-pp (the model); nothing to do where it is there already. */
+/* Collective. Makes a further one, e.g. tp-pp (the model); nothing to do if it is there already. */
 RAVEL_API ravel_status ravel_mesh_add(ravel_mesh *mesh, int32_t axes, ravel_error *err);
 
 /* Whether chunk c (0 .. vpp-1) of this rank's stage is the first, the last part of the model. */

@@ -22,7 +22,7 @@
  *         ...       with hybrid widths: S first ranks, then S widths (Megatron's local_cp_size), of the context-parallel
  *                   group that this rank is in in each micro-step: ranks first .. first + width - 1 of the dp-cp order
  *         ...       N lengths, N ids, N parts, N loss tokens, in bin order; the same on all members of a group; then N
- *                   shared tokens and N prompts, where the flags say so
+ *                   shared tokens and N prompts, if the flags say so
  *         last      checksum of all words before it
  *
  * Every word is an int64_t. There are no floats, no zero-terminated lists and nothing that has to be guessed. The
@@ -59,7 +59,7 @@ extern "C" {
     X(int64_t, capacity_tokens, "bins and fillers times cp times budget")                         \
     X(int64_t, bins, "bins with samples")                                                         \
     X(int64_t, fillers, "bins without")                                                           \
-    X(int64_t, shortest, "the shortest sample; 0 where there is none")                            \
+    X(int64_t, shortest, "the shortest sample; 0 if there is none")                               \
     X(int64_t, longest, "the longest sample")                                                     \
     X(int64_t, shared_tokens, "tokens of samples that another sample computes (shared prefixes)") \
     X(int64_t, skipped, "samples of the batch that fit no bin and were left out; 0 but in its first update")
@@ -92,7 +92,7 @@ typedef struct ravel_meta {
     const int64_t *prompts;            /* [samples] with RAVEL_META_PROMPTS, else NULL: 0 .. length */
 } ravel_meta;
 
-/* Words that the message takes; -1 where a count is negative or the sum overflows. */
+/* Words that the message takes; -1 if a count is negative or the sum overflows. */
 RAVEL_API int64_t ravel_meta_words(const ravel_meta *meta);
 /* Writes the message into words[ravel_meta_words(meta)]. */
 RAVEL_API ravel_status ravel_meta_encode(const ravel_meta *meta, int64_t *words, int64_t count, ravel_error *err);

@@ -34,7 +34,7 @@
  * the number of ranks. Weighted means carry sums in fixed point, so that the result does not depend on the order in
  * which ranks or samples were added: the same samples on 1 or on 64 ranks give the same bits.
  *
- * Per-GPU figures divide by the number of ranks of the whole job (`world`), as Megatron does: where a model is spread
+ * Per-GPU figures divide by the number of ranks of the whole job (`world`), as Megatron does: if a model is spread
  * over tp x pp, a GPU's share is the job's tokens over all its GPUs.
  *
  * Threads. One object belongs to one thread, except that ravel_metrics_value, ravel_metrics_integer and
@@ -109,7 +109,7 @@ typedef enum ravel_phase {
       "time of the update in " sentence ", nested phases included; mean over ranks")                                   \
     X(TIME_##id##_MAX, "time/" name "_max_sec", TIMER, "s", DERIVED, ALL, "the same of the slowest rank")              \
     X(TIME_##id##_SLOWEST, "time/" name "_slowest_rank", GAUGE, "rank", DERIVED, ALL,                                  \
-      "which rank that was; the lowest where several tie")                                                             \
+      "which rank that was; the lowest if several tie")                                                                \
     X(TIME_##id##_SELF, "time/" name "_self_sec", TIMER, "s", DERIVED, ALL,                                            \
       "time/" name "_mean_sec without the phases nested in it: self times and time/other_sec add up to time/wall_sec") \
     X(TIME_##id##_TOTAL, "time_total/" name "_sec", TIMER, "s", DERIVED, ALL,                                          \
@@ -131,7 +131,7 @@ typedef enum ravel_phase {
     X(BATCH_FILLERS, "batch/fillers", COUNTER, "bins", SUM, ALL, "empty micro-batches that keep ranks in step")        \
     X(BATCH_MICRO_STEPS, "batch/micro_steps", COUNTER, "micro-steps", MAX, ALL, "micro-steps in the update")           \
     X(TOKENS_PER_SEC, "throughput/tokens_per_sec", GAUGE, "tokens/s", DERIVED, ALL,                                    \
-      "samples * seq_length / time/update_sec, as Megatron counts it; actual tokens where no seq_length was given")    \
+      "samples * seq_length / time/update_sec, as Megatron counts it; actual tokens if no seq_length was given")       \
     X(TOKENS_PER_SEC_PER_GPU, "throughput/tokens_per_sec_per_gpu", GAUGE, "tokens/s", DERIVED, ALL,                    \
       "throughput/tokens_per_sec over the ranks of the whole job")                                                     \
     X(COMPUTE_TOKENS_PER_SEC, "throughput/compute_tokens_per_sec", GAUGE, "tokens/s", DERIVED, ALL,                    \
@@ -158,7 +158,7 @@ typedef enum ravel_phase {
     X(TFLOPS_PER_GPU, "throughput/tflops_per_gpu", GAUGE, "TFLOP/s", DERIVED, ALL,                                     \
       "throughput/tflops over the ranks of the whole job")                                                             \
     X(MFU, "throughput/mfu", GAUGE, "share", DERIVED, ALL,                                                             \
-      "model FLOP/s per GPU over its dense peak; absent where the peak is unknown")                                    \
+      "model FLOP/s per GPU over its dense peak; absent if the peak is unknown")                                       \
     X(HFU, "throughput/hfu", GAUGE, "share", DERIVED, ALL,                                                             \
       "the same with what was recomputed; absent without recomputation")                                               \
     X(IDLE_SHARE, "balance/idle_share", GAUGE, "share", DERIVED, ALL,                                                  \
@@ -210,7 +210,7 @@ typedef enum ravel_phase {
     X(TRAIN_GRAD_NORM, "train/grad_norm", GAUGE, "", MAX, ALL, "global gradient norm before clipping")                 \
     X(TRAIN_LEARNING_RATE, "train/learning_rate", GAUGE, "", MAX, ALL, "of this update")                               \
     X(TRAIN_SKIPPED, "train/skipped", COUNTER, "updates", MAX, ALL,                                                    \
-      "1 where the step was left out because of a bad gradient")                                                       \
+      "1 if the step was left out because of a bad gradient")                                                          \
     X(EVAL_LOSS, "eval/loss", GAUGE, "nats", MEAN, ALL, "mean loss over the evaluation tokens")                        \
     X(REFIT_BYTES_NEEDED, "refit/bytes_needed", COUNTER, "bytes", MAX, ALL, "bytes that the generators lacked")        \
     X(REFIT_BYTES_MOVED, "refit/bytes_moved", COUNTER, "bytes", MAX, ALL, "bytes that were sent")                      \
@@ -389,7 +389,7 @@ RAVEL_API void ravel_metrics_add_rollouts(ravel_metrics *metrics, const ravel_me
 /* Groups counted elsewhere: how many, and how many of them had one reward throughout. */
 RAVEL_API void ravel_metrics_add_groups(ravel_metrics *metrics, int64_t groups, int64_t zero_variance);
 
-/* Per-token figures. Arrays of `count`; `weights` NULL: all tokens count once, else a token counts where its weight is
+/* Per-token figures. Arrays of `count`; `weights` NULL: all tokens count once, else a token counts if its weight is
  * not 0; the others may be NULL and their rows stay empty. Nothing happens unless options.rl. */
 typedef struct ravel_metrics_tokens {
     size_t size; /* sizeof(ravel_metrics_tokens) */
@@ -466,7 +466,7 @@ RAVEL_API void ravel_metrics_set_totals(ravel_metrics *metrics, const ravel_metr
 
 /* X(ID, word, target, sentence). Targets: a file, "-" for standard output, or as the row says. */
 #define RAVEL_SINK_LIST(X)                                                                                             \
-    X(LOG, "log", "file, - or nothing", "one line per update; to the logger where no target is given")                 \
+    X(LOG, "log", "file, - or nothing", "one line per update; to the logger if no target is given")                    \
     X(PROGRESS, "progress", "file, - or nothing", "a live line on a terminal (standard error), plain lines elsewhere") \
     X(JSONL, "jsonl", "file", "one JSON object per update")                                                            \
     X(CSV, "csv", "file", "one row per update, one column per metric")                                                 \

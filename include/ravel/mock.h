@@ -14,7 +14,7 @@
  *
  * and for all of them: "count" samples, a "seed", and "prompt_share" (0: none), the mean share of a sample that is
  * prompt. What is left out: max 8192 (or twice the mean), min max/8, mean max/2 (bimodal: max/8, and 3/4 max for the
- * long ones), sigma 1.1 (bimodal: 0.25), exponent 1.2, long_share 0.2, count 4096. In a file, samples repeat where
+ * long ones), sigma 1.1 (bimodal: 0.25), exponent 1.2, long_share 0.2, count 4096. In a file, samples repeat if
  * count is larger.
  *
  * Sample i depends on the seed and on i alone, so any rank can make any sample without the ones before it, and a larger

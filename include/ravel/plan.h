@@ -72,7 +72,7 @@ typedef enum ravel_layout {
     X(KK, kk, "kk", 1, "Karmarkar-Karp differencing by cost, then repaired to keep the cap (verl, slime)")         \
     X(LPT, lpt, "lpt", 1, "largest cost first, each into the bin with the least cost that has room")               \
     X(FIXED_COUNT, fixed_count, "count", 0,                                                                        \
-      "`count` samples per bin (fewer where the budget says so), original order")                                  \
+      "`count` samples per bin (fewer if the budget says so), original order")                                     \
     X(AS_IS, as_is, "as-is", 0, "every sample is a bin of its own, original order: rows that are packed already")
 
 typedef enum ravel_method {
@@ -107,7 +107,7 @@ typedef enum ravel_group_rule {
 } ravel_group_rule;
 #define RAVEL_GROUP_CHOICES "free|update|rank"
 
-/* What is minimised first. Every micro-step costs `cost.overhead`; an extra micro-step can still reduce the time where
+/* What is minimised first. Every micro-step costs `cost.overhead`; an extra micro-step can still reduce the time if
  * it balances the ranks better. */
 typedef enum ravel_objective {
     RAVEL_OBJECTIVE_AUTO, /* time if an overhead is given or prefixes are shared, else steps */
@@ -123,7 +123,7 @@ typedef enum ravel_cp_split { RAVEL_CP_SPLIT_ZIGZAG, RAVEL_CP_SPLIT_CONTIGUOUS }
 /* Ranks of a pool that have no work in a micro-step. */
 typedef enum ravel_cp_empty {
     RAVEL_CP_EMPTY_FILLER, /* they run a filler */
-    RAVEL_CP_EMPTY_WIDEN   /* groups are widened until no rank is left over, where the widths allow it */
+    RAVEL_CP_EMPTY_WIDEN   /* groups are widened until no rank is left over, if the widths allow it */
 } ravel_cp_empty;
 #define RAVEL_CP_EMPTY_CHOICES "filler|widen"
 
@@ -187,7 +187,7 @@ RAVEL_API void ravel_plan_options_default(ravel_plan_options *options);
 /* The table behind `ravel plan --help`: everything above but cost and allocator. */
 RAVEL_API ravel_option_table ravel_plan_option_table(void);
 
-/* The multiple that slots have: the least common multiple of `align` and what cp_split needs (2 * cp or cp where
+/* The multiple that slots have: the least common multiple of `align` and what cp_split needs (2 * cp or cp if
  * cp > 1). Packing with this align fits every bin of the plan. 0 if it is above 2^30, which planning refuses. */
 RAVEL_API int32_t ravel_plan_align(const ravel_plan_options *options);
 
@@ -213,7 +213,7 @@ RAVEL_API ravel_status ravel_cost_from_shape(const ravel_shape *shape, ravel_cos
 /* The same for other work than forward and backward, in per cent of a forward pass. {300, 300, 300} is
  * ravel_cost_from_shape. Frozen layers (adapters) take 200: their weights have no gradient. Recomputing the layers adds
  * 100 to layers and attention, a reference model 100 to all three; flash attention's backward takes 250, so 350 with
- * forward; where only answers are scored, the head has their share of the tokens. */
+ * forward; if only answers are scored, the head has their share of the tokens. */
 typedef struct ravel_passes {
     int32_t layers;    /* products of the layers */
     int32_t head;      /* and of the LM head */
@@ -302,7 +302,7 @@ typedef struct ravel_plan_input {
     X(int64_t, micro_steps_lower_bound, "no plan can have fewer")                                                  \
     X(int64_t, capacity_tokens, "(bins + fillers) * cp * budget")                                                  \
     X(int64_t, padded_tokens, "sum of slots, or of rectangles in the padded layouts")                              \
-    X(int64_t, actual_tokens, "sum of lengths; of tokens that are computed, where prefixes are shared")            \
+    X(int64_t, actual_tokens, "sum of lengths; of tokens that are computed, if prefixes are shared")               \
     X(int64_t, longest, "longest sample")                                                                          \
     X(int64_t, over_budget, "bins over their budget: samples of oversize alone, else 0")                           \
     X(int64_t, cost, "sum of costs, overheads included")                                                           \
@@ -337,7 +337,7 @@ typedef struct ravel_plan_stats {
  * Set cp_pool to the number of ranks (dp * cp); dp must be 1 or the same number, cp must be 1.
  *
  * A group of width k holds at most k * budget slot tokens, a slot being a multiple of lcm(align, 2 * k * cp_tp) for
- * k > 1 (k * cp_tp where cp_split is contiguous) and of lcm(align, cp_tp) for k = 1. Its first rank is a multiple of
+ * k > 1 (k * cp_tp if cp_split is contiguous) and of lcm(align, cp_tp) for k = 1. Its first rank is a multiple of
  * its width, and groups do not overlap. A sample that is over the budget takes the narrowest width that holds it or a
  * wider one. Time of a group: its samples' cost / k, times 1 + price(k) / 1000; a micro-step takes as long as its
  * slowest group, plus cost.overhead. Homes (ranks of the pool) do not change such a plan; stats.tokens_moved counts by
@@ -393,7 +393,7 @@ RAVEL_API void ravel_plan_free(ravel_plan *plan);
  * options.updates; with groups on ranks one rank may need every micro-step, so the bound grows with count * dp. */
 RAVEL_API size_t ravel_plan_workspace(int64_t count, const ravel_plan_options *options);
 
-/* What one rank runs in a micro-step: its bin, or the samples of its group where the plan is hybrid. */
+/* What one rank runs in a micro-step: its bin, or the samples of its group if the plan is hybrid. */
 typedef struct ravel_group {
     const int32_t *samples; /* [count] row indices in the order of the bin, the same on all members */
     int64_t count;          /* 0: a filler */

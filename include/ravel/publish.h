@@ -148,9 +148,9 @@ typedef struct ravel_generator_report {
 RAVEL_API int64_t ravel_publisher_generators(ravel_publisher *publisher, ravel_generator_report *reports, int64_t most);
 /* Counts the last publish and the connected generators in metrics: the rows refit/publish_sec, prepare_sec, pause_sec,
  * version_lag, generators and generator_tokens_per_sec; and what this rank has sent since the last call: sent_bytes,
- * changed_share, compared_share, blocks_whole, blocks_sparse and blocks_kept. The lag is that just before the last publish, since no
- * generator can have pulled a version that was published just now. Not collective, but call it on every rank:
- * publish_sec is the slowest rank's. */
+ * changed_share, compared_share, blocks_whole, blocks_sparse and blocks_kept. The lag is that just before the last
+ * publish, since no generator can have pulled a version that was published just now. Not collective, but call it on
+ * every rank: publish_sec is the slowest rank's. */
 RAVEL_API void ravel_publisher_count(ravel_publisher *publisher, ravel_metrics *metrics);
 
 /* ---- generators ----------------------------------------------------------------------------------------- */

@@ -153,7 +153,7 @@ RAVEL_API int64_t ravel_refit_rules_named(const char *set, int64_t heads, int64_
  * cut: queries, keys, values, gate, up and vocabulary along the first dimension, attention output and down along the
  * second, norms and router not at all; with more ranks than kv_heads, keys and values are repeated. At most `most` are
  * written, with names into names[most][RAVEL_REFIT_NAME_BYTES], which the tensors point to; data is NULL. Returns how
- * many there are. For benches and tests, and where a framework has just these tensors. */
+ * many there are. For benches and tests, and if a framework has just these tensors. */
 RAVEL_API int64_t ravel_refit_shape_tensors(const ravel_shape *shape, int32_t dtype, int32_t tp, int32_t index,
                                             ravel_refit_tensor *tensors, char *names, int64_t most);
 /* Elements of the piece that the rank has. */

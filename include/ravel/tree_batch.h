@@ -100,9 +100,10 @@ RAVEL_API ravel_status ravel_tree_pack(const ravel_tree_bin *bin, ravel_tree_bat
  * For fields that are equal wherever tokens are shared: token ids, positions, routes. */
 RAVEL_API ravel_status ravel_tree_pack_field(const ravel_tree_bin *bin, const ravel_tree_batch *batch, const void *data,
                                              size_t each, const void *pad, void *out, ravel_error *err);
-/* The same for arrays on a device, by ravel_thd_pack: the bin's store with each sample in two, 2 i what it shares and 2 i + 1
- * what it owns. offsets[2 * count + 1] of that store; samples[count] the numbers to pack, *own of them (samples without own
- * tokens are left out). With align 1, and total_multiple for the bin's align, fields of kind TOKEN come out as above. */
+/* The same for arrays on a device, by ravel_thd_pack: the bin's store with each sample in two, 2 i what it shares and 2
+ * i + 1 what it owns. offsets[2 * count + 1] of that store; samples[count] the numbers to pack, *own of them (samples
+ * without own tokens are left out). With align 1, and total_multiple for the bin's align, fields of kind TOKEN come out
+ * as above. */
 RAVEL_API ravel_status ravel_tree_own(const ravel_tree_bin *bin, int64_t *offsets, int32_t *samples, int64_t *own,
                                       ravel_error *err);
 /* Back to samples: out[path_tokens] gets the element of each token's place (kind RAVEL_FIELD_TOKEN). RAVEL_FIELD_STEP:

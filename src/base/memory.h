@@ -27,12 +27,9 @@ static inline ravel_status ravel__no_memory(ravel_error *err, size_t bytes, cons
     return RAVEL_E_MEMORY;
 }
 
-/* a * b and a + b for sizes; 0 on overflow, 1 and the result otherwise. */
+/* a * b for sizes; 0 on overflow, 1 and the result otherwise. */
 static inline int ravel__size_mul(size_t a, size_t b, size_t *out) {
     return !__builtin_mul_overflow(a, b, out);
-}
-static inline int ravel__size_add(size_t a, size_t b, size_t *out) {
-    return !__builtin_add_overflow(a, b, out);
 }
 
 #define RAVEL__ALIGN 64

@@ -376,6 +376,12 @@ ravel_status ravel__options_from_json(ravel_option_table table, void *options, c
     return RAVEL_OK;
 }
 
+void ravel__options_preset(ravel_option_table table, void *options, size_t bytes) {
+    memset(options, 0, bytes);
+    ravel_options_default(table, options);
+    memcpy(options, &bytes, sizeof bytes);
+}
+
 ravel_status ravel__take_options(ravel_option_table table, const char *object, const void *given, void *own,
                                  size_t bytes, ravel_error *err) {
     size_t size = 0;

@@ -12,8 +12,12 @@
 ravel_status ravel__options_from_json(ravel_option_table table, void *options, const ravel__json *doc,
                                       const ravel__json_node *object, ravel_error *err);
 
-/* The caller's record of options over `own`, which has the defaults: what an older caller's record lacks keeps its default.
- * Every row is checked. Both begin with their size; E_ARGUMENT if it was never set names the `object` ("plan"). */
+/* A record of `bytes`, which begins with its size: the defaults, and zeros where the table has no row. */
+void ravel__options_preset(ravel_option_table table, void *options, size_t bytes);
+
+/* The caller's record of options over `own`, which has the defaults: what an older caller's record lacks keeps its
+ * default. Every row is checked. Both begin with their size; E_ARGUMENT if it was never set names the `object`
+ * ("plan"). */
 ravel_status ravel__take_options(ravel_option_table table, const char *object, const void *given, void *own,
                                  size_t bytes, ravel_error *err);
 

@@ -74,8 +74,8 @@ double ravel__shape_plain_frequency(const ravel_shape *s, double theta, int64_t 
     return pow(theta, -2 * (double)pair / (double)ravel__shape_rotated(s));
 }
 
-/* Between the pairs that turn rope_high and rope_low times within the first training, the share of the divided frequency
- * rises from 0 to 1. */
+/* Between the pairs that turn rope_high and rope_low times within the first training, the share of the divided
+ * frequency rises from 0 to 1. */
 static double yarn(const ravel_shape *s, int64_t pair, double plain) {
     double dim = (double)ravel__shape_rotated(s), ends[2], turns[2] = {s->rope_high, s->rope_low};
     for (int i = 0; i < 2; i++) {

@@ -1,11 +1,12 @@
-/* One pass over both versions, a stretch of STRETCH elements at a time: first the positions of the elements that differ, then
- * their records.
+/* One pass over both versions, a stretch of STRETCH elements at a time: first the positions of the elements that
+ * differ, then their records.
  *
  *     base   [a b c d e f g h] ...
  *     fresh  [a b C d e f G h] ...     positions: 2 6     records: 2 C, 3 G
  *
- * Which elements change cannot be predicted, so positions are written without a branch on them: AVX-512 compresses a vector of
- * indices by the mask of a comparison, AVX2 and NEON write the lowest two bits of every mask, wanted or not. */
+ * Which elements change cannot be predicted, so positions are written without a branch on them: AVX-512 compresses a
+ * vector of indices by the mask of a comparison, AVX2 and NEON write the lowest two bits of every mask, wanted or
+ * not. */
 #include "base/sparse.h"
 
 #include "base/assert.h"
@@ -179,7 +180,8 @@ typedef struct writer {
     size_t next;                /* element after the last record */
 } writer;
 
-/* Records of the elements at + positions[n], whose values are in `fresh`, the bytes from element `at` on; 0: they do not fit. */
+/* Records of the elements at + positions[n], whose values are in `fresh`, the bytes from element `at` on; 0: they do
+ * not fit. */
 INLINE int add_records(writer *to, const unsigned char *fresh, size_t at, const uint16_t *positions, size_t n,
                        size_t each) {
     writer w = *to; /* in registers */

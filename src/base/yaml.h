@@ -8,7 +8,8 @@
  *     sinks: [jsonl, csv]   a list of values, or in lines that begin with "- "
  *
  * Numbers, true, false and null are as in JSON, every other plain word is a string. Nested mappings and lists, anchors,
- * tags and text of several lines are refused with their line: no option takes them. The JSON text has the same lines. */
+ * tags and text of several lines are refused with their line: no option takes them. The JSON text has the same
+ * lines. */
 #ifndef RAVEL_BASE_YAML_H
 #define RAVEL_BASE_YAML_H
 

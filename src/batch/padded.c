@@ -32,9 +32,7 @@ ravel_option_table ravel_padded_option_table(void) {
 }
 
 void ravel_padded_options_default(ravel_padded_options *options) {
-    memset(options, 0, sizeof *options);
-    options->size = sizeof *options;
-    ravel_options_default(ravel_padded_option_table(), options);
+    ravel__options_preset(ravel_padded_option_table(), options, sizeof *options);
 }
 
 /* ---- sizes ---------------------------------------------------------------------------------------------- */

@@ -34,8 +34,7 @@ ravel_option_table ravel_policy_option_table(void) {
 }
 
 void ravel_policy_options_default(ravel_policy_options *options) {
-    ravel_options_default(ravel_policy_option_table(), options);
-    options->size = sizeof *options;
+    ravel__options_preset(ravel_policy_option_table(), options, sizeof *options);
 }
 
 /* ---- advantages ----------------------------------------------------------------------------------------- */

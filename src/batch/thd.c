@@ -40,9 +40,7 @@ ravel_option_table ravel_thd_option_table(void) {
 }
 
 void ravel_thd_options_default(ravel_thd_options *options) {
-    memset(options, 0, sizeof *options);
-    options->size = sizeof *options;
-    ravel_options_default(ravel_thd_option_table(), options);
+    ravel__options_preset(ravel_thd_option_table(), options, sizeof *options);
 }
 
 /* ---- options -------------------------------------------------------------------------------------------- */

@@ -49,9 +49,7 @@ ravel_option_table ravel_weights_option_table(void) {
 }
 
 void ravel_weights_options_default(ravel_weights_options *options) {
-    memset(options, 0, sizeof *options);
-    options->size = sizeof *options;
-    ravel_options_default(ravel_weights_option_table(), options);
+    ravel__options_preset(ravel_weights_option_table(), options, sizeof *options);
 }
 
 /* The caller's options, checked, with defaults where an older caller has no field. */

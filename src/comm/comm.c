@@ -57,9 +57,7 @@ ravel_option_table ravel_comm_option_table(void) {
 }
 
 void ravel_comm_options_default(ravel_comm_options *options) {
-    memset(options, 0, sizeof *options);
-    options->size = sizeof *options;
-    ravel_options_default(option_table, options);
+    ravel__options_preset(option_table, options, sizeof *options);
 }
 
 static ravel_status timeout_from_environment(double *timeout, ravel_error *err) {
@@ -90,8 +88,7 @@ static int64_t to_ns(double seconds) {
     return (int64_t)(seconds * 1e9 + 0.5);
 }
 
-/* ---- create and free -----------------------------------------------------------------------------------------------
-*/
+/* ---- create and free --------------------------------------------------------------------------------------------- */
 
 static ravel_comm *new_handle(const ravel__backend *backend, int32_t rank, int32_t size,
                               const ravel_allocator *allocator, ravel_error *err) {

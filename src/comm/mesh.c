@@ -43,9 +43,7 @@ ravel_option_table ravel_mesh_option_table(void) {
 }
 
 void ravel_mesh_options_default(ravel_mesh_options *options) {
-    memset(options, 0, sizeof *options);
-    options->size = sizeof *options;
-    ravel_options_default(option_table, options);
+    ravel__options_preset(option_table, options, sizeof *options);
 }
 
 /* ---- axes in words -------------------------------------------------------------------------------------- */

@@ -455,8 +455,7 @@ static void nccl_cancel(ravel_comm *comm, ravel_request *r) {
     finish(r, RAVEL_E_STATE); /* a header on its way is cancelled with the host communicator */
 }
 
-/* ---- create and free -----------------------------------------------------------------------------------------------
-*/
+/* ---- create and free --------------------------------------------------------------------------------------------- */
 
 static void nccl_close(ravel_comm *comm) {
     RAVEL_ASSERT(!comm->open);

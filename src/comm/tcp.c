@@ -396,8 +396,7 @@ static void wire_sleep(ravel__net *net, int32_t aimed, int64_t ns) {
         __atomic_store_n(&net->woken, 1, __ATOMIC_RELAXED);
 }
 
-/* ---- open and close -----------------------------------------------------------------------------------------------
-*/
+/* ---- open and close ---------------------------------------------------------------------------------------------- */
 
 static void free_net(ravel__net *net) {
     size_t n = (size_t)net->ranks;

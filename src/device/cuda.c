@@ -129,8 +129,7 @@ int ravel__cuda_leave(void *inside, int before, int code) {
         return ravel__cuda_leave(inside, before, (int)(call)); \
     } while (0)
 
-/* ---- open and close -----------------------------------------------------------------------------------------------
-*/
+/* ---- open and close ---------------------------------------------------------------------------------------------- */
 
 static int find_functions(cuda_device *d) {
     enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSuccess;

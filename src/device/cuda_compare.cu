@@ -3,9 +3,9 @@
  *     CTA     a block, tile by tile      pass 1: the size of its changes; then its place in `out`; pass 2: the records
  *     tile    4 KiB of both versions     thread t has bytes 16t .. 16t+15 of it
  *
- * A record's gap reaches back to the changed element before it, wherever that is: a scan over the tile's threads for the last
- * changed element of those before (and the tiles before), and in pass 2 one for the bytes of their records. Tiles in which nothing
- * changed cost their loads alone. The second pass finds most of what it loads in the cache. */
+ * A record's gap reaches back to the changed element before it, wherever that is: a scan over the tile's threads for
+ * the last changed element of those before (and the tiles before), and in pass 2 one for the bytes of their records.
+ * Tiles in which nothing changed cost their loads alone. The second pass finds most of what it loads in the cache. */
 #include "device/cuda.h"
 
 #include <cuda_runtime.h>
@@ -73,7 +73,8 @@ template <typename T> __device__ void put_record(unsigned char *&to, int gap, T 
     for (int b = 0; b < (int)sizeof(T); b++) *to++ = (unsigned char)((uint64_t)value >> 8 * b);
 }
 
-/* Pass 1 adds to *bytes, of records, and *changed, elements, of this thread; pass 2 writes the records behind the header at `out`. */
+/* Pass 1 adds to *bytes, of records, and *changed, elements, of this thread; pass 2 writes the records behind the
+ * header at `out`. */
 template <typename T, bool WRITE>
 __device__ void walk_block(const char *fresh, const char *base, int count, unsigned char *out, Scans &scans, int *bytes,
                            int *changed) {

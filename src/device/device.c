@@ -78,8 +78,7 @@ ravel_status ravel_device_open(const char *name, ravel_device **device, ravel_er
     return status ? status : ravel__device_make(driver, index, device, err);
 }
 
-/* ---- open and close -----------------------------------------------------------------------------------------------
-*/
+/* ---- open and close ---------------------------------------------------------------------------------------------- */
 
 ravel_status ravel__device_make(const ravel__driver *driver, int32_t index, ravel_device **device, ravel_error *err) {
     char text[256];

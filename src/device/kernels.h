@@ -221,8 +221,8 @@ typedef struct ravel__compare_span {
 
 enum { RAVEL__COMPARE_MOST = 1 << 26 };
 
-/* The bytes of every block, as ravel__sparse_encode writes them, or whole where it writes none. They lie one behind the other in
- * `out`, in any order: what is copied to the host is what changed. */
+/* The bytes of every block, as ravel__sparse_encode writes them, or whole where it writes none. They lie one behind the
+ * other in `out`, in any order: what is copied to the host is what changed. */
 typedef struct ravel__compare_job {
     const void *fresh, *base;   /* aligned to 16, and never the same */
     ravel__compare_span *spans; /* [blocks]; all lists are where the device can read and write them */

@@ -18,8 +18,7 @@ const char *ravel_feed_phase_name(int32_t phase) {
     return phase >= 0 && phase < RAVEL_FEED_PHASES ? phase_names[phase] : NULL;
 }
 
-/* ---- create and free -----------------------------------------------------------------------------------------------
-*/
+/* ---- create and free --------------------------------------------------------------------------------------------- */
 
 static void free_slot(ravel_feed *feed, ravel__prepared *slot) {
     ravel_words_free(&slot->words);

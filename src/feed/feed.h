@@ -304,8 +304,8 @@ int32_t ravel__queue_take(ravel_feed *feed);
 
 /* ---- shared prefixes (feed_tree.c) ----------------------------------------------------------------------- */
 
-/* What samples share, into c->shared and c->order: `samples` are this rank's of the ranks of comm (collective; bytes are
- * added to *sent), or with comm NULL those of all ranks. */
+/* What samples share, into c->shared and c->order: `samples` are this rank's of the ranks of comm (collective; bytes
+ * are added to *sent), or with comm NULL those of all ranks. */
 ravel_status ravel__tree_find(const ravel_feed *feed, ravel__columns *columns, const ravel_samples *samples,
                               ravel_comm *comm, int64_t *sent, ravel_error *err);
 /* Shared lengths are multiples of `block` from `begin` on. */

@@ -49,9 +49,7 @@ ravel_option_table ravel_feed_option_table(void) {
 }
 
 void ravel_feed_options_default(ravel_feed_options *options) {
-    memset(options, 0, sizeof *options);
-    options->size = sizeof *options;
-    ravel_options_default(table, options);
+    ravel__options_preset(table, options, sizeof *options);
 }
 
 /* ---- on this mesh --------------------------------------------------------------------------------------- */

@@ -113,8 +113,7 @@ static ravel_status before(ravel_feed *feed, ravel__prepared *slot, lap *l, rave
     return status;
 }
 
-/* ---- after the agreement ------------------------------------------------------------------------------------------
-*/
+/* ---- after the agreement ----------------------------------------------------------------------------------------- */
 
 static ravel_status behind(ravel_feed *feed, ravel__prepared *slot, lap *l, ravel_error *err) {
     static const struct {

@@ -13,10 +13,10 @@
  *     confirm   the other 32 bits of the hash of what is shared in the end
  *     join      from the largest to the smallest number of shared tokens, lists of samples are joined end to end
  *
- * Every rank does the same with the same numbers, so only hashes travel, 4 bytes per sample and round. Blocks are 1 token
- * where samples are short, and MOST_BLOCK at the most; samples that share less than the begins share nothing. Every
- * field of kind TOKEN is hashed, as the hidden state may depend on each of them. That hashes are equal is not taken for
- * equal tokens: the rank that packs compares them (ravel__tree_compare). */
+ * Every rank does the same with the same numbers, so only hashes travel, 4 bytes per sample and round. Blocks are 1
+ * token where samples are short, and MOST_BLOCK at the most; samples that share less than the begins share nothing.
+ * Every field of kind TOKEN is hashed, as the hidden state may depend on each of them. That hashes are equal is not
+ * taken for equal tokens: the rank that packs compares them (ravel__tree_compare). */
 #include "feed/pack.h"
 
 #include "base/assert.h"

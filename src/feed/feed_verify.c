@@ -62,7 +62,8 @@ static ravel_status read_all(again *a, ravel_reader *reader) {
 
 /* ---- shared prefixes, by comparing tokens ----------------------------------------------------------------- */
 
-/* The first byte of a sample in which a field of kind TOKEN differs says which sample is first. *same: tokens in common. */
+/* The first byte of a sample in which a field of kind TOKEN differs says which sample is first. *same: tokens in
+ * common. */
 static int compare_tokens(const again *a, int32_t x, int32_t y, int64_t *same) {
     const ravel_ragged *r = &a->all->ragged;
     int64_t lengths[] = {r->offsets[x + 1] - r->offsets[x], r->offsets[y + 1] - r->offsets[y]};

@@ -4,7 +4,7 @@
 #include "base/assert.h"
 #include "io/columns.h"
 #include "base/memory.h"
-#include "base/json.h"
+#include "base/options.h"
 #include "io/holder.h"
 #include "io/foreign.h"
 #include "io/integers.h"
@@ -29,9 +29,7 @@ ravel_option_table ravel_read_option_table(void) {
 }
 
 void ravel_read_options_default(ravel_read_options *options) {
-    memset(options, 0, sizeof *options);
-    options->size = sizeof *options;
-    ravel_options_default(read_table, options);
+    ravel__options_preset(read_table, options, sizeof *options);
 }
 
 /* ---- formats -------------------------------------------------------------------------------------------- */

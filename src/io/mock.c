@@ -47,14 +47,8 @@ static const ravel_option mock_table[] = {
     {"field", RAVEL_OPTION_STRING, AT(field), NULL, 0, 0, NULL, "what to read in it: a column, or two with a comma"},
     {0}};
 
-ravel_option_table ravel__mock_option_table(void) {
-    return mock_table;
-}
-
 void ravel__mock_options_default(ravel_mock_options *options) {
-    memset(options, 0, sizeof *options);
-    options->size = sizeof *options;
-    ravel_options_default(mock_table, options);
+    ravel__options_preset(mock_table, options, sizeof *options);
 }
 
 /* Fills in defaults. */

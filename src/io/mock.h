@@ -5,7 +5,6 @@
 #include <ravel/mock.h>
 
 void ravel__mock_options_default(ravel_mock_options *options);
-ravel_option_table ravel__mock_option_table(void);
 /* `options` and its strings are copied. The file of mode file is read here. */
 ravel_status ravel__mock_create(const ravel_mock_options *options, ravel_mock **mock, ravel_error *err);
 /* From JSON text; a member that is not known is an error with a suggestion. */

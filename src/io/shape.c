@@ -245,7 +245,7 @@ static void find_dense(reader *r, ravel_shape *s) {
             continue;
         s->dense_layers++;
         if (i < 128) s->dense_mask[i / 64] |= UINT64_C(1) << i % 64;
-        if (i >= 128) refuse(r, "num_hidden_layers", "at most 128 where some layers after the first have no experts");
+        if (i >= 128) refuse(r, "num_hidden_layers", "at most 128 if some layers after the first have no experts");
     }
     if (s->dense_layers == leading) s->dense_mask[0] = s->dense_mask[1] = 0; /* which is what they mean */
 }

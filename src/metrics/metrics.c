@@ -41,9 +41,7 @@ ravel_option_table ravel_metrics_option_table(void) {
 }
 
 void ravel_metrics_options_default(ravel_metrics_options *options) {
-    memset(options, 0, sizeof *options);
-    options->size = sizeof *options;
-    ravel_options_default(option_table, options);
+    ravel__options_preset(option_table, options, sizeof *options);
 }
 
 /* ---- rows ----------------------------------------------------------------------------------------------- */

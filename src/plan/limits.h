@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-/* Limits of trading samples between bins (balance/trade.h). */
+/* Limits of trading samples between bins (balance/balance.h). */
 typedef struct ravel__trade_limits {
     int32_t rounds; /* rounds in which all bins trade in pairs */
     int32_t cuts;   /* trades of the largest bin alone, in quarters of the number of bins */

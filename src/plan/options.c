@@ -4,7 +4,6 @@
 #include "base/options.h"
 
 #include <stddef.h>
-#include <string.h>
 
 #define AT(field) ((int32_t)offsetof(ravel_plan_options, field))
 
@@ -64,9 +63,7 @@ ravel_option_table ravel_plan_option_table(void) {
 }
 
 void ravel_plan_options_default(ravel_plan_options *options) {
-    memset(options, 0, sizeof *options);
-    options->size = sizeof *options;
-    ravel_options_default(table, options);
+    ravel__options_preset(table, options, sizeof *options);
     options->cost.linear = 1;
 }
 

@@ -4,7 +4,7 @@
 
 #include "base/memory.h"
 #include "base/rng.h"
-#include "plan/balance/spread.h"
+#include "plan/balance/balance.h"
 
 #include <stdlib.h>
 #include <string.h>

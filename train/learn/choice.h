@@ -51,9 +51,9 @@ typedef struct train_model_choice {
     "kind of processor: cpu-avx512, cpu-avx2, cpu-base, cpu-avx512-bf16, cpu-avx2-bf16, cpu-base-bf16; auto: cpu-bf16 or "  \
     "cpu-avx512bf16 for frozen weights in bf16, cpu for others"
 
-/* Sets `lora`, from the folder of the adapter or a new one's, and `set`. `frozen`: the model's weights are only read, as
- * they are beside an adapter. Of kernels "auto" takes for frozen weights in bf16 those that read them as they are in the file
- * (cpu-avx512bf16 on processors with AVX512-BF16, else cpu-bf16), and "cpu" for all others. */
+/* Sets `lora`, from the folder of the adapter or a new one's, and `set`. `frozen`: the model's weights are only read,
+ * as they are beside an adapter. Of kernels "auto" takes for frozen weights in bf16 those that read them as they are in
+ * the file (cpu-avx512bf16 on processors with AVX512-BF16, else cpu-bf16), and "cpu" for all others. */
 ravel_status train_choice_settle(train_model_choice *choice, int frozen, ravel_error *err);
 /* Its set of kernels; E_ARGUMENT and E_UNSUPPORTED as train_kernels_find. */
 ravel_status train_choice_kernels(const train_model_choice *choice, const train_kernels **kernels, ravel_error *err);

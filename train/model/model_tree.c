@@ -233,7 +233,7 @@ static ravel_status edge_of(const train_model *m, const train_batch *b, int32_t 
     if (t >= length)
         return ravel_error_set(
             err, RAVEL_E_DATA,
-            "the last token of sample %d has a target; where prefixes are shared, targets are tokens "
+            "the last token of sample %d has a target; if prefixes are shared, targets are tokens "
             "of the sample",
             i);
     *from = path[t - 1];

@@ -35,7 +35,8 @@ ravel_status ravel__file_error(ravel_error *err, const char *path, const char *v
 struct stat;
 ravel_status ravel__file_look(int fd, const char *path, struct stat *info, ravel_error *err);
 
-/* How many connections a process may have: its soft limit of descriptors, less 128 for files, or a quarter of a small limit. */
+/* How many connections a process may have: its soft limit of descriptors, less 128 for files, or a quarter of a small
+ * limit. */
 int64_t ravel__connections_most(void);
 
 typedef struct ravel__map {
@@ -46,8 +47,9 @@ typedef struct ravel__map {
 ravel_status ravel__map_open(const char *path, ravel__map *map, ravel_error *err);
 void ravel__map_close(ravel__map *map);
 
-/* For a handler of SIGBUS: the path of the mapped file that has the address, NULL: none. With a guard, *patched is 1, and zeros
- * stand where the file has been cut off; who set the guard throws away what was computed if ravel__maps_changed. */
+/* For a handler of SIGBUS: the path of the mapped file that has the address, NULL: none. With a guard, *patched is 1,
+ * and zeros stand where the file has been cut off; who set the guard throws away what was computed if
+ * ravel__maps_changed. */
 const char *ravel__maps_patch(void *address, int *patched);
 void ravel__maps_guard(int more); /* 1: a guard more, -1: one less */
 /* Whether a mapped file is not what it was when it was mapped, and the path of one. */
@@ -69,8 +71,8 @@ ravel_status ravel__reading_get(const ravel__reading *reading, size_t offset, vo
 ravel_status ravel__reading_check(const ravel__reading *reading, ravel_error *err);
 void ravel__reading_close(ravel__reading *reading);
 
-/* Creates PATH.tmp.PID.N, a file that nobody else has made, nor a link that somebody has put there; names left by a killed process
- * are skipped. Its descriptor and its name, or -1 and errno. */
+/* Creates PATH.tmp.PID.N, a file that nobody else has made, nor a link that somebody has put there; names left by a
+ * killed process are skipped. Its descriptor and its name, or -1 and errno. */
 int ravel__temporary_open(const char *path, char *temporary, size_t room);
 
 typedef struct ravel__writing {

@@ -1,5 +1,5 @@
-/* Mapped files. Reading a page that another process has cut off raises SIGBUS, so a program that lives on needs a handler, and must
- * know afterwards that it has read zeros:
+/* Mapped files. Reading a page that another process has cut off raises SIGBUS, so a program that lives on needs a
+ * handler, and must know afterwards that it has read zeros:
  *
  *     list[i]   address, size, path, and what the file was when it was mapped. The handler only reads it: an entry is complete
  *               before its address is set, and nobody unmaps what a thread is just reading. */

@@ -8,8 +8,8 @@
 
 enum { LOOKS = 4000, NAP_NS = 10 * 1000 * 1000 };
 
-/* Claims a task of the current run: its index, or -1. `task`, `user` and `count` change only while none is left to be claimed
- * and all are over, so a thread that has claimed one may read them. */
+/* Claims a task of the current run: its index, or -1. `task`, `user` and `count` change only while none is left to be
+ * claimed and all are over, so a thread that has claimed one may read them. */
 static int64_t claim(ravel__team *t) {
     uint64_t ticket = atomic_load(&t->ticket);
     while ((uint32_t)ticket > 0)

@@ -2,10 +2,10 @@
  *
  *     start -> run, run, ... -> stop
  *
- * A run takes some microseconds beyond its tasks if the threads are still awake, which they are for about 50 microseconds
- * after the run before, so loops of a fraction of a millisecond can be shared. With more threads than processors they sleep
- * at once: the thread that is waited for may need the processor. A loop that takes milliseconds or more can have a team of
- * its own (ravel__team_once). */
+ * A run takes some microseconds beyond its tasks if the threads are still awake, which they are for about 50
+ * microseconds after the run before, so loops of a fraction of a millisecond can be shared. With more threads than
+ * processors they sleep at once: the thread that is waited for may need the processor. A loop that takes milliseconds
+ * or more can have a team of its own (ravel__team_once). */
 #ifndef RAVEL_BASE_TEAM_H
 #define RAVEL_BASE_TEAM_H
 
@@ -36,8 +36,8 @@ typedef struct ravel__team {
 
 /* At most `threads` threads, the caller's among them; fewer where they cannot be made (team->others says). */
 void ravel__team_start(ravel__team *team, int32_t threads);
-/* Calls task(user, i, thread) once for every i below `count` (at most 2^31), and returns when all are over. By the owner, which
- * is thread 0; the others are 1 .. others. Low numbers are begun first. */
+/* Calls task(user, i, thread) once for every i below `count` (at most 2^31), and returns when all are over. By the
+ * owner, which is thread 0; the others are 1 .. others. Low numbers are begun first. */
 void ravel__team_run(ravel__team *team, int64_t count, void (*task)(void *user, int64_t index, int32_t thread),
                      void *user);
 /* Ends the threads; the team can be started again. */

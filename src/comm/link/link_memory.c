@@ -44,8 +44,7 @@ static uint64_t *consumed_of(const link_ring *r) {
     return (uint64_t *)(void *)(r->map + 64);
 }
 
-/* ---- create and free -----------------------------------------------------------------------------------------------
-*/
+/* ---- create and free --------------------------------------------------------------------------------------------- */
 
 void ravel__rings_init(ravel__link *link) {
     for (int i = 0; i < 2; i++)

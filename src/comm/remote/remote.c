@@ -278,8 +278,7 @@ static ravel_status remote_alive(ravel_comm *comm, ravel_error *err) {
     return status;
 }
 
-/* ---- create and free -----------------------------------------------------------------------------------------------
-*/
+/* ---- create and free --------------------------------------------------------------------------------------------- */
 
 /* The lock is not held: no other thread has the world any more. */
 static void free_world(remote_world *w) {

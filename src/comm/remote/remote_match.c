@@ -334,8 +334,7 @@ int ravel__match_cancel(remote_parcel *p) {
     return 1;
 }
 
-/* ---- communicators are created and freed --------------------------------------------------------------------------
-*/
+/* ---- communicators are created and freed ------------------------------------------------------------------------- */
 
 void ravel__match_adopt(remote_rank *me) {
     remote_world *w = me->world;

@@ -7,11 +7,11 @@
  *                            magic "RAVELROW" | version 2 | size of the data | its time of change: seconds, nanoseconds |
  *                            rows R | R times begin | checksum of all words before it
  *
- * The file is used only if the size and the time of change are the data's, the checksum holds, and the begins rise
- * and lie inside the data; otherwise the data is scanned and the file written again. Processes of one machine take a
- * lock on the data meanwhile, so that one scans and the others wait for its result. If the folder cannot be written,
- * the data is scanned each time. Small files (below RAVEL__INDEX_FROM) are always scanned: that is faster than reading
- * an index. */
+ * The file is used only if the size and the time of change are the data's, the checksum holds, and the begins rise and
+ * lie inside the data; otherwise the data is scanned and the file written again. Processes of one machine take a lock
+ * on the data meanwhile, so that one scans and the others wait for its result. If the folder cannot be written, the
+ * data is scanned each time. Small files (below RAVEL__INDEX_FROM) are always scanned: that is faster than reading an
+ * index. */
 #ifndef RAVEL_FEED_LINE_INDEX_H
 #define RAVEL_FEED_LINE_INDEX_H
 

@@ -48,9 +48,7 @@ ravel_option_table ravel_source_option_table(void) {
 }
 
 void ravel_source_options_default(ravel_source_options *options) {
-    memset(options, 0, sizeof *options);
-    options->size = sizeof *options;
-    ravel_options_default(table, options);
+    ravel__options_preset(table, options, sizeof *options);
 }
 
 static const ravel_field built_in[RAVEL__FIELDS_BUILT_IN] = {

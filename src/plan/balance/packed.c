@@ -2,19 +2,17 @@
  *
  *   1. pack       best-fit decreasing, and others where that is not the fewest possible (fewest.c): the fewest bins,
  *                 and with them the number of micro-steps.
- *   2. start      the samples in micro-steps * dp bins: spread evenly where the cap allows, else as packed (starts.h).
+ *   2. start      the samples in micro-steps * dp bins: spread evenly where the cap allows, else as packed (starts.c).
  *   3. order      bins by cost, so that a micro-step holds bins of like cost.
- *   4. balance    micro-step by micro-step, by trades (trade.h); or rank by rank (totals.h) where the ranks meet only
+ *   4. balance    micro-step by micro-step, by trades (trade.c); or rank by rank (totals.c) where the ranks meet only
  *                 at the end of an update. There, where one sample dominates its rank, ranks are also tried first and
  *                 bins after (ranks.c).
- *   5. at max     every start; then two micro-steps at a time are dealt again (redeal.h). Very short updates get that
+ *   5. at max     every start; then two micro-steps at a time are dealt again (redeal.c). Very short updates get that
  *                 at the default effort too.
  *
  * The best is kept: fewer micro-steps, then less predicted time. Plans of the named methods are compared too, if
  * they could be better (solve.c). */
-#include "plan/balance/redeal.h"
-#include "plan/balance/starts.h"
-#include "plan/balance/totals.h"
+#include "plan/balance/balance.h"
 
 #include "base/assert.h"
 

@@ -9,7 +9,7 @@
  * For a given order and a limit on a bin's cost, cutting greedily (a run goes on while it fits) takes the fewest bins,
  * so bisection finds the least limit for which micro-steps * dp bins are enough. Then every micro-step, dp runs, is cut
  * again with its own limit. */
-#include "plan/balance/totals.h"
+#include "plan/balance/balance.h"
 
 #include "base/assert.h"
 #include "base/heap.h"

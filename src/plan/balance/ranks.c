@@ -5,9 +5,7 @@
  *
  * Where ranks meet only at the end of an update that is a way to deal single samples too: a rank that has a dominant
  * sample gets nothing else, which exchanges between evenly filled bins do not find. */
-#include "plan/balance/spread.h"
-#include "plan/balance/starts.h"
-#include "plan/balance/trade.h"
+#include "plan/balance/balance.h"
 
 #include "base/assert.h"
 

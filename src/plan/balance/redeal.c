@@ -1,6 +1,4 @@
-#include "plan/balance/redeal.h"
-
-#include "plan/balance/spread.h"
+#include "plan/balance/balance.h"
 
 #include "base/assert.h"
 #include "base/sort.h"

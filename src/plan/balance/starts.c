@@ -1,7 +1,6 @@
-#include "plan/balance/starts.h"
+#include "plan/balance/balance.h"
 
 #include "plan/pack/fit.h"
-#include "plan/balance/spread.h"
 
 #include "base/assert.h"
 #include "base/heap.h"

@@ -1,4 +1,4 @@
-#include "plan/balance/totals.h"
+#include "plan/balance/balance.h"
 
 #include "base/assert.h"
 #include "base/heap.h"

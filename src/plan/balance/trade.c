@@ -1,4 +1,4 @@
-#include "plan/balance/trade.h"
+#include "plan/balance/balance.h"
 
 #include "base/assert.h"
 

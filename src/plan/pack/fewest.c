@@ -1,6 +1,6 @@
 /* The fewest bins: best-fit decreasing, and more where that is above the lower bound and another try may pay. The named
  * methods are compared later, as whole plans (balance/solve.c). */
-#include "plan/balance/spread.h"
+#include "plan/balance/balance.h"
 
 #include "base/assert.h"
 

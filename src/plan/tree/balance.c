@@ -363,8 +363,8 @@ static void order_ranks(balance *b, int32_t *ranks, uint64_t *key, uint64_t *spa
     ravel__sort_u64(key, ranks, spare, b->spare_ranks, (size_t)b->dp);
 }
 
-/* The largest bin of a micro-step to the rank that has the least so far: bin s * dp + r is then rank r's. Returns what the
- * largest rank has. */
+/* The largest bin of a micro-step to the rank that has the least so far: bin s * dp + r is then rank r's. Returns what
+ * the largest rank has. */
 static int64_t deal(balance *b, uint64_t *key, uint64_t *spare) {
     ravel__yard *y = b->y;
     int64_t most = 0;

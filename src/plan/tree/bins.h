@@ -99,8 +99,8 @@ int ravel__tree_dissolve(ravel__yard *y, int64_t limit);
 int64_t ravel__tree_sort(ravel__yard *y, int32_t dp);
 /* Reduces that sum by moves and swaps of subtrees; at most `rounds` per micro-step and pass. */
 int64_t ravel__tree_balance(ravel__yard *y, int32_t dp, int32_t rounds);
-/* The same where ranks meet only at the end of an update: bins are dealt to ranks, bin s * dp + r to rank r, and what the
- * largest rank has is reduced, and returned. */
+/* The same where ranks meet only at the end of an update: bins are dealt to ranks, bin s * dp + r to rank r, and what
+ * the largest rank has is reduced, and returned. */
 int64_t ravel__tree_balance_ranks(ravel__yard *y, int32_t dp, int32_t rounds);
 /* Splits the largest bins at subtrees until none is empty, or each has one leaf. 0: there was nothing to do, else they
  * are out of order. */

@@ -5,7 +5,8 @@
  * were opened below it, which all hold its path already. The emptiest of them goes up as an item, to be filled with
  * something else.
  *
- *     node does not fit       items: [child][child][rest of a child]  ->  bins [====][====][== ] -> rest of this node */
+ *     node does not fit       items: [child][child][rest of a child]  ->  bins [====][====][== ] -> rest of this
+ * node */
 #include "plan/tree/bins.h"
 
 #include "base/assert.h"

@@ -27,8 +27,7 @@ struct ravel__carrier {
     lane *idle;
 };
 
-/* ---- create and free -----------------------------------------------------------------------------------------------
-*/
+/* ---- create and free --------------------------------------------------------------------------------------------- */
 
 static ravel_status check_places(const ravel_refit_tensor *tensors, int64_t count, const char *what,
                                  ravel_device **device, ravel_error *err) {

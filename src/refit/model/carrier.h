@@ -1,7 +1,7 @@
 /* Carriers: how tensors in device memory are read and written.
  *
- * The views of such tensors have a carrier (view.h), and gather, scatter and copy of view.c go through it. A call takes a
- * lane: a list of casts, a buffer on the device and one in page-locked memory. It moves a chunk at a time:
+ * The views of such tensors have a carrier (view.h), and gather, scatter and copy of view.c go through it. A call takes
+ * a lane: a list of casts, a buffer on the device and one in page-locked memory. It moves a chunk at a time:
  *
  *     gather    tensor --[kernel: runs, cast]--> buffer on the device --> page-locked buffer --> the caller's bytes
  *     scatter   the way back

@@ -30,8 +30,8 @@ static int make_room(const ravel_allocator *allocator, void **array, int64_t cou
     return 1;
 }
 
-/* The number of the node, which is created if it does not exist; -1: out of memory. A node has few children: ways in which the
- * senders after its own have tensors that the senders before them have alike. */
+/* The number of the node, which is created if it does not exist; -1: out of memory. A node has few children: ways in
+ * which the senders after its own have tensors that the senders before them have alike. */
 static int32_t find_node(ravel__directory_builder *b, const ravel__cut_node *wanted) {
     int32_t parent = wanted->parent, first = parent < 0 ? b->first_root : b->nodes[parent].child;
     void *nodes = b->nodes;

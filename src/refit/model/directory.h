@@ -1,15 +1,16 @@
-/* The directory of a publication: which trainer rank ("sender") has which box of which tensor, and where it listens. The
- * lowest trainer rank makes it from all manifests; trainers and generators read it (docs/refit-wire.md, "Directory").
+/* The directory of a publication: which trainer rank ("sender") has which box of which tensor, and where it listens.
+ * The lowest trainer rank makes it from all manifests; trainers and generators read it (docs/refit-wire.md,
+ * "Directory").
  *
  * Thousands of tensors are cut in few ways, so a tensor names a cut, and cuts are stored once:
  *
  *     cut 7   dims {4096, 4096}:  sender 0 has [0:512, 0:4096], sender 1 has [512:1024, 0:4096], ...
  *     tensor  "layers.0.q", bf16, cut 7        "layers.1.q", bf16, cut 7 ...
  *
- * A manifest, what one rank sends or wants, is a directory of one sender without an address. The builder finds equal cuts while it
- * reads manifest after manifest: a trie whose node is "the same as its parent, and
- * sender s has box b as well". A tensor moves from node to node; at the end, tensors at one node have one cut. Its memory
- * grows with the number of different cuts, not with tensors times senders. */
+ * A manifest, what one rank sends or wants, is a directory of one sender without an address. The builder finds equal
+ * cuts while it reads manifest after manifest: a trie whose node is "the same as its parent, and sender s has box b as
+ * well". A tensor moves from node to node; at the end, tensors at one node have one cut. Its memory grows with the
+ * number of different cuts, not with tensors times senders. */
 #ifndef RAVEL_REFIT_DIRECTORY_H
 #define RAVEL_REFIT_DIRECTORY_H
 
@@ -90,8 +91,8 @@ ravel_status ravel__manifest_make(const ravel__holding *holding, int32_t dtype, 
 /* The encoded directory, in memory of the builder's allocator. */
 ravel_status ravel__directory_encode(ravel__directory_builder *builder, const ravel__sender *senders, int32_t count,
                                      unsigned char **bytes, size_t *size, ravel_error *err);
-/* directory_share.c. Collective: the directory of all ranks' manifests, encoded, on every rank, in memory of the allocator.
- * `own`: this rank's manifest. Every rank's list becomes rank 0's, with the senders' contradictions. */
+/* directory_share.c. Collective: the directory of all ranks' manifests, encoded, on every rank, in memory of the
+ * allocator. `own`: this rank's manifest. Every rank's list becomes rank 0's, with the senders' contradictions. */
 ravel_status ravel__directory_share(ravel_comm *comm, const ravel__sender *senders, const unsigned char *own,
                                     const ravel_allocator *allocator, ravel__differences *list, unsigned char **bytes,
                                     size_t *size, ravel_error *err);

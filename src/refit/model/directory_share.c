@@ -1,5 +1,5 @@
-/* The directory of all ranks of a communicator: rank 0 makes it from the senders' manifests, of which equal ones (those of
- * replicas) are sent once, and every rank gets it. */
+/* The directory of all ranks of a communicator: rank 0 makes it from the senders' manifests, of which equal ones (those
+ * of replicas) are sent once, and every rank gets it. */
 #include "refit/model/directory.h"
 
 #include "base/assert.h"

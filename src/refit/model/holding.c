@@ -492,7 +492,8 @@ static ravel_status check_rules(const maker *m, const ravel_refit_rule *rules, i
     return RAVEL_OK;
 }
 
-/* Items lie inside their tensors and are of tensors that there are; ties lead from an item to those behind all items, and end. */
+/* Items lie inside their tensors and are of tensors that there are; ties lead from an item to those behind all items,
+ * and end. */
 static bool holding_ok(const ravel__holding *h, int64_t tensors) {
     if (h->count < 0 || h->ties < 0 || h->room < h->count + h->ties) return false;
     for (int64_t i = 0; i < h->count + h->ties; i++) {

@@ -3,8 +3,8 @@
  * A fused tensor becomes one item per tensor that it is made of; a plain one is one item. Every item has the
  * name, dtype and dims of a wire tensor, the box of it that is here, and the view that finds the box in memory.
  *
- * Tied weights: a second item of the same name, dtype and box. It is not sent; a source takes the first, a sink loads what
- * comes into both. */
+ * Tied weights: a second item of the same name, dtype and box. It is not sent; a source takes the first, a sink loads
+ * what comes into both. */
 #ifndef RAVEL_REFIT_HOLDING_H
 #define RAVEL_REFIT_HOLDING_H
 
@@ -30,7 +30,8 @@ typedef struct ravel__holding {
 
 /* Checks the tensors and rules and makes the items, in the order of the tensors. `dense`: the strides are ignored and
  * offsets count as if the piece had no holes (sinks with callbacks). Names come from the arena, the list from its
- * allocator. E_ARGUMENT names the tensor or rule. Tensors on a device are refused where `dense`. `what` is "source" or "sink". */
+ * allocator. E_ARGUMENT names the tensor or rule. Tensors on a device are refused where `dense`. `what` is "source" or
+ * "sink". */
 ravel_status ravel__holding_make(const ravel_refit_tensor *tensors, int64_t count, const ravel_refit_rule *rules,
                                  int64_t rule_count, int dense, const char *what, ravel__arena *arena,
                                  ravel__holding *holding, ravel_error *err);

@@ -1,6 +1,6 @@
-/* The plan: which slices one receiver (a generator rank, or a receiver of a collective refit) requests from which sender.
- * Computed from the directory and the rank's own tensors alone: no other rank takes part, and none replans when a
- * generator joins or leaves.
+/* The plan: which slices one receiver (a generator rank, or a receiver of a collective refit) requests from which
+ * sender. Computed from the directory and the rank's own tensors alone: no other rank takes part, and none replans when
+ * a generator joins or leaves.
  *
  *     index     the boxes of one cut, equal ones together (replicas), sorted by their start along the axis that is cut
  *               most: the boxes that meet a given one are found by binary search

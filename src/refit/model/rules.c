@@ -97,7 +97,8 @@ static const struct {
     {"hf", fsdp2, sizeof fsdp2 / sizeof *fsdp2},
 };
 
-/* Of models whose output layer is the embedding: where an engine has both, both are that one tensor. They come first. */
+/* Of models whose output layer is the embedding: where an engine has both, both are that one tensor. They come
+ * first. */
 static const ravel_refit_rule tied[] = {
     {.name = "lm_head.weight", .parts = "model.embed_tokens.weight"},
     {.name = "output_layer.weight", .parts = "model.embed_tokens.weight"},

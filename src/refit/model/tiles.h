@@ -1,8 +1,9 @@
-/* Tiles: how elements are kept packed, in blocks that are hashed one by one. A publication keeps the pieces of a rank, a collective
- * refit with delta the slices of a stream.
+/* Tiles: how elements are kept packed, in blocks that are hashed one by one. A publication keeps the pieces of a rank,
+ * a collective refit with delta the slices of a stream.
  *
  *     item 0                  item 1                        each item is packed row-major, from a multiple of 256 bytes
- *     [block 0][block 1][b 2] [block 3][block 4] ...        a block is block_bytes long, the last one of an item shorter */
+ *     [block 0][block 1][b 2] [block 3][block 4] ...        a block is block_bytes long, the last one of an item
+ * shorter */
 #ifndef RAVEL_REFIT_TILES_H
 #define RAVEL_REFIT_TILES_H
 

@@ -23,7 +23,8 @@ void ravel__changes_clear(ravel__changes *changes);
 int ravel__changes_want(ravel__changes *changes, int64_t block, int64_t at, int64_t bytes, int64_t each);
 /* Compares them in two slots, and waits. After a failure nothing was found. */
 ravel_status ravel__changes_find(ravel__changes *changes, int32_t fresh, int32_t base, ravel_error *err);
-/* A block's changes (base/sparse.h), or all of it if *size is the block's, and how many elements differ; NULL: it was not compared. */
+/* A block's changes (base/sparse.h), or all of it if *size is the block's, and how many elements differ; NULL: it was
+ * not compared. */
 const unsigned char *ravel__changes_of(const ravel__changes *changes, int64_t block, size_t *size, int64_t *changed);
 
 #endif

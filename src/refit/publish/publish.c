@@ -72,11 +72,9 @@ ravel_option_table ravel_publish_option_table(void) {
 }
 
 void ravel_publish_options_default(ravel_publish_options *options) {
-    memset(options, 0, sizeof *options);
-    ravel_options_default(table, options);
+    ravel__options_preset(table, options, sizeof *options);
     options->token = options->allow = options->host = NULL;
     options->dtype = -1;
-    options->size = sizeof *options;
 }
 
 static const char *text_or_null(const char *text) {

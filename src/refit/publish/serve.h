@@ -1,17 +1,18 @@
 /* The server: sends a store's versions to generators, on its own threads.
  *
- * A lane is one thread with one hub (comm/link/link.h): it listens, and serves the links that came to it. A lane never waits
- * for a peer: it gives a link a few messages at a time and continues when the kernel has taken them. Blocks that lie in
- * the store as they travel are sent from there, with the hashes that publishing made; those of slices that are cast or lie
- * scattered are gathered into a buffer.
+ * A lane is one thread with one hub (comm/link/link.h): it listens, and serves the links that came to it. A lane never
+ * waits for a peer: it gives a link a few messages at a time and continues when the kernel has taken them. Blocks that
+ * lie in the store as they travel are sent from there, with the hashes that publishing made; those of slices that are
+ * cast or lie scattered are gathered into a buffer.
  *
  *     per link   PULL -> [slice 0: BLOCK, KEEP, BLOCK ...] [slice 1: BLOCK] ... -> END
  *
- * Where the version that a generator holds is kept, too, blocks are compared with it, and what changed is sent (SPARSE) if that
- * is less; where its bytes have gone, the lists of changes since then say where to look (store.h). A version that is only compared
- * with can be replaced at any time.
+ * Where the version that a generator holds is kept, too, blocks are compared with it, and what changed is sent (SPARSE)
+ * if that is less; where its bytes have gone, the lists of changes since then say where to look (store.h). A version
+ * that is only compared with can be replaced at any time.
  *
- * A link that reads a version which the trainer wants to replace is closed with a sentence; the generator stages again. */
+ * A link that reads a version which the trainer wants to replace is closed with a sentence; the generator stages
+ * again. */
 #ifndef RAVEL_REFIT_SERVE_H
 #define RAVEL_REFIT_SERVE_H
 

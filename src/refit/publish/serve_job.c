@@ -96,8 +96,9 @@ static int is_compared(const ravel__pull_job *j, const ravel__asked *a) {
     return (j->base || j->trail.count > 0) && a->flags & RAVEL__ASK_SPARSE;
 }
 
-/* What is cut off a slice from element `first` on: up to the end of the store's block, whose hash is known; of a slice that
- * is gathered or compared, up to a buffer. The item is row-major, so all between two elements of a slice lies between them. */
+/* What is cut off a slice from element `first` on: up to the end of the store's block, whose hash is known; of a slice
+ * that is gathered or compared, up to a buffer. The item is row-major, so all between two elements of a slice lies
+ * between them. */
 static cut cut_at(const ravel__pull_job *j, const ravel__tile_item *item, const ravel__asked *a, int64_t first) {
     RAVEL_ASSERT(first >= 0 && first < a->count && item->per_block > 0);
     int64_t start = place_of(item, a), left = a->count - first;
@@ -227,8 +228,8 @@ static int mark_changes(const ravel__client *c, const ravel__tile_item *item, co
     return all;
 }
 
-/* The changes of a block since the base into `out`; 0: they are not less than the elements. *hash: of the elements; *changed:
- * elements that differ, -1: not counted. */
+/* The changes of a block since the base into `out`; 0: they are not less than the elements. *hash: of the elements;
+ * *changed: elements that differ, -1: not counted. */
 static size_t find_changes(ravel__client *c, const ravel__tile_item *item, const ravel__asked *a, const cut *b,
                            unsigned char *out, uint64_t *hash, int64_t *changed) {
     ravel__serve_lane *lane = c->lane;
@@ -250,8 +251,8 @@ static size_t find_changes(ravel__client *c, const ravel__tile_item *item, const
 
 /* ---- changes that the device finds ----------------------------------------------------------------------- */
 
-/* Whether a block's changes are found where the versions are. Blocks of the store alone: slices that are gathered or cast, and parts
- * of blocks, are compared on the host. */
+/* Whether a block's changes are found where the versions are. Blocks of the store alone: slices that are gathered or
+ * cast, and parts of blocks, are compared on the host. */
 static int is_found_there(const ravel__client *c, const ravel__asked *a, const cut *b) {
     const ravel__store *store = c->lane->server->store;
     return store->on_device && !c->job.on_host && c->job.base && a->flags & RAVEL__ASK_SPARSE && b->whole && !b->same &&

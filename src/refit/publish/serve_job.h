@@ -53,8 +53,8 @@ struct ravel__client {
 /* serve.c: answers with FAILED. */
 void ravel__client_fail(ravel__client *client, uint64_t id, ravel_status status, const char *message);
 
-/* A PULL came, or a MAP (`mapped`): checks it and begins to serve. A wrong one is answered with FAILED. The version of a MAP is used
- * until READ, which ends it with END, or until it is revoked, which closes the link. */
+/* A PULL came, or a MAP (`mapped`): checks it and begins to serve. A wrong one is answered with FAILED. The version of
+ * a MAP is used until READ, which ends it with END, or until it is revoked, which closes the link. */
 void ravel__job_begin(ravel__client *client, uint64_t id, const unsigned char *body, int64_t bytes, int mapped);
 void ravel__job_read(ravel__client *client, uint64_t id);
 /* The system has taken a message. */

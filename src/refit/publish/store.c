@@ -281,7 +281,8 @@ typedef struct filling {
     ravel_error *err;
 } filling;
 
-/* What the block, which is filled, changed. `fresh`: where it was filled from, which is in the cache; NULL: it was gathered. */
+/* What the block, which is filled, changed. `fresh`: where it was filled from, which is in the cache; NULL: it was
+ * gathered. */
 static void list_changes(const filling *f, const ravel__tile_item *item, int64_t block, int64_t at, int64_t count,
                          const void *fresh) {
     size_t each = (size_t)ravel_dtype_bytes(item->view.dtype);

@@ -2,9 +2,9 @@
  *
  * Every block has its XXH3. The hash of all of a version's hashes is its digest on this rank, and the hashes are the
  * checksums with which whole blocks travel. Hashes of past versions are kept after their bytes were overwritten, so
- * that a generator which holds one of them gets only changed blocks; and of the last versions the positions of the elements that
- * they changed (a list: base/sparse.h, 1 byte per element). A generator that holds an older one gets the new values at the positions of
- * all lists since, so for that no old bytes are needed:
+ * that a generator which holds one of them gets only changed blocks; and of the last versions the positions of the
+ * elements that they changed (a list: base/sparse.h, 1 byte per element). A generator that holds an older one gets the
+ * new values at the positions of all lists since, so for that no old bytes are needed:
  *
  *     version   3      4      5      6      7              its bytes are kept: 6 and 7
  *     list            3>4    4>5    5>6    6>7             a generator at 4: the positions of 4>5, 5>6, 6>7 with values of 7
@@ -73,9 +73,9 @@ typedef struct ravel__store {
     void *wake_user;
 } ravel__store;
 
-/* `dtype`: floats wider than it are stored as it; -1: as they are. Versions of a source on a device are kept there where
- * its kernel can pack them; source NULL: on the host. `lists`: positions of changes are kept, where versions are on the host and two
- * or more. */
+/* `dtype`: floats wider than it are stored as it; -1: as they are. Versions of a source on a device are kept there
+ * where its kernel can pack them; source NULL: on the host. `lists`: positions of changes are kept, where versions are
+ * on the host and two or more. */
 ravel_status ravel__store_init(ravel__store *store, const ravel__holding *holding, const ravel_refit_source *source,
                                int32_t keep, int64_t block_bytes, int32_t dtype, int lists,
                                const ravel_allocator *allocator, ravel_error *err);

@@ -46,8 +46,7 @@ static ravel_status list_version(ravel__casts *casts, const ravel__store *s, con
     return status;
 }
 
-/* ---- create and free -----------------------------------------------------------------------------------------------
-*/
+/* ---- create and free --------------------------------------------------------------------------------------------- */
 
 static ravel_status make_slots(ravel__device_store *d, ravel_error *err) {
     ravel_status status = RAVEL_OK;

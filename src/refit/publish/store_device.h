@@ -1,5 +1,5 @@
-/* Versions of a store in device memory. One kernel packs, casts and hashes a whole version into memory that other processes
- * of this machine can map.
+/* Versions of a store in device memory. One kernel packs, casts and hashes a whole version into memory that other
+ * processes of this machine can map.
  *
  *     fill      [tensors] --kernel--> slot's shared memory, and the hash of every block
  *     map       generators on the same device read the slot where it is (handout.h)
@@ -15,8 +15,8 @@
 
 #include <ravel/device.h>
 
-/* *made is NULL where the source is not on a device, has iterate, or lies in a way that the kernel does not read: then it
- * is gathered to the host. */
+/* *made is NULL where the source is not on a device, has iterate, or lies in a way that the kernel does not read: then
+ * it is gathered to the host. */
 ravel_status ravel__device_store_open(const ravel__store *store, const ravel_refit_source *source,
                                       ravel__device_store **made, ravel_error *err);
 void ravel__device_store_free(ravel__device_store *device_store);

@@ -1,5 +1,5 @@
-/* One link from a generator to a trainer rank, with blocking calls: connect, ask, or send and receive. A lost link is E_IO, not
- * E_PEER_LOST, which would mean that the generator's own communicator is lost. */
+/* One link from a generator to a trainer rank, with blocking calls: connect, ask, or send and receive. A lost link is
+ * E_IO, not E_PEER_LOST, which would mean that the generator's own communicator is lost. */
 #ifndef RAVEL_REFIT_DIAL_H
 #define RAVEL_REFIT_DIAL_H
 
@@ -39,8 +39,8 @@ ravel_status ravel__dial_send(ravel__dial *dial, uint32_t kind, uint64_t id, con
                               ravel_error *err);
 /* Receives until *done. E_IO: `timeout` seconds without a message, or the link is lost, with the reason. */
 ravel_status ravel__dial_run(ravel__dial *dial, const int32_t *done, double timeout, ravel_error *err);
-/* Sends, and waits for one message of this kind, which is then in dial->reply until the next question. A FAILED is returned as its
- * status; E_DATA: another message came. */
+/* Sends, and waits for one message of this kind, which is then in dial->reply until the next question. A FAILED is
+ * returned as its status; E_DATA: another message came. */
 ravel_status ravel__dial_ask(ravel__dial *dial, uint32_t kind, const void *body, int64_t bytes, uint32_t answer,
                              double timeout, ravel_error *err);
 /* Safe in every state. */

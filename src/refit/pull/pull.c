@@ -43,10 +43,8 @@ ravel_option_table ravel_pull_option_table(void) {
 }
 
 void ravel_pull_options_default(ravel_pull_options *options) {
-    memset(options, 0, sizeof *options);
-    ravel_options_default(table, options);
+    ravel__options_preset(table, options, sizeof *options);
     options->token = NULL;
-    options->size = sizeof *options;
 }
 
 /* ---- create --------------------------------------------------------------------------------------------- */

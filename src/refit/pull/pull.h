@@ -96,7 +96,8 @@ struct ravel_puller {
     double tokens_per_second;
 };
 
-/* pull_work.c: the directory of the trainers at puller->address, which the caller frees. Waits at most options.timeout. */
+/* pull_work.c: the directory of the trainers at puller->address, which the caller frees. Waits at most
+ * options.timeout. */
 ravel_status ravel__pull_directory(ravel_puller *puller, ravel__directory *directory, ravel_error *err);
 /* Fetches the directory of the trainers at puller->address and plans. Waits at most options.timeout. */
 ravel_status ravel__pull_meet(ravel_puller *puller, ravel_error *err);

@@ -2,8 +2,8 @@
  *
  *     MAP -> MAPPED: slot, layout, hashes -> [kernel: cast, scatter, hash of every block that is touched] -> compare -> READ -> END
  *
- * The trainer may replace the version while it is read. It then closes the link first, so that READ is not answered by END;
- * what was staged is dropped. */
+ * The trainer may replace the version while it is read. It then closes the link first, so that READ is not answered by
+ * END; what was staged is dropped. */
 #include "refit/model/carrier.h"
 #include "refit/pull/dial.h"
 #include "refit/pull/pull.h"
@@ -102,8 +102,8 @@ static ravel_status new_mapping(const reading *r, ravel__mapping **made) {
     return status;
 }
 
-/* Names are never reused: a restarted trainer has another name and other memory. E_UNSUPPORTED: the memory is not to be had
- * (another user, another container, a device that cannot), so the version must be pulled over the link. */
+/* Names are never reused: a restarted trainer has another name and other memory. E_UNSUPPORTED: the memory is not to be
+ * had (another user, another container, a device that cannot), so the version must be pulled over the link. */
 static ravel_status map(reading *r, const void **data) {
     ravel__mapping *m = take_mapping(r->puller, r->task->sender);
     RAVEL_ASSERT(!m || m->sender == r->task->sender);

@@ -151,8 +151,8 @@ static void free_pool(ravel_refit *refit, ravel__buffers *pool) {
     *pool = (ravel__buffers){0};
 }
 
-/* N slots, each with a head and, unless payloads are elsewhere, room for them: together B bytes. Existing ones of this size are
- * kept. */
+/* N slots, each with a head and, unless payloads are elsewhere, room for them: together B bytes. Existing ones of this
+ * size are kept. */
 static ravel_status make_pool(ravel_refit *refit, ravel__buffers *pool, int wanted, int elsewhere, ravel_error *err) {
     size_t bytes = ravel__frame_align(elsewhere ? refit->head_bytes : (size_t)refit->terms.buffer_bytes);
     int32_t count = wanted ? refit->terms.num_buffers : 0;
@@ -181,8 +181,8 @@ static ravel_status make_pool(ravel_refit *refit, ravel__buffers *pool, int want
     return RAVEL_OK;
 }
 
-/* A receiver that borrows keeps the sender waiting while it loads, so it borrows only where loading is a copy in memory:
- * no callbacks. */
+/* A receiver that borrows keeps the sender waiting while it loads, so it borrows only where loading is a copy in
+ * memory: no callbacks. */
 static int may_borrow(const ravel_refit *refit) {
     return !refit->data && !(refit->transport && refit->transport->no_loans) && ravel__comm_lends(refit->comm) &&
            refit->sink && !refit->sink->load;

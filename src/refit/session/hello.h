@@ -1,5 +1,6 @@
 /* The hello: the first message of every rank to every other (docs/refit-wire.md, "Hello"). It has a fixed size, so one
- * all-gather brings them all. One table (hello.c) says what each field may be, and which must be the same on every rank. */
+ * all-gather brings them all. One table (hello.c) says what each field may be, and which must be the same on every
+ * rank. */
 #ifndef RAVEL_REFIT_HELLO_H
 #define RAVEL_REFIT_HELLO_H
 
@@ -58,8 +59,8 @@ typedef struct ravel__terms {
 
 /* Compares what must be the same in hellos[ranks]; differences go to the list. */
 void ravel__hello_compare(const ravel__hello *hellos, int32_t ranks, ravel__differences *list);
-/* The same on every rank. For sizes that no rank chose: `kind` of the communicator, and `stream_bytes`, the most that one
- * rank moves. */
+/* The same on every rank. For sizes that no rank chose: `kind` of the communicator, and `stream_bytes`, the most that
+ * one rank moves. */
 ravel__terms ravel__hello_terms(const ravel__hello *hellos, int32_t ranks, const char *kind, int64_t stream_bytes);
 /* Buffers that a rank cannot afford. */
 void ravel__hello_afford(const ravel__hello *hellos, int32_t ranks, const ravel__terms *terms,

@@ -96,8 +96,8 @@ static ravel_status take_waiting(ravel__loader *l, int64_t *covered) {
     return (ravel_status)atomic_load(&l->failed);
 }
 
-/* The same for payloads in device memory, in two steps: adds the block, which is at byte `at`, to the next kernel, which hashes
- * and scatters. */
+/* The same for payloads in device memory, in two steps: adds the block, which is at byte `at`, to the next kernel,
+ * which hashes and scatters. */
 static ravel_status take_apart(ravel__loader *l, const ravel__refit_block *b, size_t at) {
     const ravel__stage *stage = &l->refit->stage;
     const ravel__view *view = &l->refit->sink_holding.items[b->span.item].view;

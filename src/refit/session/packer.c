@@ -4,11 +4,11 @@
  *     A0 B0 C0 | A1 B1 | A2           A0 B0 ...          B had two frames in the window, C one
  *
  * A frame takes slices until it is full, the window ends or the stream does. With delta, entries also end at block
- * boundaries, and a block whose hash is the one that was sent last becomes KEEP; a sender that keeps the elements of what it sent
- * sends those that changed (SPARSE), if that is less.
+ * boundaries, and a block whose hash is the one that was sent last becomes KEEP; a sender that keeps the elements of
+ * what it sent sends those that changed (SPARSE), if that is less.
  *
- * A team packs several entries at once: offsets are planned as if all were whole, the team gathers, hashes and compares, then the
- * entries are added in order, and those behind a shorter one move forward. */
+ * A team packs several entries at once: offsets are planned as if all were whole, the team gathers, hashes and
+ * compares, then the entries are added in order, and those behind a shorter one move forward. */
 #include "refit/session/session.h"
 
 #include "base/assert.h"
@@ -18,8 +18,7 @@
 
 enum { ROOM_LEAST = 2048 /* do not begin a slice in less room than this at the end of a frame */ };
 
-/* ---- create and free -----------------------------------------------------------------------------------------------
-*/
+/* ---- create and free --------------------------------------------------------------------------------------------- */
 
 ravel_status ravel__packer_init(ravel__packer *p, ravel_refit *refit, ravel_error *err) {
     size_t count = (size_t)refit->streams.out_count;

@@ -15,8 +15,8 @@
  * Over a communicator that lends (threads), frames are not copied on the way: the loader reads them in the sender's
  * buffer, and the receiver's slots have no memory of their own.
  *
- * Over NCCL the payloads of frames travel apart (frame.h): `data` moves them from device memory to device memory, `comm`,
- * NCCL's host communicator, moves all the rest. */
+ * Over NCCL the payloads of frames travel apart (frame.h): `data` moves them from device memory to device memory,
+ * `comm`, NCCL's host communicator, moves all the rest. */
 #ifndef RAVEL_REFIT_SESSION_H
 #define RAVEL_REFIT_SESSION_H
 
@@ -143,7 +143,8 @@ typedef struct ravel__packer {
 
 /* delta.c. Bytes of payloads that a frame has room for. */
 size_t ravel__frame_capacity(const struct ravel_refit *refit);
-/* Those of all streams of the plan, into zeroed memory: kept ones where the slices are the same. The others are freed. */
+/* Those of all streams of the plan, into zeroed memory: kept ones where the slices are the same. The others are
+ * freed. */
 ravel_status ravel__deltas_make(struct ravel_refit *refit, ravel__delta *deltas, ravel_error *err);
 /* Keeps them, the array too, for the next connection. */
 void ravel__deltas_keep(struct ravel_refit *refit, ravel__delta *deltas, int32_t count);
@@ -281,20 +282,22 @@ void ravel__refit_free_buffers(ravel_refit *refit);
  * communicator comes back as such. */
 ravel_status ravel__refit_agree(ravel_refit *refit, ravel_status status, ravel_error *err);
 
-/* Collective, a step of the protocol: every rank's message, which begins with a place for its sum (hello.h), to all[ranks].
- * E_CHECKSUM, on all ranks alike: one arrived changed; another failure is the loss of the communicator. */
+/* Collective, a step of the protocol: every rank's message, which begins with a place for its sum (hello.h), to
+ * all[ranks]. E_CHECKSUM, on all ranks alike: one arrived changed; another failure is the loss of the communicator. */
 ravel_status ravel__refit_gather(ravel_refit *refit, int32_t step, void *mine, void *all, size_t bytes,
                                  const char *what, ravel_error *err);
 
 /* tree.c: sets parents and children from the members that take part; skip: [ranks], 1 for receivers that do not. Marks
- * in active_out [streams.out_count] and active_in [streams.in_count] which streams there are. nodes: room for [ranks + 1]. */
+ * in active_out [streams.out_count] and active_in [streams.in_count] which streams there are. nodes: room for [ranks +
+ * 1]. */
 void ravel__refit_trees(ravel_refit *refit, const char *skip, int32_t *nodes, char *active_out, char *active_in);
 
 /* stream.c: moves everything. A failure that leaves the communicator usable is in packer.status or loader.status; the
  * result is only about the communicator. After ravel__refit_trees, ravel__packer_begin and ravel__loader_begin. */
 ravel_status ravel__refit_stream(ravel_refit *refit, ravel_error *err);
-/* After a failure that the others know of: takes frames back that were passed on, and gives them back to their lenders. A lender may
- * write its buffer only when nobody that it was passed on to reads it; all ranks wait in one order of frames, so not in a ring. */
+/* After a failure that the others know of: takes frames back that were passed on, and gives them back to their lenders.
+ * A lender may write its buffer only when nobody that it was passed on to reads it; all ranks wait in one order of
+ * frames, so not in a ring. */
 void ravel__refit_give_all_back(ravel_refit *refit);
 
 static inline void ravel__bell_ring(ravel__bell *bell) {

@@ -23,7 +23,6 @@
 
 #include <stddef.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #define FIELD(name) ((int32_t)offsetof(ravel_refit_options, name))
@@ -71,9 +70,7 @@ ravel_option_table ravel_refit_option_table(void) {
 }
 
 void ravel_refit_options_default(ravel_refit_options *options) {
-    memset(options, 0, sizeof *options);
-    ravel_options_default(table, options);
-    options->size = sizeof *options;
+    ravel__options_preset(table, options, sizeof *options);
 }
 
 ravel_status ravel__options_take(const ravel_refit_options *from, ravel_refit_options *options, ravel_error *err) {

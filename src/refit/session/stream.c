@@ -9,11 +9,11 @@
  * next; and gives its buffers to streams in their turn, so that the frame that comes first in the order of the whole
  * communicator (streams.h) always has a buffer waiting for it.
  *
- * One frame at a time (`in_order`) is moved over communicators whose messages move only while one of them is waited for (the
- * caller's own transport, whose send may wait for its receive), and over NCCL, whose operations wait for their peers in the order
- * of a stream: every request is waited for, and a frame begins when the one before it is complete. All ranks go through their
- * frames in the same order, so both ends of the first one are waiting for it, and ranks cannot wait for one another in a ring.
- * Packing and loading still run beside it. */
+ * One frame at a time (`in_order`) is moved over communicators whose messages move only while one of them is waited for
+ * (the caller's own transport, whose send may wait for its receive), and over NCCL, whose operations wait for their
+ * peers in the order of a stream: every request is waited for, and a frame begins when the one before it is complete.
+ * All ranks go through their frames in the same order, so both ends of the first one are waiting for it, and ranks
+ * cannot wait for one another in a ring. Packing and loading still run beside it. */
 #include "refit/session/session.h"
 
 #include "base/assert.h"
@@ -145,8 +145,8 @@ static ravel_status receive_part(ravel_refit *refit, ravel__refit_buffer *slot, 
     return status;
 }
 
-/* *done: the request is complete; with `wait` it is. E_MISMATCH (a message of another length) does not break the communicator: it
- * sets *bad. */
+/* *done: the request is complete; with `wait` it is. E_MISMATCH (a message of another length) does not break the
+ * communicator: it sets *bad. */
 static ravel_status complete(ravel_refit *refit, ravel_request **request, int wait, int32_t *done, int32_t *bad,
                              ravel_error *err) {
     ravel_error why = RAVEL_ERROR_INIT;
@@ -241,8 +241,8 @@ static int in_window(const ravel_refit *refit, int32_t stream, int32_t window) {
     return in->want < s->count && refit->streams.window_of[wants[in->want].tensor] == window;
 }
 
-/* The incoming stream whose turn it is; the next call gives the one after it. -1: none is left; -2: it cannot be known before
- * the head that is awaited has come. */
+/* The incoming stream whose turn it is; the next call gives the one after it. -1: none is left; -2: it cannot be known
+ * before the head that is awaited has come. */
 static int32_t next_in_turn(ravel_refit *refit) {
     ravel__wire_state *w = &refit->wire;
     int32_t count = refit->streams.in_count;
@@ -314,8 +314,8 @@ static ravel_status head_came(ravel_refit *refit, ravel__refit_buffer *slot, int
     return status;
 }
 
-/* The payloads are here: to the loader, and passed on. `bad`: they have another length than the head says; what is then passed
- * on is empty, and so bad there too. */
+/* The payloads are here: to the loader, and passed on. `bad`: they have another length than the head says; what is then
+ * passed on is empty, and so bad there too. */
 static ravel_status payloads_came(ravel_refit *refit, int32_t index, int32_t bad, ravel_error *err) {
     RAVEL_ASSERT(index >= 0 && index < refit->in_pool.count && !refit->in_pool.slots[index].recv);
     ravel__refit_buffer *slot = &refit->in_pool.slots[index];
@@ -381,8 +381,8 @@ static ravel__refit_buffer *free_slot(const ravel_refit *refit) {
     return NULL;
 }
 
-/* Begins frames while there are packed ones, and buffers for those that come. In order, the first of both, which must be known:
- * a rank must not begin a later one. */
+/* Begins frames while there are packed ones, and buffers for those that come. In order, the first of both, which must
+ * be known: a rank must not begin a later one. */
 static ravel_status begin_frames(ravel_refit *refit, ravel_error *err) {
     ravel__wire_state *w = &refit->wire;
     ravel_status status = RAVEL_OK;
@@ -537,10 +537,11 @@ static activity find_activity(ravel_refit *refit) {
     return s;
 }
 
-/* Nothing moved for a while. Where one thing comes before all others, waits for it in the communicator, which wakes this
- * thread at once; else sleeps briefly, or until a helper signals. A rank that may have something to send, or a buffer to give back,
- * must not wait for a receive: the peer may be waiting for that send or buffer. Of its sends it may wait for the one that
- * is first in the order of frames (streams.h), which is known among its own and among those that it passes on. */
+/* Nothing moved for a while. Where one thing comes before all others, waits for it in the communicator, which wakes
+ * this thread at once; else sleeps briefly, or until a helper signals. A rank that may have something to send, or a
+ * buffer to give back, must not wait for a receive: the peer may be waiting for that send or buffer. Of its sends it
+ * may wait for the one that is first in the order of frames (streams.h), which is known among its own and among those
+ * that it passes on. */
 static ravel_status idle(ravel_refit *refit, int32_t *idle_rounds, uint32_t seen, ravel_error *err) {
     int32_t done, bad;
     if (refit->in_order) { /* requests are waited for; without one, the packer or the loader is */
@@ -649,8 +650,8 @@ static bool stream_is_over(const ravel_refit *refit) {
            refit->wire.receiving == 0;
 }
 
-/* A rank that is done waits here for the others, as long as they make progress: each of them watches its own deadline and
- * ends the communicator when it passes, so this rank need not count seconds. A stopped process (SIGSTOP) watches no
+/* A rank that is done waits here for the others, as long as they make progress: each of them watches its own deadline
+ * and ends the communicator when it passes, so this rank need not count seconds. A stopped process (SIGSTOP) watches no
  * deadline and is not detected as lost; PATIENCE deadlines bound the wait then. */
 static ravel_status wait_for_others(ravel_refit *refit, ravel_error *err) {
     RAVEL_ASSERT(stream_is_over(refit));
@@ -699,8 +700,8 @@ ravel_status ravel__refit_stream(ravel_refit *refit, ravel_error *err) {
         refit->wire.told_ns = 0;
         tell(refit);
     }
-    /* Both finish what they are at. The packer may be in a callback for long, so what is borrowed goes back first. Requests that
-     * are still open end with the communicator, before the buffers do. */
+    /* Both finish what they are at. The packer may be in a callback for long, so what is borrowed goes back first.
+     * Requests that are still open end with the communicator, before the buffers do. */
     stop(&loader);
     give_back(refit);
     stop(&packer);

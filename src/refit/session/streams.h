@@ -11,8 +11,8 @@
  *     window   consecutive tensors; a sender finishes a window on all of its streams before the next one. One window
  *              for everything, unless a source makes its tensors one by one (iterate) for several groups.
  *
- * A receiver knows its streams from its own plan, which outlives them. A sender learns of its own from the first rank of each group, which asks
- * it once, when the session connects, as a generator asks a publication for every version:
+ * A receiver knows its streams from its own plan, which outlives them. A sender learns of its own from the first rank
+ * of each group, which asks it once, when the session connects, as a generator asks a publication for every version:
  *
  *     XXH3 of the rest u64, number of slices u32, 0 u32, slices (pull_wire.h)
  *
@@ -76,7 +76,8 @@ typedef struct ravel__streams_from {
     int64_t buffer_bytes;
 } ravel__streams_from;
 
-/* Collective: the ranks ask one another. A failure of the communicator, or E_DATA, E_CHECKSUM or E_MEMORY of this rank alone. */
+/* Collective: the ranks ask one another. A failure of the communicator, or E_DATA, E_CHECKSUM or E_MEMORY of this rank
+ * alone. */
 ravel_status ravel__streams_make(const ravel__streams_from *from, const ravel_allocator *allocator,
                                  ravel__streams *streams, ravel_error *err);
 void ravel__streams_free(ravel__streams *streams);

@@ -1,6 +1,6 @@
-/* The trace as Chrome's JSON: "b" and "e" events with the buffer as their id, so that every buffer has a track, on which
- * packing, sending, receiving and loading follow one another. Times are microseconds of the monotonic clock, which
- * ranks of one machine share. */
+/* The trace as Chrome's JSON: "b" and "e" events with the buffer as their id, so that every buffer has a track, on
+ * which packing, sending, receiving and loading follow one another. Times are microseconds of the monotonic clock,
+ * which ranks of one machine share. */
 #include "refit/session/trace.h"
 
 #include "base/assert.h"

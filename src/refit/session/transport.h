@@ -1,8 +1,8 @@
 /* Every message and agreement of a collective refit goes through one of these functions: straight to the communicator,
  * or, in tests, through a table of replacements that drop, change and delay.
  *
- * A slot that is NULL is not replaced. `user` is the first argument of all slots. A request may come back as NULL: it is
- * done already. */
+ * A slot that is NULL is not replaced. `user` is the first argument of all slots. A request may come back as NULL: it
+ * is done already. */
 #ifndef RAVEL_REFIT_TRANSPORT_H
 #define RAVEL_REFIT_TRANSPORT_H
 

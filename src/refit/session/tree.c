@@ -16,7 +16,8 @@ static int32_t auto_fanout(const ravel_refit *refit, const ravel__stream *s, int
     return frames >= 2 * (int64_t)members ? 1 : 2; /* a chain fills slower, then moves twice as much */
 }
 
-/* The stream's nodes that take part, into nodes[1 + member_count]; returns how many, and this rank's in *own (-1: it does not). */
+/* The stream's nodes that take part, into nodes[1 + member_count]; returns how many, and this rank's in *own (-1: it
+ * does not). */
 static int32_t list_nodes(const ravel_refit *refit, const ravel__stream *s, const char *skip, int32_t *nodes,
                           int32_t *own) {
     int32_t count = 0;

@@ -73,7 +73,8 @@ static ravel_status check_versions(const ravel_refit *refit, const plan_of_updat
     return RAVEL_OK;
 }
 
-/* Which receivers have the version already, and which streams go to receivers that all hold the version that was sent last. */
+/* Which receivers have the version already, and which streams go to receivers that all hold the version that was sent
+ * last. */
 static void decide(ravel_refit *refit, plan_of_update *u) {
     for (int32_t r = 0; r < refit->ranks; r++) {
         const opening o = u->openings[r];
@@ -102,8 +103,8 @@ static ravel_status check_call(const ravel_refit *refit, int64_t version, ravel_
     return RAVEL_OK;
 }
 
-/* The same version again has the nonce that it was sent with; any other version gets a new one, also an old number after
- * a rollback. */
+/* The same version again has the nonce that it was sent with; any other version gets a new one, also an old number
+ * after a rollback. */
 static ravel_refit_identity wanted_identity(const ravel_refit *refit, int64_t version) {
     if (!refit->source) return (ravel_refit_identity){.version = version};
     if (version == refit->sent.version) return refit->sent;

@@ -14,8 +14,7 @@ enum { CHUNK = 64 * 1024, CACHE_BYTES = 32 << 20 };
 static const ravel__stage_kind *const kinds[] = {&ravel__stage_spare, &ravel__stage_undo, &ravel__stage_copy};
 _Static_assert(RAVEL_REFIT_SPARE == 0 && RAVEL_REFIT_UNDO == 1 && RAVEL_REFIT_COPY == 2, "the order of `kinds`");
 
-/* ---- create and free -----------------------------------------------------------------------------------------------
-*/
+/* ---- create and free --------------------------------------------------------------------------------------------- */
 
 /* A tensor with elements on this rank has data; either all of them have a spare set or none. */
 static ravel_status check_tensors(const ravel_refit_sink *sink, const ravel__holding *holding, ravel_error *err) {

@@ -82,8 +82,8 @@ ravel_status ravel__stage_begin(ravel__stage *stage, ravel_refit_identity next, 
 ravel_status ravel__stage_write(ravel__stage *stage, const ravel__refit_span *span, int32_t dtype, const void *data,
                                 ravel_error *err);
 ravel_status ravel__stage_keep(ravel__stage *stage, const ravel__refit_span *span, ravel_error *err);
-/* Where the span may be written instead of by ravel__stage_write. NULL: it is not contiguous there as `dtype`, or the kind
- * does not allow it. */
+/* Where the span may be written instead of by ravel__stage_write. NULL: it is not contiguous there as `dtype`, or the
+ * kind does not allow it. */
 void *ravel__stage_address(const ravel__stage *stage, const ravel__refit_span *span, int32_t dtype);
 /* Whether the live version can be read, so that changes of it may come: it is not the callbacks'. */
 int ravel__stage_patches(const ravel__stage *stage);
@@ -103,8 +103,8 @@ ravel_status ravel__stage_doubt(ravel__stage *stage, ravel_error *err);
 /* If a peer committed the prepared version, commits it here too; otherwise drops it. */
 void ravel__stage_resolve(ravel__stage *stage, int committed);
 
-/* While the first version comes: makes the second set and writes to it, so that the next version finds it mapped. Ends early if *stop.
- * By one thread, beside those that write. */
+/* While the first version comes: makes the second set and writes to it, so that the next version finds it mapped. Ends
+ * early if *stop. By one thread, beside those that write. */
 void ravel__stage_prepare(ravel__stage *stage, const _Atomic int32_t *stop);
 
 void *ravel__stage_data(const ravel__stage *stage, int64_t tensor);

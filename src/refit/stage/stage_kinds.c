@@ -44,7 +44,8 @@ static void free_spares(ravel__stage *s) {
     s->spare_bytes = NULL;
 }
 
-/* Whether the caller gave the second set: of all tensors or of none (stage.c), leaving out those without elements here. */
+/* Whether the caller gave the second set: of all tensors or of none (stage.c), leaving out those without elements
+ * here. */
 static int has_spares(const ravel_refit_sink *sink) {
     for (int64_t i = 0; i < sink->count; i++)
         if (sink->tensors[i].spare) return 1;

@@ -9,8 +9,8 @@ enum { STEP = 64 * 1024, PATCH = 16 * 1024 };
 
 /* ---- encode --------------------------------------------------------------------------------------------- */
 
-/* One pass over memory: bytes of a device, and bytes that need no conversion, go straight to `out`; others are assembled
- * in scratch memory first, since `out` is written past the cache. */
+/* One pass over memory: bytes of a device, and bytes that need no conversion, go straight to `out`; others are
+ * assembled in scratch memory first, since `out` is written past the cache. */
 ravel_status ravel__block_encode(const ravel__view *view, const void *data, const ravel__box *box, int64_t first,
                                  int64_t count, int32_t dtype, void *out, uint64_t *hash, ravel_error *err) {
     unsigned char scratch[STEP], *to = out;
@@ -87,8 +87,8 @@ static ravel_status verify_first(ravel__stage *stage, ravel__refit_block *b, int
     return status;
 }
 
-/* Step by step, while the bytes are in the cache: elements that came, or the live version's with the changes that came; hashed, and
- * to the stage, straight to their place past the cache if there is one. */
+/* Step by step, while the bytes are in the cache: elements that came, or the live version's with the changes that came;
+ * hashed, and to the stage, straight to their place past the cache if there is one. */
 static ravel_status write_hashed(ravel__stage *stage, ravel__refit_block *b, ravel__sparse *changes,
                                  unsigned char *place, ravel_error *err) {
     unsigned char scratch[STEP];

@@ -1,5 +1,6 @@
-/* Blocks: how the elements of a slice travel. A block is a run of elements of one slice, in the order of the slice's box; it is
- * encoded by one function and decoded by one, whatever carries it (a link of publish and pull, or the ranks' communicator).
+/* Blocks: how the elements of a slice travel. A block is a run of elements of one slice, in the order of the slice's
+ * box; it is encoded by one function and decoded by one, whatever carries it (a link of publish and pull, or the ranks'
+ * communicator).
  *
  *     sender      view of the source, or of the store --encode: gather, cast, hash--> bytes and their hash
  *     receiver    kind, bytes, hash                   --decode: verify, cast, scatter--> stage
@@ -25,7 +26,8 @@ typedef enum ravel__block_kind {
     RAVEL__BLOCK_KINDS
 } ravel__block_kind;
 
-/* Elements first .. first+count of `box` (inside view->box) as `dtype`, into `out`, with the hash of what was written. */
+/* Elements first .. first+count of `box` (inside view->box) as `dtype`, into `out`, with the hash of what was
+ * written. */
 ravel_status ravel__block_encode(const ravel__view *view, const void *data, const ravel__box *box, int64_t first,
                                  int64_t count, int32_t dtype, void *out, uint64_t *hash, ravel_error *err);
 
@@ -50,13 +52,13 @@ typedef struct ravel__tally {
         changed; /* all; of blocks that were compared with the base; of these, that differ */
 } ravel__tally;
 
-/* One block more, of `count` elements of `each` bytes, for which `moved` bytes travelled. `changed`: elements that differ; -1: it was
- * not compared, or only the sender knows. */
+/* One block more, of `count` elements of `each` bytes, for which `moved` bytes travelled. `changed`: elements that
+ * differ; -1: it was not compared, or only the sender knows. */
 void ravel__tally_add(ravel__tally *tally, int32_t kind, int64_t count, int64_t each, int64_t moved, int64_t changed);
 void ravel__tally_clear(ravel__tally *tally);
 
-/* Into the stage. Callbacks get verified bytes only; other kinds of stage may hold wrong bytes after E_CHECKSUM, and are
- * aborted then. From several threads at once for different elements. */
+/* Into the stage. Callbacks get verified bytes only; other kinds of stage may hold wrong bytes after E_CHECKSUM, and
+ * are aborted then. From several threads at once for different elements. */
 ravel_status ravel__block_decode(ravel__stage *stage, ravel__refit_block *block, ravel_error *err);
 
 #endif

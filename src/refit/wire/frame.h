@@ -3,9 +3,10 @@
  *     head         0 [header] 64 [entry 0][entry 1] ... 32 bytes each, then zeros: always as long as the ranks agreed
  *     payloads     0 [payload 0    ][payload 1 ] ...    each begins at a multiple of 256; as long as the head says
  *
- * The head is in host memory; payloads may be on a device (casts.h), or be read in the sender's buffer. The packer writes the
- * struct in place and seals it. A reader checks header and entries before it uses them, so untrusted bytes are safe to read: a
- * wrong header ends the communicator, since the length of what follows is not known, wrong entries only the update. */
+ * The head is in host memory; payloads may be on a device (casts.h), or be read in the sender's buffer. The packer
+ * writes the struct in place and seals it. A reader checks header and entries before it uses them, so untrusted bytes
+ * are safe to read: a wrong header ends the communicator, since the length of what follows is not known, wrong entries
+ * only the update. */
 #ifndef RAVEL_REFIT_FRAME_H
 #define RAVEL_REFIT_FRAME_H
 

@@ -1,5 +1,5 @@
-/* The receiving end of what one sender sends: the slices that were asked of it, in their order, each from its first element to its
- * last. The cursor says what the next block must be; any other block is an error, whatever carries it.
+/* The receiving end of what one sender sends: the slices that were asked of it, in their order, each from its first
+ * element to its last. The cursor says what the next block must be; any other block is an error, whatever carries it.
  *
  *     next: kind, elements, bytes, hash --> a block for ravel__block_decode
  */

@@ -1,5 +1,5 @@
-/* The messages between generators and trainers, as bodies of comm/link/link.h's messages (docs/refit-wire.md, "Publish and
- * pull"). They are these structs, of little-endian machines. A reader checks every number before it is used.
+/* The messages between generators and trainers, as bodies of comm/link/link.h's messages (docs/refit-wire.md, "Publish
+ * and pull"). They are these structs, of little-endian machines. A reader checks every number before it is used.
  *
  *     generator                                  trainer rank
  *     DIRECTORY                            -->
@@ -80,15 +80,15 @@ typedef struct ravel__pull_ask {
 } ravel__pull_ask;
 _Static_assert(sizeof(ravel__pull_ask) == 64, "as it travels");
 
-/* The slices of wants first .. first+count of a plan: their bytes, and writing them. `sparse`: what is held as it travels, or
- * wider and so without a change, may come as SPARSE. */
+/* The slices of wants first .. first+count of a plan: their bytes, and writing them. `sparse`: what is held as it
+ * travels, or wider and so without a change, may come as SPARSE. */
 int64_t ravel__ask_wants_bytes(const ravel__refit_plan *plan, int64_t first, int64_t count);
 void ravel__ask_put_wants(unsigned char *out, const ravel__refit_plan *plan, const ravel__holding *sink, int64_t first,
                           int64_t count, int sparse);
 /* The header alone. */
 ravel_status ravel__ask_open(const void *bytes, int64_t size, ravel__pull_ask *ask, ravel_error *err);
-/* `count` slices, in exactly these bytes. `view`: of an item of `owner`; `item_of`: [tensors] of the directory, this rank's
- * items, -1: it has none. */
+/* `count` slices, in exactly these bytes. `view`: of an item of `owner`; `item_of`: [tensors] of the directory, this
+ * rank's items, -1: it has none. */
 ravel_status ravel__ask_slices(const unsigned char *bytes, int64_t size, int64_t count,
                                const ravel__view *(*view)(const void *owner, int32_t item), const void *owner,
                                const int32_t *item_of, int64_t tensors, ravel__asked *asked, ravel_error *err);

@@ -148,8 +148,8 @@ void train__net_multiply(const train__net *net, train_matmul x, int32_t b_type, 
     net->kernels->matmul(net->device, &x);
 }
 
-/* A matrix as the products with it: one or, where tensors stay in their files, one for each tensor of it, whose rows may be
- * parts of longer ones. */
+/* A matrix as the products with it: one or, where tensors stay in their files, one for each tensor of it, whose rows
+ * may be parts of longer ones. */
 typedef struct matrix_part {
     const void *data;
     int64_t column, width, stride; /* rows of the matrix: columns of y */

@@ -1,12 +1,12 @@
-/* Experts that several ranks share out (expert parallelism): rows of pairs go to the rank that has their expert, and what it makes
- * of them comes back (net.h).
+/* Experts that several ranks share out (expert parallelism): rows of pairs go to the rank that has their expert, and
+ * what it makes of them comes back (net.h).
  *
  *     pairs by expert   | to rank 0 | to rank 1 | ...      on every rank, as sort_pairs leaves them
  *     rank 1 receives   | of rank 0, by expert | of rank 1, by expert | ...
  *
- * All ranks know how many pairs each has for each expert, so every one works out who sends what. A rank takes as many rows at a
- * time as it has room for (train__exchange.capacity, what it would have if the load were even): if it gets more, there are
- * several rounds, of all ranks. So no row is dropped, and no buffer depends on the load. */
+ * All ranks know how many pairs each has for each expert, so every one works out who sends what. A rank takes as many
+ * rows at a time as it has room for (train__exchange.capacity, what it would have if the load were even): if it gets
+ * more, there are several rounds, of all ranks. So no row is dropped, and no buffer depends on the load. */
 #include "train/model/net/net.h"
 
 #include "base/assert.h"

@@ -33,10 +33,6 @@ typedef struct train__port {
 /* Bytes of `host`; 0: none is needed. */
 size_t train__port_bytes(const train__port *port);
 
-/* The host's clock, for the time of a call below. Where arrays travel through host memory, the call would first wait
- * for the kernels, whose time is not that of communication: this waits for them before it looks. */
-double train__port_clock(const train__port *port);
-
 /* data [count] = the sum over ranks. */
 ravel_status train__port_sum(const train__port *port, ravel_comm *comm, void *data, int64_t count, int32_t dtype,
                              ravel_error *err);

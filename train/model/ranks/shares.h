@@ -10,8 +10,8 @@
  * A run begins at a multiple of train_tensor_span in a tensor: at whole rows, so that a rank's part of a tensor is a
  * box (refit, checkpoints), and where a sum of squares begins, so that the norm does not depend on the ranks.
  *
- * Experts that are shared out over ep of the ranks (train_slice.ep) are a unit, of which every ep-th rank has a run and the others
- * nothing: those have other experts there.
+ * Experts that are shared out over ep of the ranks (train_slice.ep) are a unit, of which every ep-th rank has a run and
+ * the others nothing: those have other experts there.
  *
  * With one rank the share is the flat array itself. */
 #ifndef TRAIN_SHARES_H
