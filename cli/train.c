@@ -8,7 +8,7 @@
 #include "train/run/grpo/grpo.h"
 #include "train/run/sft/sft.h"
 #include "train/rl/task.h"
-#include "train/rl/teacher.h"
+#include "train/rl/outside/teacher.h"
 
 #include "base/options.h"
 #include "base/json.h"

@@ -62,17 +62,16 @@ typedef enum ravel_layout {
 #define RAVEL_LAYOUT_CHOICES "packed|padded|padded-2d"
 
 /* The methods of other frameworks. X(ENUM, function, "name", bins may be split, "sentence"). */
-#define RAVEL_METHOD_LIST(X)                                                                                       \
-    X(NEXT_FIT, next_fit, "next-fit", 1, "original order, a new bin when the next sample does not fit (Megatron)") \
-    X(NEXT_FIT_DECREASING, next_fit_decreasing, "next-fit-decreasing", 1,                                          \
-      "longest first, a new bin when the next sample does not fit")                                                \
-    X(FFD, ffd, "ffd", 1, "longest first, each into the first bin with room (NeMo-RL, AReaL)")                     \
-    X(BFD, bfd, "bfd", 1, "longest first, each into the fullest bin with room (TRL)")                              \
-    X(MFFD, mffd, "mffd", 1, "first-fit decreasing that completes half-full bins with middling samples (NeMo-RL)") \
-    X(KK, kk, "kk", 1, "Karmarkar-Karp differencing by cost, then repaired to keep the cap (verl, slime)")         \
-    X(LPT, lpt, "lpt", 1, "largest cost first, each into the bin with the least cost that has room")               \
-    X(FIXED_COUNT, fixed_count, "count", 0,                                                                        \
-      "`count` samples per bin (fewer if the budget says so), original order")                                     \
+#define RAVEL_METHOD_LIST(X)                                                                                         \
+    X(NEXT_FIT, next_fit, "next-fit", 1, "original order, a new bin when the next sample does not fit (Megatron)")   \
+    X(NEXT_FIT_DECREASING, next_fit_decreasing, "next-fit-decreasing", 1,                                            \
+      "longest first, a new bin when the next sample does not fit")                                                  \
+    X(FFD, ffd, "ffd", 1, "longest first, each into the first bin with room (NeMo-RL, AReaL)")                       \
+    X(BFD, bfd, "bfd", 1, "longest first, each into the fullest bin with room (TRL)")                                \
+    X(MFFD, mffd, "mffd", 1, "first-fit decreasing that completes half-full bins with middling samples (NeMo-RL)")   \
+    X(KK, kk, "kk", 1, "Karmarkar-Karp differencing by cost, then repaired to keep the cap (verl, slime)")           \
+    X(LPT, lpt, "lpt", 1, "largest cost first, each into the bin with the least cost that has room")                 \
+    X(FIXED_COUNT, fixed_count, "count", 0, "`count` samples per bin (fewer if the budget says so), original order") \
     X(AS_IS, as_is, "as-is", 0, "every sample is a bin of its own, original order: rows that are packed already")
 
 typedef enum ravel_method {

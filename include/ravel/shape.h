@@ -59,12 +59,12 @@ typedef struct ravel_shape {
     int64_t kv_rank;
     int64_t rope_dim;
     int64_t v_dim;
-    int64_t window;     /* keys that a query sees, itself included; 0: all */
-    int32_t rope;       /* ravel_rope */
-    int32_t family;     /* row of the table of families (src/base/family.c); 0: by qk_norm, attention_bias and window */
-    double rope_factor; /* what frequencies are divided by */
-    double rope_low;    /* llama3, yarn: wavelengths above rope_positions / rope_low are divided, */
-    double rope_high;   /* below rope_positions / rope_high kept */
+    int64_t window;         /* keys that a query sees, itself included; 0: all */
+    int32_t rope;           /* ravel_rope */
+    int32_t family;         /* row of src/base/model/family.c; 0: by qk_norm, attention_bias and window */
+    double rope_factor;     /* what frequencies are divided by */
+    double rope_low;        /* llama3, yarn: wavelengths above rope_positions / rope_low are divided, */
+    double rope_high;       /* below rope_positions / rope_high kept */
     int64_t rope_positions; /* positions of the first training; longrope: longer sequences take rope_long */
     int64_t window_every;   /* every n-th layer sees all keys in spite of `window`; 0: none does */
     int64_t rope_every;     /* every n-th layer has no rope; 0: all have */

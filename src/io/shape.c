@@ -2,9 +2,9 @@
  *
  * Configs of Llama-like models differ in three ways: the default of a missing key (the family's row, ravel__family_at),
  * the names of the expert keys (the first that is present), and which layers have experts. */
-#include "base/family.h"
+#include "base/model/family.h"
 #include "base/json.h"
-#include "base/shape.h"
+#include "base/model/shape.h"
 #include "base/system/file.h"
 #include <ravel/shape.h>
 

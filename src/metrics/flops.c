@@ -5,7 +5,7 @@
 #include <ravel/flops.h>
 
 #include "base/assert.h"
-#include "base/shape.h"
+#include "base/model/shape.h"
 
 #include <stdio.h>
 

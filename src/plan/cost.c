@@ -2,7 +2,7 @@
 #include "plan/internal.h"
 
 #include "base/assert.h"
-#include "base/shape.h"
+#include "base/model/shape.h"
 #include "base/options.h"
 
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* Model configs of any bytes: a shape that is read passes its own check and can be counted. */
 #include <ravel/shape.h>
 
-#include "base/shape.h"
+#include "base/model/shape.h"
 
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
 """What a config.json means that leaves keys out: ravel.shape against transformers' own configs, for every model_type of
-the trainer (the rows of src/base/family.c with a class, which docs/train.md lists).
+the trainer (the rows of src/base/model/family.c with a class, which docs/train.md lists).
 
     python3 tests/text/configs.py
 
@@ -48,7 +48,7 @@ def compare(name, left_out):
 
 
 def main():
-    names = re.findall(r'FAMILY\("(\w+)", "', (HERE / "src/base/family.c").read_text())
+    names = re.findall(r'FAMILY\("(\w+)", "', (HERE / "src/base/model/family.c").read_text())
     passed = failed = 0
     for name in names:
         problems = compare(name, ("num_attention_heads", "vocab_size") if name == "gemma3_text" else ())

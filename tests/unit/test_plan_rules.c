@@ -3,7 +3,7 @@
 #include "tests/unit/plan_cases.h"
 
 #include "base/options.h"
-#include "base/shape.h"
+#include "base/model/shape.h"
 
 #include <stdlib.h>
 

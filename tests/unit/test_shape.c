@@ -1,7 +1,7 @@
 /* Shapes from configs and by name. */
 #include "tests/unit/check.h"
 
-#include "base/shape.h"
+#include "base/model/shape.h"
 
 #include <ravel/shape.h>
 

@@ -4,7 +4,7 @@
 #include "base/json.h"
 #include "base/rng.h"
 #include "train/learn/choice.h"
-#include "train/rl/env.h"
+#include "train/rl/outside/env.h"
 #include "train/rl/turns.h"
 
 #include <ravel/tokenizer.h>

@@ -2,7 +2,7 @@
 #include "tests/unit/train_layout.h"
 #include "tests/unit/train_support.h"
 
-#include "base/shape.h"
+#include "base/model/shape.h"
 #include "train/model/hf/lora.h"
 #include "train/model/generate/generator.h"
 

@@ -1,7 +1,7 @@
 /* Hugging Face folders: round trips in every dtype, shards, configs that the trainer would get wrong. */
 #include "tests/unit/train_support.h"
 
-#include "base/family.h"
+#include "base/model/family.h"
 #include "io/safetensors_writer.h"
 #include "base/rng.h"
 #include "train/run/grpo/pull.h"

@@ -2,7 +2,7 @@
  * have the bits of a flat array, and gradients of an adapter differ by rounding; what cannot be mapped is loaded. */
 #include "tests/unit/train_support.h"
 
-#include "base/family.h"
+#include "base/model/family.h"
 #include "train/model/generate/generator.h"
 #include "train/model/hf/base.h"
 #include "train/model/hf/lora.h"

@@ -1,7 +1,7 @@
 /* Verifiable tasks and the reward command. */
 #include "tests/unit/check.h"
 
-#include "train/rl/reward.h"
+#include "train/rl/outside/reward.h"
 #include "train/rl/task.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 #include "train/learn/choice.h"
 
 #include "base/assert.h"
-#include "base/shape.h"
+#include "base/model/shape.h"
 #include "train/model/hf/lora.h"
 
 #include <math.h>

@@ -3,7 +3,7 @@
 #include "train/model/model_internal.h"
 
 #include "base/assert.h"
-#include "base/shape.h"
+#include "base/model/shape.h"
 #include "train/kernels/arena.h"
 #include "train/model/hf/lora.h"
 #include "train/model/ranks/shares.h"

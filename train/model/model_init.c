@@ -4,7 +4,7 @@
 #include "train/model/model_internal.h"
 
 #include "base/assert.h"
-#include "base/family.h"
+#include "base/model/family.h"
 #include "base/system/team.h"
 #include "train/kernels/host.h"
 

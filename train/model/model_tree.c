@@ -231,11 +231,10 @@ static ravel_status edge_of(const train_model *m, const train_batch *b, int32_t 
     int32_t t = at - start_of(b, i) + (b->targets != NULL), length = b->cu_seqlens[i + 1] - b->cu_seqlens[i];
     const int32_t *path = m->tree.batch.path + b->cu_seqlens[i];
     if (t >= length)
-        return ravel_error_set(
-            err, RAVEL_E_DATA,
-            "the last token of sample %d has a target; if prefixes are shared, targets are tokens "
-            "of the sample",
-            i);
+        return ravel_error_set(err, RAVEL_E_DATA,
+                               "the last token of sample %d has a target; if prefixes are shared, targets are tokens "
+                               "of the sample",
+                               i);
     *from = path[t - 1];
     *to = path[t];
     return RAVEL_OK;

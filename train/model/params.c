@@ -2,7 +2,7 @@
 #include "train/model/params.h"
 
 #include "base/assert.h"
-#include "base/family.h"
+#include "base/model/family.h"
 #include "train/kernels/arena.h"
 #include "train/model/hf/lora.h"
 

@@ -14,7 +14,7 @@
 #include "train/model/model.h"
 #include "train/rl/policy.h"
 #include "train/rl/prompts.h"
-#include "train/rl/reward.h"
+#include "train/rl/outside/reward.h"
 
 /* X(NAME, name, kind, dtype, C type): the fields of a sample. Packed, log-probs stand at the token that predicts. */
 #define TRAIN_FIELD_LIST(X)                       \

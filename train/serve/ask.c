@@ -192,8 +192,7 @@ static ravel_status check(const ravel__json *doc, train_ask *ask, const train_as
     (void)snprintf(text, sizeof text, "at most %d (--top-logprobs)", limits->top);
     if (ask->logprobs > limits->top) return wrong(ask, ask->chat ? "top_logprobs" : "logprobs", text, err);
     if (ask->prompt_logprobs > limits->top) return wrong(ask, "prompt_logprobs", text, err);
-    if (ask->prompt_logprobs >= 0 && ask->stream)
-        return wrong(ask, "stream", "off if prompt_logprobs is given", err);
+    if (ask->prompt_logprobs >= 0 && ask->stream) return wrong(ask, "stream", "off if prompt_logprobs is given", err);
     if (ask->max_tokens == 0 && ask->prompt_logprobs < 0)
         return wrong(ask, "max_tokens", "1 or more unless prompt_logprobs is given", err);
     (void)snprintf(text, sizeof text, "at most %lld, the concurrent answers (--slots)", (long long)limits->samples);

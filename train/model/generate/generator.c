@@ -2,7 +2,7 @@
 #include "train/model/generate/generator_internal.h"
 
 #include "base/assert.h"
-#include "base/shape.h"
+#include "base/model/shape.h"
 #include "train/model/hf/lora.h"
 
 #include <string.h>

@@ -7,7 +7,7 @@
 #ifndef TRAIN_ARCH_H
 #define TRAIN_ARCH_H
 
-#include "base/family.h"
+#include "base/model/family.h"
 #include "base/json.h"
 #include <ravel/shape.h>
 

@@ -1,8 +1,8 @@
 #include "train/model/hf/gguf.h"
 
 #include "base/assert.h"
-#include "base/family.h"
-#include "base/shape.h"
+#include "base/model/family.h"
+#include "base/model/shape.h"
 #include "base/system/file.h"
 #include "train/kernels/host.h"
 #include "train/model/hf/arch.h"

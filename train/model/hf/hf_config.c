@@ -5,7 +5,7 @@
 #include "train/model/hf/files.h"
 
 #include "base/json.h"
-#include "base/shape.h"
+#include "base/model/shape.h"
 
 #include <ravel/tokenizer.h>
 

@@ -1,7 +1,7 @@
 #include "train/model/net/net.h"
 
 #include "base/assert.h"
-#include "base/shape.h"
+#include "base/model/shape.h"
 #include "train/model/hf/arch.h"
 #include "train/kernels/host.h"
 

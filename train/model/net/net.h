@@ -5,7 +5,7 @@
  *         └──────────────────────────────────────────┘     └────────────────────────────────────────┘
  *
  * The sums are made together with the norm that follows them, so a layer begins with its input x and the normalised xn,
- * and ends with the next layer's. What differs between families is data: the family's row (base/family.h) and the shape
+ * and ends with the next layer's. What differs between families is data: the family's row (base/model/family.h) and the shape
  * say which norms there are (before a block, on what it adds, or both), their form, the activation, factors, and of
  * each layer its window and whether and how it rotates.
  *
@@ -25,7 +25,7 @@
 #ifndef TRAIN_NET_H
 #define TRAIN_NET_H
 
-#include "base/family.h"
+#include "base/model/family.h"
 #include "train/kernels/kernels.h"
 #include "train/model/ranks/link.h"
 #include "train/model/params.h"

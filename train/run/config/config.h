@@ -25,7 +25,7 @@
 #include "train/model/generate/generator.h"
 #include "train/rl/experience.h"
 #include "train/rl/policy.h"
-#include "train/rl/remote.h"
+#include "train/rl/outside/remote.h"
 
 #include "base/json.h"
 
@@ -101,7 +101,7 @@ typedef struct train_grpo_options {
     double reward_seconds;
     int32_t reward_retries;        /* of a command that fails, before answers are left out */
     double max_dropped;            /* share of a batch's answers that may be left out */
-    const char *env_command, *env; /* a command, or the URL of a server, that answers turn by turn (train/rl/env.h) */
+    const char *env_command, *env; /* a command or a server's URL that answers turn by turn (rl/outside/env.h) */
     int32_t env_processes;         /* of each generator */
     int32_t env_retries;           /* of an episode that was lost, before its rollout is left out */
     double env_seconds;

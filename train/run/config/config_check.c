@@ -1,5 +1,5 @@
 /* Presets, defaults that depend on other options, and checks of options that depend on one another. */
-#include "train/rl/teacher.h"
+#include "train/rl/outside/teacher.h"
 #include "train/run/config/config.h"
 
 #include "train/run/config/cost.h"

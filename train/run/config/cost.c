@@ -1,4 +1,4 @@
-#include "train/rl/teacher.h"
+#include "train/rl/outside/teacher.h"
 #include "train/run/config/cost.h"
 
 #include "base/assert.h"

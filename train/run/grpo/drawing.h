@@ -5,7 +5,7 @@
 
 #include "train/kernels/host.h"
 #include "train/model/generate/generator.h"
-#include "train/rl/remote.h"
+#include "train/rl/outside/remote.h"
 
 /* One of the two. */
 typedef struct train__drawing {

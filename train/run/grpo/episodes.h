@@ -18,7 +18,7 @@
 #ifndef TRAIN_GRPO_EPISODES_H
 #define TRAIN_GRPO_EPISODES_H
 
-#include "train/rl/env.h"
+#include "train/rl/outside/env.h"
 #include "train/rl/prompts.h"
 #include "train/run/grpo/drawing.h"
 #include "train/run/run.h"

@@ -6,7 +6,7 @@
  *                              above 1, if answers of several batches run side by side, by episodes.h
  *     order: refit             ravel_refit_update, or a pull (pull.h), then the set that is live now
  *
- * With --rollout the rank has no model: servers answer (rl/remote.h), and take the weights that the trainers publish.
+ * With --rollout the rank has no model: servers answer (rl/outside/remote.h), and take the weights that the trainers publish.
  */
 #include "train/run/grpo/drawing.h"
 #include "train/run/grpo/episodes.h"

@@ -2,7 +2,7 @@
 #include "train/run/grpo/internal.h"
 
 #include "base/assert.h"
-#include "base/shape.h"
+#include "base/model/shape.h"
 #include "train/learn/checkpoint.h"
 #include "train/run/config/footprint.h"
 #include "train/run/answers/weight_sets.h"

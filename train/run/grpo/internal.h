@@ -7,7 +7,7 @@
 #include <ravel/publish.h>
 
 #include "train/rl/experience.h"
-#include "train/rl/teacher.h"
+#include "train/rl/outside/teacher.h"
 #include "train/run/config/cost.h"
 #include "train/run/config/devices.h"
 #include "train/run/grpo/grpo.h"

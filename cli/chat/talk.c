@@ -1,4 +1,4 @@
-#include "cli/talk.h"
+#include "cli/chat/talk.h"
 
 #include "cli/live.h"
 

@@ -1,4 +1,4 @@
-#include "train/rl/child.h"
+#include "train/rl/outside/child.h"
 
 #include "base/assert.h"
 #include "base/memory.h"

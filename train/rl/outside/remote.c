@@ -6,7 +6,7 @@
  *          -> (sglang) COMMAND                                                                   -> READY
  *
  * What fails begins with LOOK again. Only servers that are READY are chosen for requests. */
-#include "train/rl/remote.h"
+#include "train/rl/outside/remote.h"
 
 #include "base/assert.h"
 #include "base/json.h"
@@ -14,7 +14,7 @@
 #include "base/memory.h"
 #include "train/kernels/host.h"
 #include "train/model/hf/hf.h"
-#include "train/rl/child.h"
+#include "train/rl/outside/child.h"
 
 #include <math.h>
 #include <stdio.h>

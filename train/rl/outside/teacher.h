@@ -1,4 +1,4 @@
-/* train/rl/teacher.h: a teacher behind servers: its log-probs of tokens that the model drew (--teacher http://...).
+/* train/rl/outside/teacher.h: a teacher behind servers: its log-probs of tokens that the model drew (--teacher http://...).
  *
  *     POST /v1/completions {"model", "prompt": [tokens], "max_tokens": 1, "prompt_logprobs": 0}
  *     -> {"choices": [{"prompt_logprobs": [null, {"TOKEN": {"logprob": -0.1}}, ...]}]}
@@ -9,7 +9,7 @@
 #define TRAIN_TEACHER_H
 
 #include "train/rl/experience.h"
-#include "train/rl/servers.h"
+#include "train/rl/outside/servers.h"
 
 typedef struct train_teacher train_teacher;
 

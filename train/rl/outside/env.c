@@ -1,4 +1,4 @@
-#include "train/rl/env.h"
+#include "train/rl/outside/env.h"
 
 #include "base/assert.h"
 #include "base/memory.h"

@@ -3,8 +3,8 @@
 #include <ravel/shape.h>
 
 #include "base/assert.h"
-#include "base/shape.h"
-#include "base/family.h"
+#include "base/model/shape.h"
+#include "base/model/family.h"
 
 #include <math.h>
 

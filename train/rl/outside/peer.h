@@ -1,4 +1,4 @@
-/* train/rl/peer.h: what answers lines of JSON for a run: a command of the user's, or HTTP servers. Rewards and environments
+/* train/rl/outside/peer.h: what answers lines of JSON for a run: a command of the user's, or HTTP servers. Rewards and environments
  * are such peers.
  *
  * Nouns
@@ -29,7 +29,7 @@
 #define TRAIN_PEER_H
 
 #include "base/json.h"
-#include "train/rl/servers.h"
+#include "train/rl/outside/servers.h"
 
 typedef struct train_peer train_peer;
 

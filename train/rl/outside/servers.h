@@ -1,4 +1,4 @@
-/* train/rl/servers.h: HTTP servers that a run asks: generators, teachers, rewards, environments. Many requests are in
+/* train/rl/outside/servers.h: HTTP servers that a run asks: generators, teachers, rewards, environments. Many requests are in
  * flight at once; nothing here waits but train_polls_wait.
  *
  * Nouns

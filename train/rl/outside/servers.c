@@ -1,4 +1,4 @@
-#include "train/rl/servers.h"
+#include "train/rl/outside/servers.h"
 
 #include "base/assert.h"
 #include "base/json.h"

@@ -1,5 +1,5 @@
 /* Families of models: one row each, read by everything that depends on what a family is. Adding one is adding a row. */
-#include "base/family.h"
+#include "base/model/family.h"
 
 #include <stddef.h>
 

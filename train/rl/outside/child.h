@@ -1,11 +1,11 @@
-/* train/rl/child.h: a command of the user's that runs beside the trainer: `sh -c COMMAND` in a process group of its
+/* train/rl/outside/child.h: a command of the user's that runs beside the trainer: `sh -c COMMAND` in a process group of its
  * own, a socket for its input (so that a closed one is an error and no signal) and a pipe for its output, both
  * non-blocking. It inherits standard error, and has the signals that a shell would start it with. Lines go in and come
  * out as far as they can at once; nothing here waits but train_child_stop. */
 #ifndef TRAIN_CHILD_H
 #define TRAIN_CHILD_H
 
-#include "train/rl/servers.h"
+#include "train/rl/outside/servers.h"
 
 #include <sys/types.h>
 

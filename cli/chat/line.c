@@ -5,7 +5,7 @@
  *     . where the next row begins with a dot                   is high: those up to the cursor's
  *
  * Rows end with explicit line breaks, so nothing depends on how a terminal wraps. */
-#include "cli/line.h"
+#include "cli/chat/line.h"
 
 #include "cli/cli.h"
 

@@ -1,4 +1,4 @@
-/* train/rl/remote.h: answers from inference servers over HTTP, instead of a generator of our own: ravel serve, vLLM,
+/* train/rl/outside/remote.h: answers from inference servers over HTTP, instead of a generator of our own: ravel serve, vLLM,
  * SGLang. It takes the requests that a generator takes, and gives its answers.
  *
  *     train_remote_open(&options, &remote, &err);
@@ -26,7 +26,7 @@
 
 #include "train/model/generate/generator.h"
 #include "train/rl/routes_read.h"
-#include "train/rl/servers.h"
+#include "train/rl/outside/servers.h"
 
 typedef enum train_remote_kind {
     TRAIN_REMOTE_AUTO, /* as /v1/models says (owned_by) */

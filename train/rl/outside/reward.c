@@ -1,4 +1,4 @@
-#include "train/rl/reward.h"
+#include "train/rl/outside/reward.h"
 
 #include "base/assert.h"
 #include "base/log.h"

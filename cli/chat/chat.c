@@ -3,8 +3,8 @@
  * A line is a turn. One that begins with a slash is a command, a row of the table `commands`; "//" is a slash that is
  * meant. Several lines are one turn between lines of """, or where they end with a backslash. Answers go to standard
  * output, all else to standard error. From a pipe, what cannot be done ends the command. */
-#include "cli/line.h"
-#include "cli/talk.h"
+#include "cli/chat/line.h"
+#include "cli/chat/talk.h"
 
 #include "base/options.h"
 #include "train/kernels/host.h"

@@ -1,4 +1,4 @@
-/* train/rl/reward.h: rewards from the user's command, or HTTP servers (peer.h), as lines of JSON.
+/* train/rl/outside/reward.h: rewards from the user's command, or HTTP servers (peer.h), as lines of JSON.
  *
  * The command is started once and kept. For every batch Ravel sends one line per rollout and reads one line per rollout
  * back, in any order:
@@ -16,7 +16,7 @@
 #define TRAIN_REWARD_H
 
 #include "train/rl/mix.h"
-#include "train/rl/peer.h"
+#include "train/rl/outside/peer.h"
 
 typedef struct train_reward train_reward;
 

@@ -1,4 +1,4 @@
-/* train/rl/env.h: environments that answer a model turn by turn: the user's command, or HTTP servers (peer.h).
+/* train/rl/outside/env.h: environments that answer a model turn by turn: the user's command, or HTTP servers (peer.h).
  *
  * Nouns
  *   episode   one rollout in its environment: start, then an answer of the environment to every action, until its end. It
@@ -32,7 +32,7 @@
 #ifndef TRAIN_ENV_H
 #define TRAIN_ENV_H
 
-#include "train/rl/peer.h"
+#include "train/rl/outside/peer.h"
 
 /* A peer with sessions; `what` is set here. It is waited for, and freed, as any peer. */
 ravel_status train_env_open(const train_peer_options *options, train_peer **env, ravel_error *err);

@@ -3,13 +3,13 @@
  *     QUEUED -> SENT -> ANSWERED (a session; else it is forgotten)
  *        ^--------'--> LOST, until it is taken                   back: of a server that is away
  *     LAST   -> SENT -> forgotten                                the line that ends a session */
-#include "train/rl/peer.h"
+#include "train/rl/outside/peer.h"
 
 #include "base/assert.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "train/kernels/host.h"
-#include "train/rl/child.h"
+#include "train/rl/outside/child.h"
 
 #include <signal.h>
 #include <stdio.h>
