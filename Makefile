@@ -135,7 +135,7 @@ $(BUILD)/obj/src/%.o: src/%.c
 	@mkdir -p $(@D)
 	$(call say,CC,$@)$(CC) $(FLAGS) -Isrc -c $< -o $@
 $(BUILD)/obj/src/report/page.o: src/report/page.html
-$(BUILD)/obj/cli/report/report_page.o: cli/report/report.html cli/report/report_live.js
+$(BUILD)/obj/cli/embed.o: cli/report/report.html cli/report/report_live.js $(wildcard cli/completion/ravel.*) cli/plan/plan_page.css
 $(call obj,train/kernels/cpu/blas.c bench/bench_train.c tests/unit/test_train_kernels.c): $(BUILD)/config.mk # OpenBLAS or not
 $(BUILD)/obj/train/%.o: train/%.c
 	@mkdir -p $(@D)

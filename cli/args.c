@@ -1,7 +1,6 @@
 /* Flags from option tables. */
 #include "cli/cli.h"
 
-#include "base/options.h"
 #include "train/run/config/words.h"
 
 #include <stdio.h>

@@ -6,9 +6,10 @@
 #ifndef CLI_CLI_H
 #define CLI_CLI_H
 
-#include <ravel/options.h>
-
 #include "base/assert.h"
+#include "base/number.h"
+#include "base/options.h"
+#include "report/printer.h"
 
 enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
 
@@ -72,7 +73,7 @@ const char *cli_value_word(const ravel_option *row);
 /* " [4096]", " [on; --no-x]" or "". */
 void cli_write_preset(const ravel_option *row, char *out, size_t room);
 /* The options of every command as mdoc, for docs/man (mk/man.sh). */
-void cli_print_man(void *file);
+void cli_print_man(ravel__printer *out);
 /* The rows of a command, none of which is hidden; NULL after the last. */
 const cli_command *cli_command_at(int index);
 /* Whether --help or -h is among the arguments. */
@@ -135,6 +136,8 @@ typedef struct cli_output {
 ravel_status cli_output_open(cli_output *output, const char *path, ravel_error *err);
 /* Has the type of ravel_write. */
 ravel_status cli_output_write(void *output, const char *text, size_t bytes, ravel_error *err);
+/* The same into memory: a train_out (train/model/out.h). */
+ravel_status cli_output_keep(void *out, const char *text, size_t bytes, ravel_error *err);
 /* Before it is closed: it holds not all that was asked for, and is named FILE.partial. Standard output, devices and
  * pipes have no other name. */
 void cli_output_partial(cli_output *output);
@@ -144,11 +147,21 @@ void cli_output_flush(cli_output *output);
  * all of it could be written (a full disk). */
 ravel_status cli_output_close(cli_output *output, ravel_status status, ravel_error *err);
 
+/* What `print` prints, as a file of its own or on standard output. */
+ravel_status cli_output_print(const char *path, void (*print)(ravel__printer *out, const void *user), const void *user,
+                              ravel_error *err);
+
+/* A text whose marks are replaced by what their rows put there; a row without a mark is the last. */
+typedef struct cli_mark {
+    const char *mark; /* "@words@" */
+    void (*put)(ravel__printer *out, const void *user);
+} cli_mark;
+void cli_fill(ravel__printer *out, const char *text, const cli_mark *marks, const void *user);
+/* Files that are part of the command (embed.c). */
+extern const char cli_bash[], cli_zsh[], cli_fish[], cli_table_style[];
+
 /* The exit code of a command that ended with `code`: CLI_FAILED, with a sentence, if its output could not be written (a
  * full disk). A reader that closed its pipe is not a failure. */
 int cli_finish(const char *command, int code);
-
-/* 1,234,567 */
-const char *cli_thousands(int64_t value, char *out, size_t room);
 
 #endif

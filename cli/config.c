@@ -15,10 +15,10 @@ typedef struct config_options {
     int32_t all, json;
 } config_options;
 
+#define ROW(...) RAVEL__ROW(config_options, __VA_ARGS__)
 static const ravel_option table[] = {
-    {"all", RAVEL_OPTION_BOOL, offsetof(config_options, all), "false", 0, 0, NULL,
-     "options that have their default value, too"},
-    {"json", RAVEL_OPTION_BOOL, offsetof(config_options, json), "false", 0, 0, NULL, "all options as one JSON object"},
+    ROW("all", BOOL, all, "false", 0, 0, NULL, "options that have their default value, too"),
+    ROW("json", BOOL, json, "false", 0, 0, NULL, "all options as one JSON object"),
     {0}};
 
 static int help(void) {
@@ -43,11 +43,8 @@ static void print_value(const ravel_option *row, const char *value) {
         printf("%s\n", value);
         return;
     }
-    size_t bytes = ravel__json_quote(value, strlen(value), NULL, 0) + 1;
-    char *quoted = malloc(bytes);
-    if (quoted) (void)ravel__json_quote(value, strlen(value), quoted, bytes);
-    printf("%s\n", quoted ? quoted : "\"\"");
-    free(quoted);
+    (void)train_file_quote(stdout, value, strlen(value));
+    printf("\n");
 }
 
 static void print_row(const ravel_option *row, const void *options, const void *presets, int all) {
@@ -82,17 +79,12 @@ static void print_yaml(train_config *config, train_kind kind, int all) {
             print_row(row, parts[i].options, presets[i].options, all);
 }
 
-static int print_json(const train_config *config, train_kind kind, ravel_error *err) {
-    size_t bytes = train_config_text(config, kind, NULL, 0) + 1;
-    char *text = malloc(bytes);
-    if (!text) {
-        (void)ravel_error_set(err, RAVEL_E_MEMORY, "out of memory for the configuration");
-        return cli_fail("config", err);
-    }
-    (void)train_config_text(config, kind, text, bytes);
+static ravel_status print_json(const train_config *config, train_kind kind, ravel_error *err) {
+    char *text = train_config_text(config, kind);
+    if (!text) return ravel_error_set(err, RAVEL_E_MEMORY, "out of memory for the configuration");
     (void)fputs(text, stdout);
     free(text);
-    return CLI_OK;
+    return RAVEL_OK;
 }
 
 static ravel_status kind_of(const train_config_file *file, const char *path, train_kind *kind, ravel_error *err) {
@@ -108,7 +100,7 @@ static ravel_status kind_of(const train_config_file *file, const char *path, tra
 
 int cli_config(int argc, char **argv) {
     const char *words[1];
-    int count = 0, code;
+    int count = 0;
     config_options o;
     train_config config;
     train_config_file file = {0};
@@ -125,14 +117,8 @@ int cli_config(int argc, char **argv) {
     status = train_config_file_read(words[0], &file, &err);
     if (!status) status = kind_of(&file, words[0], &kind, &err);
     if (!status) status = train_config_json(&config, kind, &file, &err);
-    if (status) {
-        code = cli_fail("config", &err);
-    } else if (o.json) {
-        code = print_json(&config, kind, &err);
-    } else {
-        print_yaml(&config, kind, o.all);
-        code = CLI_OK;
-    }
+    if (!status && o.json) status = print_json(&config, kind, &err);
+    if (!status && !o.json) print_yaml(&config, kind, o.all);
     train_config_file_close(&file);
-    return code;
+    return status ? cli_fail("config", &err) : CLI_OK;
 }

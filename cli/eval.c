@@ -4,9 +4,6 @@
 #include "train/run/config/resolve.h"
 #include "train/run/sft/eval.h"
 
-#include "base/json.h"
-#include "base/options.h"
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,10 +16,7 @@ typedef struct eval_options {
     int64_t batch;
 } eval_options;
 
-/* clang-format off */
-#define ROW(name, kind, field, preset, min, max, choices, doc) \
-    { name, RAVEL_OPTION_##kind, offsetof(eval_options, field), preset, min, max, choices, doc }
-/* clang-format on */
+#define ROW(...) RAVEL__ROW(eval_options, __VA_ARGS__)
 
 static const ravel_option table[] = {
     ROW("data", STRING, data, NULL, 0, 0, "FILES",
@@ -196,76 +190,69 @@ static train_eval_figures sum_up(const job *j) {
     return all;
 }
 
-static void print_quoted(FILE *out, const char *text) {
-    size_t bytes = ravel__json_quote(text, strlen(text), NULL, 0) + 1;
-    char *quoted = malloc(bytes);
-    if (quoted) (void)ravel__json_quote(text, strlen(text), quoted, bytes);
-    (void)fputs(quoted ? quoted : "\"\"", out);
-    free(quoted);
-}
-
-static void print_number(FILE *out, const char *name, double value) {
+static void put_number(ravel__printer *out, const char *name, double value) {
     if (isfinite(value))
-        (void)fprintf(out, ", \"%s\": %.9g", name, value);
+        ravel__printer_format(out, ", \"%s\": %.9g", name, value);
     else
-        (void)fprintf(out, ", \"%s\": null", name);
+        ravel__printer_format(out, ", \"%s\": null", name);
 }
 
-static void print_figures(FILE *out, const job *j, const train_eval_figures *f) {
-    (void)fprintf(out, "\"rows\": %lld, \"%s\": %.0f", (long long)f->rows, j->o.pairs ? "pairs" : "tokens", f->tokens);
-    print_number(out, "loss", f->loss);
-    if (!j->o.pairs) print_number(out, "perplexity", exp(f->loss));
-    print_number(out, "accuracy", f->right);
-    if (j->o.pairs) print_number(out, "reward_chosen", f->chosen);
-    if (j->o.pairs) print_number(out, "reward_rejected", f->rejected);
+static void put_named(ravel__printer *out, const char *name, const char *text) {
+    if (!text) return;
+    ravel__printer_string(out, name);
+    ravel__printer_quote(out, text);
 }
 
-static void print_json(FILE *out, const job *j) {
+static void put_figures(ravel__printer *out, const job *j, const train_eval_figures *f) {
+    ravel__printer_format(out, "\"rows\": %lld, \"%s\": %.0f", (long long)f->rows, j->o.pairs ? "pairs" : "tokens",
+                          f->tokens);
+    put_number(out, "loss", f->loss);
+    if (!j->o.pairs) put_number(out, "perplexity", exp(f->loss));
+    put_number(out, "accuracy", f->right);
+    if (j->o.pairs) put_number(out, "reward_chosen", f->chosen);
+    if (j->o.pairs) put_number(out, "reward_rejected", f->rejected);
+    ravel__printer_string(out, "}");
+}
+
+static void put_json(ravel__printer *out, const void *user) {
+    const job *j = user;
     const train_eval_figures all = sum_up(j);
-    (void)fprintf(out, "{\"model\": ");
-    print_quoted(out, j->config.model.model);
-    if (j->config.model.adapter) (void)fprintf(out, ", \"adapter\": "), print_quoted(out, j->config.model.adapter);
-    if (j->eval.reference) (void)fprintf(out, ", \"reference\": "), print_quoted(out, j->eval.reference);
-    (void)fprintf(out, ",\n \"files\": [");
+    put_named(out, "{\"model\": ", j->config.model.model);
+    put_named(out, ", \"adapter\": ", j->config.model.adapter);
+    put_named(out, ", \"reference\": ", j->eval.reference);
+    ravel__printer_string(out, ",\n \"files\": [");
     for (int32_t i = 0; i < j->eval.files.count; i++) {
-        (void)fprintf(out, "%s\n  {\"file\": ", i ? "," : "");
-        print_quoted(out, j->eval.files.paths[i]);
-        (void)fprintf(out, ", ");
-        print_figures(out, j, &j->figures[i]);
-        (void)fprintf(out, "}");
+        put_named(out, i ? ",\n  {\"file\": " : "\n  {\"file\": ", j->eval.files.paths[i]);
+        ravel__printer_string(out, ", ");
+        put_figures(out, j, &j->figures[i]);
     }
-    (void)fprintf(out, "],\n \"all\": {");
-    print_figures(out, j, &all);
-    (void)fprintf(out, "}}\n");
+    ravel__printer_string(out, "],\n \"all\": {");
+    put_figures(out, j, &all);
+    ravel__printer_string(out, "}\n");
 }
 
-static void print_line(FILE *out, const job *j, const char *name, const train_eval_figures *f) {
+static void put_line(ravel__printer *out, const job *j, const char *name, const train_eval_figures *f) {
     if (j->o.pairs)
-        (void)fprintf(out, "%10lld %12.0f %10.4f %9.2f%% %9.4f %9.4f  %s\n", (long long)f->rows, f->tokens, f->loss,
-                      100 * f->right, f->chosen, f->rejected, name);
+        ravel__printer_format(out, "%10lld %12.0f %10.4f %9.2f%% %9.4f %9.4f  ", (long long)f->rows, f->tokens, f->loss,
+                              100 * f->right, f->chosen, f->rejected);
     else
-        (void)fprintf(out, "%10lld %12.0f %10.4f %11.4g %9.2f%%  %s\n", (long long)f->rows, f->tokens, f->loss,
-                      exp(f->loss), 100 * f->right, name);
+        ravel__printer_format(out, "%10lld %12.0f %10.4f %11.4g %9.2f%%  ", (long long)f->rows, f->tokens, f->loss,
+                              exp(f->loss), 100 * f->right);
+    ravel__printer_string(out, name);
+    ravel__printer_string(out, "\n");
 }
 
-static void print_table(FILE *out, const job *j) {
+static void put_table(ravel__printer *out, const void *user) {
+    const job *j = user;
     const train_eval_figures all = sum_up(j);
     if (j->o.pairs)
-        (void)fprintf(out, "%10s %12s %10s %10s %9s %9s  file\n", "rows", "pairs", "loss", "accuracy", "chosen",
-                      "rejected");
+        ravel__printer_format(out, "%10s %12s %10s %10s %9s %9s  file\n", "rows", "pairs", "loss", "accuracy", "chosen",
+                              "rejected");
     else
-        (void)fprintf(out, "%10s %12s %10s %11s %10s  file\n", "rows", "tokens", "loss", "perplexity", "accuracy");
-    for (int32_t i = 0; i < j->eval.files.count; i++) print_line(out, j, j->eval.files.paths[i], &j->figures[i]);
-    if (j->eval.files.count > 1) print_line(out, j, "all", &all);
-}
-
-static ravel_status print(const job *j, ravel_error *err) {
-    cli_output output;
-    ravel_status status = cli_output_open(&output, j->o.out, err);
-    if (status) return status;
-    (j->o.json ? print_json : print_table)(output.file, j);
-    cli_output_flush(&output);
-    return cli_output_close(&output, RAVEL_OK, err);
+        ravel__printer_format(out, "%10s %12s %10s %11s %10s  file\n", "rows", "tokens", "loss", "perplexity",
+                              "accuracy");
+    for (int32_t i = 0; i < j->eval.files.count; i++) put_line(out, j, j->eval.files.paths[i], &j->figures[i]);
+    if (j->eval.files.count > 1) put_line(out, j, "all", &all);
 }
 
 static ravel_status parse(int argc, char **argv, job *j, const char **model, ravel_error *err) {
@@ -306,7 +293,7 @@ int cli_eval(int argc, char **argv) {
         status = resolve(j, model, &err);
         if (!status) status = cli_ranks_run(&ranks, work, j, &err);
         cli_progress_end();
-        if (!status && ranks.first) status = print(j, &err);
+        if (!status && ranks.first) status = cli_output_print(j->o.out, j->o.json ? put_json : put_table, j, &err);
         if (status) code = cli_fail("eval", &err);
     }
     cli_free_joined(&joined);

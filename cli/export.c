@@ -14,10 +14,7 @@ typedef struct export_options {
     int32_t type;
 } export_options;
 
-/* clang-format off */
-#define ROW(name, kind, field, preset, min, max, choices, doc) \
-    { name, RAVEL_OPTION_##kind, offsetof(export_options, field), preset, min, max, choices, doc }
-/* clang-format on */
+#define ROW(...) RAVEL__ROW(export_options, __VA_ARGS__)
 
 static const ravel_option table[] = {
     ROW("gguf", STRING, gguf, NULL, 0, 0, "FILE", "the file to write"),

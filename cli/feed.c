@@ -26,25 +26,21 @@ typedef struct job {
     int to_stdout;            /* JSON lines instead of lines for people */
 } job;
 
-#define AT(field) offsetof(feed_flags, field)
+#define ROW(...) RAVEL__ROW(feed_flags, __VA_ARGS__)
 static const ravel_option own_table[] = {
-    {"ranks", RAVEL_OPTION_I32, AT(ranks), "0", 0, 4096, NULL,
-     "ranks in this process; 0: as many as the mesh has. Under mpirun: not used"},
-    {"verify", RAVEL_OPTION_BOOL, AT(verify), "false", 0, 0, NULL,
-     "every rank recomputes every update by itself, and compares"},
-    {"consume-ms", RAVEL_OPTION_F64, AT(consume_ms), "0", 0, 1e6, NULL,
-     "simulate training: milliseconds per micro-step"},
-    {"mtp-stage", RAVEL_OPTION_I32, AT(mtp_stage), "-1", -1, 4096, NULL,
-     "a pipeline stage that wants tokens and labels too, for multi-token prediction; -1: none"},
-    {"cost", RAVEL_OPTION_STRING, AT(cost), NULL, 0, 0, "COST", "cost of a sample, as in ravel plan [tokens]"},
-    {"resume", RAVEL_OPTION_STRING, AT(resume), NULL, 0, 0, "FILE", "resume from the cursor in this file"},
-    {"save", RAVEL_OPTION_STRING, AT(save), NULL, 0, 0, "FILE", "write the cursor after the last update to this file"},
-    {"json", RAVEL_OPTION_STRING, AT(json), NULL, 0, 0, "FILE", "write a JSON line per update; - is standard output"},
-    {"quiet", RAVEL_OPTION_BOOL, AT(quiet), "false", 0, 0, NULL,
-     "no line per update, only the summary; on a terminal one live line shows the progress in any case"},
+    ROW("ranks", I32, ranks, "0", 0, 4096, NULL,
+        "ranks in this process; 0: as many as the mesh has. Under mpirun: not used"),
+    ROW("verify", BOOL, verify, "false", 0, 0, NULL, "every rank recomputes every update by itself, and compares"),
+    ROW("consume-ms", F64, consume_ms, "0", 0, 1e6, NULL, "simulate training: milliseconds per micro-step"),
+    ROW("mtp-stage", I32, mtp_stage, "-1", -1, 4096, NULL,
+        "a pipeline stage that wants tokens and labels too, for multi-token prediction; -1: none"),
+    ROW("cost", STRING, cost, NULL, 0, 0, "COST", "cost of a sample, as in ravel plan [tokens]"),
+    ROW("resume", STRING, resume, NULL, 0, 0, "FILE", "resume from the cursor in this file"),
+    ROW("save", STRING, save, NULL, 0, 0, "FILE", "write the cursor after the last update to this file"),
+    ROW("json", STRING, json, NULL, 0, 0, "FILE", "write a JSON line per update; - is standard output"),
+    ROW("quiet", BOOL, quiet, "false", 0, 0, NULL,
+        "no line per update, only the summary; on a terminal one live line shows the progress in any case"),
     {0}};
-#undef AT
-
 /* ---- options -------------------------------------------------------------------------------------------- */
 
 enum { SETS = 7, ROWS = 64 };

@@ -3,10 +3,11 @@
 #include "cli/model.h"
 
 #include "train/kernels/host.h"
+#include "train/model/out.h"
 #include "train/rl/prompts.h"
 
-#include "base/json.h"
 #include "base/log.h"
+#include "base/memory.h"
 
 #include <errno.h>
 #include <math.h>
@@ -25,10 +26,7 @@ typedef struct generate_options {
     cli_pull_options pull;
 } generate_options;
 
-/* clang-format off */
-#define ROW(name, kind, field, preset, min, max, choices, doc) \
-    { name, RAVEL_OPTION_##kind, offsetof(generate_options, field), preset, min, max, choices, doc }
-/* clang-format on */
+#define ROW(...) RAVEL__ROW(generate_options, __VA_ARGS__)
 
 static const ravel_option table[] = {
     ROW("prompt", STRING, prompt, NULL, 0, 0, NULL,
@@ -106,8 +104,7 @@ typedef struct job {
     cli_output output;
     int64_t lines; /* written to it */
     ravel_logger logger;
-    char *buffer; /* of a line */
-    size_t room;
+    train_out line; /* that is being made */
 } job;
 
 static int holds_stop(void *user, const int32_t *tokens, int64_t count) {
@@ -131,60 +128,45 @@ static ravel_status stream(void *user, const int32_t *tokens, int64_t count, rav
     return cli_live_show(&j->live, tokens, count, err);
 }
 
-static ravel_status make_room(job *j, size_t bytes, ravel_error *err) {
-    if (bytes <= j->room) return RAVEL_OK;
-    char *grown = realloc(j->buffer, bytes);
-    if (!grown) return ravel__no_memory(err, bytes, "a line of output");
-    j->buffer = grown;
-    j->room = bytes;
-    return RAVEL_OK;
-}
-
-static size_t put_ids(char *at, const char *key, const int32_t *ids, int64_t count) {
-    char *begin = at;
-    at += sprintf(at, ", \"%s\": [", key);
-    for (int64_t i = 0; i < count; i++) at += sprintf(at, i ? ", %d" : "%d", ids[i]);
-    *at++ = ']';
-    return (size_t)(at - begin);
+static void put_ids(train_out *o, const char *key, const int32_t *ids, int64_t count) {
+    train_out_print(o, ", \"%s\": [", key);
+    for (int64_t i = 0; i < count; i++) train_out_print(o, i ? ", %d" : "%d", ids[i]);
+    train_out_puts(o, "]");
 }
 
 /* stops NULL: the whole text. */
-static size_t put_text(const job *j, char *at, size_t room, const char *key, const int32_t *ids, int64_t count,
-                       const train_stop_texts *stops) {
-    size_t bytes = train_text_decode(j->model.text, ids, count, NULL, 0), used = (size_t)sprintf(at, ", \"%s\": ", key);
-    RAVEL_ASSERT(used < room);
+static void put_text(train_out *o, const job *j, const char *key, const int32_t *ids, int64_t count,
+                     const train_stop_texts *stops) {
+    size_t bytes = train_text_decode(j->model.text, ids, count, NULL, 0);
     char *text = malloc(bytes + 1);
-    if (!text) return used + (size_t)sprintf(at + used, "null");
+    o->failed |= !text;
+    if (!text) return;
     (void)train_text_decode(j->model.text, ids, count, text, bytes + 1);
     if (stops) bytes = train_stop_find(stops, text, bytes);
-    used += ravel__json_quote(text, bytes, at + used, room - used);
+    train_out_print(o, ", \"%s\": ", key);
+    train_out_quote(o, text, bytes);
     free(text);
-    return used;
 }
 
 static ravel_status print_line(job *j, int64_t row, int32_t sample, const train_request *r, const waiting *a,
                                ravel_error *err) {
-    size_t texts = train_text_decode(j->model.text, r->prompt, r->count, NULL, 0) +
-                   train_text_decode(j->model.text, a->tokens, a->count, NULL, 0);
-    size_t room = 512 + 6 * texts + 13 * (size_t)(r->count + a->count);
-    ravel_status status = make_room(j, room, err);
-    if (status) return status;
-    char *at = j->buffer, *end = j->buffer + j->room;
-    at += sprintf(at, "{\"row\": %lld, \"sample\": %d", (long long)row, sample);
-    if (j->o->repeat != 1) at += sprintf(at, ", \"pass\": %lld", (long long)j->pass);
-    at += put_text(j, at, (size_t)(end - at), "prompt", r->prompt, r->count, NULL);
-    at += put_text(j, at, (size_t)(end - at), "response", a->tokens, a->count - (a->ended == 1), &j->stop_texts);
-    at += put_ids(at, "prompt_ids", r->prompt, r->count);
-    at += put_ids(at, "response_ids", a->tokens, a->count);
-    at += sprintf(at, ", \"tokens\": %lld, \"ended\": %s, \"logprob\": %.9g", (long long)a->count,
-                  a->ended ? "true" : "false", a->logprob);
+    train_out *o = &j->line;
+    o->used = 0;
+    train_out_print(o, "{\"row\": %lld, \"sample\": %d", (long long)row, sample);
+    if (j->o->repeat != 1) train_out_print(o, ", \"pass\": %lld", (long long)j->pass);
+    put_text(o, j, "prompt", r->prompt, r->count, NULL);
+    put_text(o, j, "response", a->tokens, a->count - (a->ended == 1), &j->stop_texts);
+    put_ids(o, "prompt_ids", r->prompt, r->count);
+    put_ids(o, "response_ids", a->tokens, a->count);
+    train_out_print(o, ", \"tokens\": %lld, \"ended\": %s, \"logprob\": %.9g", (long long)a->count,
+                    a->ended ? "true" : "false", a->logprob);
     if (j->o->pull.pull)
-        at += sprintf(at, ", \"version\": %lld, \"last_version\": %lld", (long long)a->version,
-                      (long long)a->last_version);
-    at += sprintf(at, "}\n");
-    RAVEL_ASSERT(at < end);
+        train_out_print(o, ", \"version\": %lld, \"last_version\": %lld", (long long)a->version,
+                        (long long)a->last_version);
+    train_out_puts(o, "}\n");
+    if (o->failed) return ravel__no_memory(err, o->used, "a line of output");
     j->lines++;
-    return cli_output_write(&j->output, j->buffer, (size_t)(at - j->buffer), err);
+    return cli_output_write(&j->output, o->data, o->used, err);
 }
 
 /* ---- generating ----------------------------------------------------------------------------------------- */
@@ -225,17 +207,16 @@ static ravel_status print_block(job *j, int64_t first, int64_t count, ravel_erro
 /* As a row {"prompt": ..}, which a chat format makes a user's turn, or as plain text. */
 static ravel_status encode_prompt(job *j, const int32_t **tokens, int64_t *count, ravel_error *err) {
     const char *prompt = j->prompt;
-    size_t bytes = j->prompt_bytes, room = 6 * bytes + 32;
+    size_t bytes = j->prompt_bytes;
+    train_out *row = &j->line;
     if (j->o->raw) return train_text_encode(j->model.text, prompt, bytes, tokens, count, err);
-    char *line = malloc(room);
-    if (!line) return ravel__no_memory(err, room, "a prompt");
-    size_t used = (size_t)sprintf(line, "{\"prompt\": ");
-    used += ravel__json_quote(prompt, bytes, line + used, room - used);
-    line[used++] = '}';
-    RAVEL_ASSERT(used < room);
+    row->used = 0;
+    train_out_puts(row, "{\"prompt\": ");
+    train_out_quote(row, prompt, bytes);
+    train_out_puts(row, "}");
+    if (row->failed) return ravel__no_memory(err, bytes, "a prompt");
     ravel_error why = RAVEL_ERROR_INIT;
-    ravel_status status = train_text_prompt(j->model.text, line, used, prompt, bytes, tokens, count, &why);
-    free(line);
+    ravel_status status = train_text_prompt(j->model.text, row->data, row->used, prompt, bytes, tokens, count, &why);
     if (!status) return RAVEL_OK;
     int of_template = status == RAVEL_E_UNSUPPORTED || status == RAVEL_E_DATA;
     return ravel_error_set(err, status, "%s%s", why.message,
@@ -381,7 +362,7 @@ static void close_job(job *j) {
     free(j->prompt);
     free(j->requests);
     free(j->answers);
-    free(j->buffer);
+    train_out_free(&j->line);
 }
 
 /* Not all that was asked for: rows that are written stay, under a name that says so. An hour's work must not go with
@@ -395,9 +376,9 @@ static ravel_status close_output(job *j, ravel_status status, int64_t all, ravel
     ravel_status closed = cli_output_close(&j->output, RAVEL_OK, status ? &own : err);
     if (!closed)
         (void)fprintf(stderr, "ravel generate: %s after %s%s%s answers%s%s\n", status ? "ended" : "interrupted",
-                      cli_thousands(j->lines, lines, sizeof lines), endless ? "" : " of ",
-                      endless ? "" : cli_thousands(all, of, sizeof of), j->output.aside[0] ? "; they are in " : "",
-                      j->output.aside[0] ? j->output.target : "");
+                      ravel__number_thousands(j->lines, lines, sizeof lines), endless ? "" : " of ",
+                      endless ? "" : ravel__number_thousands(all, of, sizeof of),
+                      j->output.aside[0] ? "; they are in " : "", j->output.aside[0] ? j->output.target : "");
     return status ? status : closed;
 }
 

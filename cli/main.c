@@ -1,7 +1,6 @@
 /* ravel: one command with sub-commands, one row each. */
 #include "cli/cli.h"
 
-#include "base/options.h"
 #include "train/run/config/words.h"
 #include "base/system/file.h"
 

@@ -13,10 +13,7 @@ typedef struct merge_options {
     int64_t shard;
 } merge_options;
 
-/* clang-format off */
-#define ROW(name, kind, field, preset, min, max, choices, doc) \
-    { name, RAVEL_OPTION_##kind, offsetof(merge_options, field), preset, min, max, choices, doc }
-/* clang-format on */
+#define ROW(...) RAVEL__ROW(merge_options, __VA_ARGS__)
 
 static const ravel_option table[] = {
     ROW("adapter", STRING, adapter, NULL, 0, 0, "FOLDER",

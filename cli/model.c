@@ -5,12 +5,8 @@
 
 #include <string.h>
 
-/* clang-format off */
-#define ROW(type, name, kind, field, preset, min, max, choices, doc) \
-    { name, RAVEL_OPTION_##kind, offsetof(type, field), preset, min, max, choices, doc }
-#define MODEL(...) ROW(cli_model_options, __VA_ARGS__)
-#define PULL(...) ROW(cli_pull_options, __VA_ARGS__)
-/* clang-format on */
+#define MODEL(...) RAVEL__ROW(cli_model_options, __VA_ARGS__)
+#define PULL(...)  RAVEL__ROW(cli_pull_options, __VA_ARGS__)
 
 const ravel_option cli_model_table[] = {
     MODEL("model", STRING, model, NULL, 0, 0, "FOLDER",

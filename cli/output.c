@@ -2,7 +2,9 @@
  * output, a link or a device. */
 #include "cli/cli.h"
 
+#include "base/memory.h"
 #include "base/system/file.h"
+#include "train/model/out.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -209,6 +211,12 @@ ravel_status cli_output_write(void *user, const char *text, size_t bytes, ravel_
     return RAVEL_OK;
 }
 
+ravel_status cli_output_keep(void *out, const char *text, size_t bytes, ravel_error *err) {
+    train_out *o = out;
+    train_out_put(o, text, bytes);
+    return o->failed ? ravel__no_memory(err, bytes, "a text") : RAVEL_OK;
+}
+
 /* The reader of the pipe that is standard output has closed it. */
 static int reader_gone(void) {
     struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
@@ -258,6 +266,38 @@ ravel_status cli_output_close(cli_output *output, ravel_status status, ravel_err
     return status;
 }
 
+ravel_status cli_output_print(const char *path, void (*print)(ravel__printer *out, const void *user), const void *user,
+                              ravel_error *err) {
+    cli_output output;
+    ravel__printer out;
+    ravel_status status = cli_output_open(&output, path, err);
+    if (status) return status;
+    ravel__printer_begin(&out, cli_output_write, &output, err);
+    print(&out, user);
+    return cli_output_close(&output, ravel__printer_end(&out), err);
+}
+
+/* The nearest mark in the text, and where it is. */
+static const cli_mark *next_mark(const char *text, const cli_mark *marks, const char **at) {
+    const cli_mark *nearest = NULL;
+    for (const cli_mark *m = marks; m->mark; m++) {
+        const char *found = strstr(text, m->mark);
+        if (!found || (nearest && found > *at)) continue;
+        nearest = m;
+        *at = found;
+    }
+    return nearest;
+}
+
+void cli_fill(ravel__printer *out, const char *text, const cli_mark *marks, const void *user) {
+    const char *at = text;
+    for (const cli_mark *m; (m = next_mark(text, marks, &at)); text = at + strlen(m->mark)) {
+        ravel__printer_put(out, text, (size_t)(at - text));
+        m->put(out, user);
+    }
+    ravel__printer_string(out, text);
+}
+
 int cli_finish(const char *command, int code) {
     errno = 0;
     int bad = fflush(stdout) != 0 || ferror(stdout), number = errno;
@@ -265,17 +305,4 @@ int cli_finish(const char *command, int code) {
     ravel_error err = RAVEL_ERROR_INIT;
     ravel_error_set(&err, RAVEL_E_IO, "standard output: writing failed: %s", strerror(number ? number : EIO));
     return cli_fail(command, &err);
-}
-
-const char *cli_thousands(int64_t value, char *out, size_t room) {
-    char digits[24];
-    int length = snprintf(digits, sizeof digits, "%lld", (long long)value);
-    size_t used = 0;
-    for (int i = 0; i < length && used + 2 < room; i++) {
-        if (i > (value < 0) && (length - i) % 3 == 0) out[used++] = ',';
-        out[used++] = digits[i];
-    }
-    RAVEL_ASSERT(used < room);
-    out[used] = '\0';
-    return out;
 }

@@ -23,10 +23,7 @@ typedef struct serve_options {
     int32_t adapter_count;
 } serve_options;
 
-/* clang-format off */
-#define ROW(name, kind, field, preset, min, max, choices, doc) \
-    { name, RAVEL_OPTION_##kind, offsetof(serve_options, field), preset, min, max, choices, doc }
-/* clang-format on */
+#define ROW(...) RAVEL__ROW(serve_options, __VA_ARGS__)
 
 static const ravel_option table[] = {
     ROW("adapter", STRING, adapter, NULL, 0, 0, cli_several,

@@ -40,10 +40,10 @@ typedef struct stop_options {
     int32_t save, wait;
 } stop_options;
 
+#define ROW(...) RAVEL__ROW(stop_options, __VA_ARGS__)
 static const ravel_option table[] = {
-    {"save", RAVEL_OPTION_BOOL, offsetof(stop_options, save), "false", 0, 0, NULL,
-     "only write a checkpoint after this update; the run goes on"},
-    {"wait", RAVEL_OPTION_BOOL, offsetof(stop_options, wait), "true", 0, 0, NULL, "wait until the run has ended"},
+    ROW("save", BOOL, save, "false", 0, 0, NULL, "only write a checkpoint after this update; the run goes on"),
+    ROW("wait", BOOL, wait, "true", 0, 0, NULL, "wait until the run has ended"),
     {0}};
 
 static ravel_status wait_for(const char *run, const train_holder *stopped, ravel_error *err) {

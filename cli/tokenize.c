@@ -11,10 +11,7 @@ typedef struct tokenize_options {
     int64_t limit;
 } tokenize_options;
 
-/* clang-format off */
-#define ROW(name, kind, field, preset, min, max, choices, doc) \
-    { name, RAVEL_OPTION_##kind, offsetof(tokenize_options, field), preset, min, max, choices, doc }
-/* clang-format on */
+#define ROW(...) RAVEL__ROW(tokenize_options, __VA_ARGS__)
 
 static const ravel_option table[] = {
     ROW("text", STRING, text, NULL, 0, 0, "TEXT", "this text, instead of files"),
@@ -105,9 +102,9 @@ static ravel_status print_text(void *user, const int32_t *ids, const uint8_t *ma
 static void print_totals(const printing *p) {
     char tokens[32], texts[32], learnt[32];
     if (!p->o->count || p->o->json) return;
-    (void)fprintf(stderr, "%s tokens in %s texts", cli_thousands(p->tokens, tokens, sizeof tokens),
-                  cli_thousands(p->texts, texts, sizeof texts));
-    if (p->o->rows) (void)fprintf(stderr, ", %s learnt", cli_thousands(p->learnt, learnt, sizeof learnt));
+    (void)fprintf(stderr, "%s tokens in %s texts", ravel__number_thousands(p->tokens, tokens, sizeof tokens),
+                  ravel__number_thousands(p->texts, texts, sizeof texts));
+    if (p->o->rows) (void)fprintf(stderr, ", %s learnt", ravel__number_thousands(p->learnt, learnt, sizeof learnt));
     (void)fprintf(stderr, "\n");
 }
 

@@ -10,7 +10,6 @@
 #include "train/rl/task.h"
 #include "train/rl/outside/teacher.h"
 
-#include "base/options.h"
 #include "base/json.h"
 #include "base/system/file.h"
 
@@ -369,20 +368,12 @@ static void show_progress(void *user, const char *what, double done, double tota
     if (!c->run.quiet) cli_progress(what, done, total);
 }
 
-/* As long as the options are; NULL: no memory. */
-static char *config_text(const train_config *config, train_kind kind) {
-    size_t bytes = train_config_text(config, kind, NULL, 0) + 1;
-    char *text = malloc(bytes);
-    if (text) (void)train_config_text(config, kind, text, bytes);
-    return text;
-}
-
 static ravel_status read_options(int argc, char **argv, job *j, texts *t, ravel_error *err) {
     int count = cli_join_files(argc, argv, &t->joined);
     if (!count) return ravel_error_set(err, RAVEL_E_MEMORY, "out of memory for the options");
     ravel_status status = read_config(count, t->joined.words, j->kind, j->config, &j->comm, t, err);
     if (status) return status;
-    t->config = config_text(j->config, j->kind);
+    t->config = train_config_text(j->config, j->kind);
     return t->config ? RAVEL_OK : ravel_error_set(err, RAVEL_E_MEMORY, "out of memory for the configuration");
 }
 

@@ -6,7 +6,6 @@
 #include "cli/chat/line.h"
 #include "cli/chat/talk.h"
 
-#include "base/options.h"
 #include "train/kernels/host.h"
 #include "train/run/rundir.h"
 
@@ -26,12 +25,8 @@ typedef struct chat_options {
     int32_t raw, quiet;
 } chat_options;
 
-/* clang-format off */
-#define ROW(type, name, kind, field, preset, min, max, choices, doc) \
-    { name, RAVEL_OPTION_##kind, offsetof(type, field), preset, min, max, choices, doc }
-#define SAMPLING(...) ROW(cli_talk_sampling, __VA_ARGS__)
-#define CHAT(...) ROW(chat_options, __VA_ARGS__)
-/* clang-format on */
+#define SAMPLING(...) RAVEL__ROW(cli_talk_sampling, __VA_ARGS__)
+#define CHAT(...)     RAVEL__ROW(chat_options, __VA_ARGS__)
 
 /* Each is a command too: /temperature 0.5. */
 static const ravel_option sampling_table[] = {

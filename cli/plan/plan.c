@@ -10,52 +10,46 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define AT(field) offsetof(plan_flags, field)
+#define ROW(...) RAVEL__ROW(plan_flags, __VA_ARGS__)
 static const ravel_option input_table[] = {
-    {"lengths", RAVEL_OPTION_STRING, AT(lengths), NULL, 0, 0, "FILE",
-     "samples' lengths: CSV, JSONL or NPY; - is standard input"},
-    {"tokenizer", RAVEL_OPTION_STRING, AT(tokenizer), NULL, 0, 0, "FOLDER",
-     "--lengths is JSON lines of text: count its tokens, by this model folder's tokenizer"},
-    {"text-field", RAVEL_OPTION_STRING, AT(text_field), NULL, 0, 0, "PATH",
-     "with --tokenizer: the member that is the text; without it, whole rows as ravel train takes them"},
-    {"tree", RAVEL_OPTION_STRING, AT(tree), NULL, 0, 0, "FILE",
-     "instead of --lengths: JSON lines of samples that share prefixes, {\"path\":[[node,tokens],...]} or token ids; a "
-     "shared token is computed once per bin"},
-    {"mock", RAVEL_OPTION_STRING, AT(mock), NULL, 0, 0, "JSON",
-     "instead of --lengths: synthetic lengths, as {\"type\":\"lognormal\",\"max_seq_len\":8192}, or @FILE"},
-    {"mock-count", RAVEL_OPTION_I64, AT(mock_count), "0", 0, 0x1p31, NULL, "mock samples; 0: as the JSON says"},
-    {"mock-seed", RAVEL_OPTION_I64, AT(mock_seed), "-1", -1, 0x1p62, NULL,
-     "another seed than the JSON's; -1: the JSON's"},
-    {"cost", RAVEL_OPTION_STRING, AT(cost), NULL, 0, 0, "COST",
-     "cost of a sample: LIN:QUAD for LIN * length + QUAD * length^2 (and :OVERHEAD per micro-step), tokens, a model's "
-     "config.json, a file of --fit, or a known shape such as qwen3-8b [tokens]"},
-    {"fit", RAVEL_OPTION_STRING, AT(fit), NULL, 0, 0, "RUN",
-     "make no plan: fit linear, quadratic, overhead and width prices to measured times (JSON lines with lengths and "
-     "seconds, or a run's metrics.jsonl); --json FILE is then what --cost reads"},
-    {"costs", RAVEL_OPTION_STRING, AT(costs), NULL, 0, 0, "FILE",
-     "instead of --cost: each sample's own cost, a column of numbers"},
-    {"home", RAVEL_OPTION_STRING, AT(home), NULL, 0, 0, "FILE",
-     "the rank that holds each sample now, a column of numbers; -1: none"},
-    {"groups", RAVEL_OPTION_STRING, AT(groups), NULL, 0, 0, "FILE",
-     "each sample's group, a column of numbers; group-rule is then update unless given"},
-    {"update-ids", RAVEL_OPTION_STRING, AT(update_ids), NULL, 0, 0, "FILE",
-     "which update each sample belongs to, a column of numbers from 0"},
+    ROW("lengths", STRING, lengths, NULL, 0, 0, "FILE", "samples' lengths: CSV, JSONL or NPY; - is standard input"),
+    ROW("tokenizer", STRING, tokenizer, NULL, 0, 0, "FOLDER",
+        "--lengths is JSON lines of text: count its tokens, by this model folder's tokenizer"),
+    ROW("text-field", STRING, text_field, NULL, 0, 0, "PATH",
+        "with --tokenizer: the member that is the text; without it, whole rows as ravel train takes them"),
+    ROW("tree", STRING, tree, NULL, 0, 0, "FILE",
+        "instead of --lengths: JSON lines of samples that share prefixes, {\"path\":[[node,tokens],...]} or token ids; a "
+        "shared token is computed once per bin"),
+    ROW("mock", STRING, mock, NULL, 0, 0, "JSON",
+        "instead of --lengths: synthetic lengths, as {\"type\":\"lognormal\",\"max_seq_len\":8192}, or @FILE"),
+    ROW("mock-count", I64, mock_count, "0", 0, 0x1p31, NULL, "mock samples; 0: as the JSON says"),
+    ROW("mock-seed", I64, mock_seed, "-1", -1, 0x1p62, NULL, "another seed than the JSON's; -1: the JSON's"),
+    ROW("cost", STRING, cost, NULL, 0, 0, "COST",
+        "cost of a sample: LIN:QUAD for LIN * length + QUAD * length^2 (and :OVERHEAD per micro-step), tokens, a model's "
+        "config.json, a file of --fit, or a known shape such as qwen3-8b [tokens]"),
+    ROW("fit", STRING, fit, NULL, 0, 0, "RUN",
+        "make no plan: fit linear, quadratic, overhead and width prices to measured times (JSON lines with lengths and "
+        "seconds, or a run's metrics.jsonl); --json FILE is then what --cost reads"),
+    ROW("costs", STRING, costs, NULL, 0, 0, "FILE", "instead of --cost: each sample's own cost, a column of numbers"),
+    ROW("home", STRING, home, NULL, 0, 0, "FILE", "the rank that holds each sample now, a column of numbers; -1: none"),
+    ROW("groups", STRING, groups, NULL, 0, 0, "FILE",
+        "each sample's group, a column of numbers; group-rule is then update unless given"),
+    ROW("update-ids", STRING, update_ids, NULL, 0, 0, "FILE",
+        "which update each sample belongs to, a column of numbers from 0"),
     {0}};
 
 static const ravel_option output_table[] = {
-    {"json", RAVEL_OPTION_STRING, AT(json), NULL, 0, 0, "FILE", "write the plan as JSON; - is standard output"},
-    {"csv", RAVEL_OPTION_STRING, AT(csv), NULL, 0, 0, "FILE", "write a row for every bin, or the table, as CSV"},
-    {"html", RAVEL_OPTION_STRING, AT(html), NULL, 0, 0, "FILE",
-     "write a page with the picture of the plan, or with the table"},
-    {"svg", RAVEL_OPTION_STRING, AT(svg), NULL, 0, 0, "FILE", "write a small still picture"},
-    {"compare", RAVEL_OPTION_BOOL, AT(compare), "false", 0, 0, NULL, "a table of all methods"},
-    {"sweep", RAVEL_OPTION_STRING, AT(sweep), NULL, 0, 0, "KEY=LIST",
-     "a table of all combinations: --sweep budget=8k,16k,32k dp=8,64; any option of planning, and cost"},
-    {"pp", RAVEL_OPTION_I32, AT(pp), "1", 1, 4096, NULL,
-     "print the bubble that a pipeline of this many stages makes of the plan"},
-    {"vpp", RAVEL_OPTION_I32, AT(vpp), "1", 1, 4096, NULL,
-     "... with this many chunks per stage (interleaved; --multiple must then be a multiple of pp)"},
-    {"quiet", RAVEL_OPTION_BOOL, AT(quiet), "false", 0, 0, NULL, "no summary"},
+    ROW("json", STRING, json, NULL, 0, 0, "FILE", "write the plan as JSON; - is standard output"),
+    ROW("csv", STRING, csv, NULL, 0, 0, "FILE", "write a row for every bin, or the table, as CSV"),
+    ROW("html", STRING, html, NULL, 0, 0, "FILE", "write a page with the picture of the plan, or with the table"),
+    ROW("svg", STRING, svg, NULL, 0, 0, "FILE", "write a small still picture"),
+    ROW("compare", BOOL, compare, "false", 0, 0, NULL, "a table of all methods"),
+    ROW("sweep", STRING, sweep, NULL, 0, 0, "KEY=LIST",
+        "a table of all combinations: --sweep budget=8k,16k,32k dp=8,64; any option of planning, and cost"),
+    ROW("pp", I32, pp, "1", 1, 4096, NULL, "print the bubble that a pipeline of this many stages makes of the plan"),
+    ROW("vpp", I32, vpp, "1", 1, 4096, NULL,
+        "... with this many chunks per stage (interleaved; --multiple must then be a multiple of pp)"),
+    ROW("quiet", BOOL, quiet, "false", 0, 0, NULL, "no summary"),
     {0}};
 
 /* ---- help ----------------------------------------------------------------------------------------------- */

@@ -165,9 +165,9 @@ void plan_column_cell(const plan_column *column, const plan_result *result, char
 void plan_column_best(const plan_table *table, const plan_column *column, char text[PLAN_LABEL]);
 
 void plan_table_print(const plan_table *table);
-ravel_status plan_table_csv(const plan_table *table, cli_output *output, ravel_error *err);
-/* A page of its own, with a bar for each row's speed. */
-ravel_status plan_table_html(const plan_table *table, cli_output *output, ravel_error *err);
+/* Of a plan_table, as cli_output_print takes them: CSV, and a page with a bar for each row's speed. */
+void plan_table_csv(ravel__printer *out, const void *table);
+void plan_table_html(ravel__printer *out, const void *table);
 
 /* ---- plan_oversize.c: samples that fit no bin ---- */
 

@@ -98,7 +98,7 @@ static void write_cell(const plan_column *c, double value, char text[PLAN_LABEL]
     char number[TRAIN_BYTES_TEXT];
     switch (c->kind) {
     case PLAN_COUNT:
-        (void)snprintf(text, PLAN_LABEL, "%s", cli_thousands((int64_t)value, number, sizeof number));
+        (void)snprintf(text, PLAN_LABEL, "%s", ravel__number_thousands((int64_t)value, number, sizeof number));
         break;
     case PLAN_SHARE: (void)snprintf(text, PLAN_LABEL, "%.2f %%", 100 * value); break;
     case PLAN_RATIO: (void)snprintf(text, PLAN_LABEL, "%.4f", value); break;
@@ -198,49 +198,35 @@ void plan_table_print(const plan_table *t) {
 
 /* ---- CSV ------------------------------------------------------------------------------------------------ */
 
-static void put(cli_output *output, const char *text, ravel_status *status, ravel_error *err) {
-    if (!*status) *status = cli_output_write(output, text, strlen(text), err);
-}
-
 /* A sentence between quotes, its own quotes doubled. */
-static void put_quoted(cli_output *output, const char *text, ravel_status *status, ravel_error *err) {
-    put(output, "\"", status, err);
-    for (; *text && !*status; text++) {
-        char piece[3] = {*text, *text == '"' ? '"' : '\0', '\0'};
-        put(output, piece, status, err);
+static void put_quoted(ravel__printer *out, const char *text) {
+    ravel__printer_string(out, "\"");
+    for (; *text; text++) {
+        if (*text == '"') ravel__printer_string(out, "\"");
+        ravel__printer_put(out, text, 1);
     }
-    put(output, "\"", status, err);
+    ravel__printer_string(out, "\"");
 }
 
 /* All columns, whether the text shows them or not; memory with --shape. */
-ravel_status plan_table_csv(const plan_table *t, cli_output *output, ravel_error *err) {
-    ravel_status status = RAVEL_OK;
-    char text[64];
+void plan_table_csv(ravel__printer *out, const void *user) {
+    const plan_table *t = user;
     int last = t->data->model ? COLUMNS : COLUMNS - 1;
-    for (int l = 0; l < t->labels; l++) {
-        put(output, t->heads[l], &status, err);
-        put(output, ",", &status, err);
-    }
-    for (int c = 0; c < last; c++) {
-        put(output, columns[c].name, &status, err);
-        put(output, ",", &status, err);
-    }
-    put(output, "error\n", &status, err);
+    for (int l = 0; l < t->labels; l++) ravel__printer_format(out, "%s,", t->heads[l]);
+    for (int c = 0; c < last; c++) ravel__printer_format(out, "%s,", columns[c].name);
+    ravel__printer_string(out, "error\n");
     for (int i = 0; i < t->count; i++) {
         const plan_result *r = &t->results[i];
-        for (int l = 0; l < t->labels; l++) {
-            put(output, r->label[l], &status, err);
-            put(output, ",", &status, err);
-        }
+        for (int l = 0; l < t->labels; l++) ravel__printer_format(out, "%s,", r->label[l]);
         for (int c = 0; c < last; c++) {
             int whole = columns[c].kind == PLAN_COUNT || columns[c].kind == PLAN_MEMORY;
-            double value = r->err.status ? 0 : columns[c].value(r);
-            (void)snprintf(text, sizeof text, whole ? "%.0f," : "%.9g,", value);
-            int unknown = r->err.status || (columns[c].kind == PLAN_MEMORY && value < 0);
-            put(output, unknown ? "," : text, &status, err);
+            double value = r->err.status ? -1 : columns[c].value(r);
+            if (r->err.status || (columns[c].kind == PLAN_MEMORY && value < 0))
+                ravel__printer_string(out, ",");
+            else
+                ravel__printer_format(out, whole ? "%.0f," : "%.9g,", value);
         }
-        if (r->err.status) put_quoted(output, r->err.message, &status, err);
-        put(output, "\n", &status, err);
+        if (r->err.status) put_quoted(out, r->err.message);
+        ravel__printer_string(out, "\n");
     }
-    return status;
 }

@@ -4,7 +4,6 @@
 #include "train/run/config/resolve.h"
 #include "cli/text.h"
 
-#include "base/options.h"
 #include "io/mock.h"
 #include "io/columns.h"
 

@@ -7,7 +7,6 @@
  * 170 / 6 = 340 tokens. */
 #include "cli/plan/plan.h"
 
-#include "base/options.h"
 #include "train/learn/layout.h"
 #include "train/run/config/footprint.h"
 #include "train/run/config/resolve.h"
@@ -19,18 +18,18 @@
 
 enum { OVERHEAD_TOKENS = 340 };
 
-#define AT(field) offsetof(plan_flags, field)
+#define ROW(...) RAVEL__ROW(plan_flags, __VA_ARGS__)
 const ravel_option plan_model_table[] = {
-    {"shape", RAVEL_OPTION_STRING, AT(shape), NULL, 0, 0, "SHAPE",
-     "a model: a known shape, a config.json, a model folder or a run. The cost is that of training it unless --cost is given, and "
-     "the memory of a rank is shown"},
-    {"memory", RAVEL_OPTION_I64, AT(memory), "0", 0, 0x1p60, NULL,
-     "bytes that a rank has, such as 80G: rows of a sweep that need more are not recommended; 0: any"},
-    {"tp", RAVEL_OPTION_I32, AT(tp), "1", 1, 4096, NULL, "tensor-parallel ranks, for the memory"},
-    {"recompute", RAVEL_OPTION_ENUM, AT(recompute), "light", 0, 0, TRAIN_RECOMPUTE_CHOICES, "as of ravel train"},
-    {"shard", RAVEL_OPTION_ENUM, AT(shard), "none", 0, 0, TRAIN_SHARD_CHOICES, "as of ravel train"},
-    {"kernels", RAVEL_OPTION_STRING, AT(kernels), "cpu", 0, 0, NULL,
-     "as of ravel train: cpu keeps everything in f32, cpu-bf16 weights in bf16, cuda activations too"},
+    ROW("shape", STRING, shape, NULL, 0, 0, "SHAPE",
+        "a model: a known shape, a config.json, a model folder or a run. The cost is that of training it unless --cost is given, and "
+        "the memory of a rank is shown"),
+    ROW("memory", I64, memory, "0", 0, 0x1p60, NULL,
+        "bytes that a rank has, such as 80G: rows of a sweep that need more are not recommended; 0: any"),
+    ROW("tp", I32, tp, "1", 1, 4096, NULL, "tensor-parallel ranks, for the memory"),
+    ROW("recompute", ENUM, recompute, "light", 0, 0, TRAIN_RECOMPUTE_CHOICES, "as of ravel train"),
+    ROW("shard", ENUM, shard, "none", 0, 0, TRAIN_SHARD_CHOICES, "as of ravel train"),
+    ROW("kernels", STRING, kernels, "cpu", 0, 0, NULL,
+        "as of ravel train: cpu keeps everything in f32, cpu-bf16 weights in bf16, cuda activations too"),
     {0}};
 
 struct plan_model {

@@ -27,12 +27,14 @@ static void list(const plan_data *data, const ravel_plan *plan, char *out, size_
     size_t used = 0;
     for (int64_t i = 0; i < plan->stats.skipped && i < MOST && used < room; i++) {
         int32_t row = plan->skipped[i];
-        int n = snprintf(out + used, room - used, "%s%s (%s tokens)", i ? ", " : "",
-                         place(data, row, where, sizeof where), cli_thousands(length_of(data, row), a, sizeof a));
+        int n =
+            snprintf(out + used, room - used, "%s%s (%s tokens)", i ? ", " : "", place(data, row, where, sizeof where),
+                     ravel__number_thousands(length_of(data, row), a, sizeof a));
         used += n > 0 ? (size_t)n : 0;
     }
     if (plan->stats.skipped > MOST && used < room)
-        (void)snprintf(out + used, room - used, " and %s more", cli_thousands(plan->stats.skipped - MOST, a, sizeof a));
+        (void)snprintf(out + used, room - used, " and %s more",
+                       ravel__number_thousands(plan->stats.skipped - MOST, a, sizeof a));
 }
 
 plan_left_out plan_count_left_out(const plan_data *data, const ravel_plan *plan) {
@@ -51,9 +53,10 @@ static void count(const plan_data *data, const ravel_plan_options *options, cons
                   size_t room) {
     char a[32], b[32], c[32], d[32];
     (void)snprintf(out, room, "%s of %s samples fit no bin of %s tokens (the longest has %s)",
-                   cli_thousands(plan->stats.skipped, a, sizeof a), cli_thousands(data->input.count, b, sizeof b),
-                   cli_thousands(options->cp * options->budget, c, sizeof c),
-                   cli_thousands(plan_count_left_out(data, plan).longest, d, sizeof d));
+                   ravel__number_thousands(plan->stats.skipped, a, sizeof a),
+                   ravel__number_thousands(data->input.count, b, sizeof b),
+                   ravel__number_thousands(options->cp * options->budget, c, sizeof c),
+                   ravel__number_thousands(plan_count_left_out(data, plan).longest, d, sizeof d));
 }
 
 void plan_warn_skipped(const plan_data *data, const ravel_plan_options *options, const ravel_plan *plan) {

@@ -7,65 +7,32 @@
 
 static const char head[] =
     "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
-    "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><link rel=\"icon\" href=\"data:,\">\n"
-    "<style>\n"
-    ":root{color-scheme:light dark;--paper:#fbfaf8;--card:#fff;--ink:#1c1e22;--soft:#6a6e76;--line:#dfdcd6;"
-    "--accent:#1f5fa8;--fill:#cfe0f2;--good:#1d7a46;--bad:#b3391f}\n"
-    "@media(prefers-color-scheme:dark){:root{--paper:#14161a;--card:#1c1f25;--ink:#e9e7e2;--soft:#9aa0aa;--line:#31353d;"
-    "--accent:#7ab7f5;--fill:#284362;--good:#63c78f;--bad:#f0886f}}\n"
-    "*{box-sizing:border-box}body{margin:0;background:var(--paper);color:var(--ink);"
-    "font:15px/1.45 system-ui,-apple-system,\"Segoe UI\",\"DejaVu Sans\",sans-serif}\n"
-    "main{max-width:1500px;margin:0 auto;padding:18px 18px 60px}h1{font-size:1.35rem;margin:0 0 2px;overflow-wrap:anywhere}"
-    ".soft{color:var(--soft);overflow-wrap:anywhere}\n"
-    ".cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(158px,1fr));gap:8px;margin:14px 0}"
-    ".card{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:8px 11px}"
-    ".card dt{color:var(--soft);font-size:.78rem}.card dd{margin:0;font-size:1.22rem;font-variant-numeric:tabular-nums}\n"
-    ".advice{border:1px solid var(--line);border-left:4px solid var(--good);background:var(--card);border-radius:8px;"
-    "padding:8px 12px;margin:14px 0}.advice p{margin:2px 0;overflow-wrap:anywhere}\n"
-    ".panel{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:4px 0;overflow-x:auto}"
-    "table{border-collapse:separate;border-spacing:0;font-size:.87rem;font-variant-numeric:tabular-nums;min-width:100%}"
-    "td,th{padding:4px 11px;text-align:right;white-space:nowrap}th{color:var(--soft);font-weight:500}"
-    "tr+tr td{border-top:1px solid var(--line)}td.l,th.l{text-align:left}"
-    "td:first-child,th:first-child{position:sticky;left:0;background:var(--card)}"
-    ".bad{color:var(--bad)}.advice:has(.bad){border-left-color:var(--bad)}"
-    "tr.taken td{background:color-mix(in srgb,var(--good) 12%,var(--card))}tr.taken td:first-child{box-shadow:inset 4px 0 "
-    "var(--good)}"
-    ".best{font-weight:650;color:var(--good)}.speed{background:linear-gradient(to left,var(--fill) var(--share),"
-    "transparent var(--share))}.error{text-align:left;color:var(--bad);white-space:normal}.error details{max-width:min(75em,60vw);overflow-wrap:anywhere}summary{cursor:pointer}\n"
-    "@media(max-width:560px){main{padding:12px 10px 40px}.cards{grid-template-columns:repeat(2,1fr)}.card dd{font-size:1.08rem}"
-    ".minor{display:none}td,th{padding:4px 8px}}\n"
-    "</style>";
+    "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><link rel=\"icon\" href=\"data:,\">\n";
 
-/* An output and what has become of it: nothing is written after a failure. */
+/* Where the page goes. */
 typedef struct page {
-    cli_output *output;
-    ravel_status status;
-    ravel_error *err;
+    ravel__printer *out;
     int advised; /* lines of advice */
 } page;
 
-static void put(page *p, const char *text) {
-    if (!p->status) p->status = cli_output_write(p->output, text, strlen(text), p->err);
+static void put(const page *p, const char *text) {
+    ravel__printer_string(p->out, text);
 }
 
-/* Text with <, > and & as entities. */
-static void put_text(page *p, const char *text) {
-    for (; *text; text++) {
-        char plain[2] = {*text, '\0'};
-        put(p, *text == '<' ? "&lt;" : *text == '>' ? "&gt;" : *text == '&' ? "&amp;" : plain);
-    }
+static void put_text(const page *p, const char *text) {
+    ravel__printer_html(p->out, text);
 }
 
-static void put_between(page *p, const char *open, const char *text, const char *close) {
+static void put_between(const page *p, const char *open, const char *text, const char *close) {
     put(p, open);
     put_text(p, text);
     put(p, close);
 }
 
-static void put_tile(page *p, const char *name, int64_t value) {
+static void put_tile(const page *p, const char *name, int64_t value) {
     char text[32];
     put_between(p, "<div class=card><dt>", name, "</dt><dd>");
-    put_between(p, "", cli_thousands(value, text, sizeof text), "</dd></div>");
+    put_between(p, "", ravel__number_thousands(value, text, sizeof text), "</dd></div>");
 }
 
 static int is_swept(const plan_table *t, const char *name) {
@@ -74,7 +41,7 @@ static int is_swept(const plan_table *t, const char *name) {
     return 0;
 }
 
-static void put_tiles(page *p, const plan_table *t) {
+static void put_tiles(const page *p, const plan_table *t) {
     const ravel_plan_options *o = t->options;
     put(p, "<dl class=cards>");
     put_tile(p, "samples", t->data->input.count);
@@ -102,23 +69,21 @@ static int is_minor(const plan_column *c) {
     return 1;
 }
 
-static void put_cells(page *p, const plan_table *t, const plan_result *r, char best[][PLAN_LABEL]) {
-    char text[PLAN_LABEL], style[96];
+static void put_cells(const page *p, const plan_table *t, const plan_result *r, char best[][PLAN_LABEL]) {
+    char text[PLAN_LABEL];
     const plan_column *column;
     for (int c = 0; (column = plan_column_at(t, c)); c++) {
         plan_column_cell(column, r, text);
         int is_best = strcmp(text, best[c]) == 0, is_speed = strcmp(column->head, "speed") == 0;
-        (void)snprintf(style, sizeof style, "<td class=\"%s%s%s\"", is_best ? "best " : "", is_speed ? "speed " : "",
-                       is_minor(column) ? "minor" : "");
-        put(p, style);
-        (void)snprintf(style, sizeof style, " style=\"--share:%.1f%%\"", 100 * r->speed);
-        if (is_speed) put(p, style);
+        ravel__printer_format(p->out, "<td class=\"%s%s%s\"", is_best ? "best " : "", is_speed ? "speed " : "",
+                              is_minor(column) ? "minor" : "");
+        if (is_speed) ravel__printer_format(p->out, " style=\"--share:%.1f%%\"", 100 * r->speed);
         put_between(p, ">", text, "</td>");
     }
 }
 
 /* What is wrong; where it is and what helps is shown on demand. */
-static void put_error(page *p, const char *message, int columns) {
+static void put_error(const page *p, const char *message, int columns) {
     char open[96], first[160];
     size_t length = strcspn(message, ":");
     (void)snprintf(open, sizeof open, "<td class=error colspan=%d><details><summary>", columns);
@@ -127,7 +92,7 @@ static void put_error(page *p, const char *message, int columns) {
     put_between(p, "", message[length] ? message + length + 2 : "", "</details></td>");
 }
 
-static void put_rows(page *p, const plan_table *t) {
+static void put_rows(const page *p, const plan_table *t) {
     enum { MOST = 32 };
     char best[MOST][PLAN_LABEL], label[PLAN_LABEL];
     const plan_column *column;
@@ -155,11 +120,15 @@ static void put_rows(page *p, const plan_table *t) {
     put(p, "</table></div>\n");
 }
 
-ravel_status plan_table_html(const plan_table *t, cli_output *output, ravel_error *err) {
-    page p = {output, RAVEL_OK, err, 0};
+void plan_table_html(ravel__printer *out, const void *table) {
+    const plan_table *t = table;
+    page p = {out, 0};
     char heading[PLAN_HEADING];
     int sweep = strcmp(t->name, "sweep") == 0;
     put(&p, head);
+    put(&p, "<style>\n");
+    put(&p, cli_table_style);
+    put(&p, "</style>");
     put_between(&p, "<title>", t->data->title, "</title></head>\n<body><main><header><h1>");
     put_between(&p, "", t->data->title, "</h1><div class=soft>");
     plan_heading_options(t->data, t->options, heading);
@@ -174,5 +143,4 @@ ravel_status plan_table_html(const plan_table *t, cli_output *output, ravel_erro
         "<p class=soft>Green: the best of its column. packed: bins before some are split so that all ranks have work; time: "
         "predicted time over perfect balance; speed: predicted tokens per second and rank, relative to the best row with "
         "the same cost, with the price of context parallelism.</p></main></body></html>\n");
-    return p.status;
 }

@@ -1,8 +1,6 @@
 /* A plan as text: its heading and summary. */
 #include "cli/plan/plan.h"
 
-#include "base/options.h"
-
 #include <stdio.h>
 #include <string.h>
 
@@ -14,12 +12,13 @@ void plan_heading_samples(const plan_data *data, const ravel_plan *plan, char te
     if (plan) left = plan_count_left_out(data, plan);
     if (left.samples)
         (void)snprintf(out, sizeof out, "; %s left out (%s tokens, longest %s)",
-                       cli_thousands(left.samples, a, sizeof a), cli_thousands(left.tokens, b, sizeof b),
-                       cli_thousands(left.longest, c, sizeof c));
+                       ravel__number_thousands(left.samples, a, sizeof a),
+                       ravel__number_thousands(left.tokens, b, sizeof b),
+                       ravel__number_thousands(left.longest, c, sizeof c));
     (void)snprintf(text, PLAN_HEADING, "%s samples%s, %s tokens, longest %s%s",
-                   cli_thousands(data->input.count - left.samples, a, sizeof a), left.samples ? " planned" : "",
-                   cli_thousands(data->total - left.tokens, b, sizeof b),
-                   cli_thousands(left.samples ? plan->stats.longest : data->longest, c, sizeof c), out);
+                   ravel__number_thousands(data->input.count - left.samples, a, sizeof a),
+                   left.samples ? " planned" : "", ravel__number_thousands(data->total - left.tokens, b, sizeof b),
+                   ravel__number_thousands(left.samples ? plan->stats.longest : data->longest, c, sizeof c), out);
 }
 
 void plan_heading_options(const plan_data *data, const ravel_plan_options *options, char text[PLAN_HEADING]) {
@@ -35,8 +34,9 @@ void plan_heading_options(const plan_data *data, const ravel_plan_options *optio
     if (options->cost.overhead)
         (void)snprintf(overhead, sizeof overhead, " + %lld per micro-step", (long long)options->cost.overhead);
     (void)snprintf(text, PLAN_HEADING, "%s%s rank%s x %s tokens%s%s, %s, sync %s, %s%s",
-                   options->cp_pool ? "a pool of " : "", cli_thousands(ranks, a, sizeof a), ranks == 1 ? "" : "s",
-                   cli_thousands(options->budget, b, sizeof b), cp, align, layout, sync, cost, overhead);
+                   options->cp_pool ? "a pool of " : "", ravel__number_thousands(ranks, a, sizeof a),
+                   ranks == 1 ? "" : "s", ravel__number_thousands(options->budget, b, sizeof b), cp, align, layout,
+                   sync, cost, overhead);
 }
 
 /* ---- summary -------------------------------------------------------------------------------------------- */
@@ -49,11 +49,12 @@ static void share_line(const char *name, double share, const char *note) {
 static void print_sharing(const ravel_plan_stats *s) {
     char a[32], b[32], note[96];
     double flat = s->flat_tokens > 0 ? (double)s->flat_tokens : 1;
-    (void)snprintf(note, sizeof note, "%s of %s tokens are computed", cli_thousands(s->actual_tokens, a, sizeof a),
-                   cli_thousands(s->flat_tokens, b, sizeof b));
+    (void)snprintf(note, sizeof note, "%s of %s tokens are computed",
+                   ravel__number_thousands(s->actual_tokens, a, sizeof a),
+                   ravel__number_thousands(s->flat_tokens, b, sizeof b));
     share_line("shared", 1 - (double)s->actual_tokens / flat, note);
     (void)snprintf(note, sizeof note, "%s tokens are computed again, because bins cut trees",
-                   cli_thousands(s->actual_tokens - s->unique_tokens, a, sizeof a));
+                   ravel__number_thousands(s->actual_tokens - s->unique_tokens, a, sizeof a));
     share_line("cuts", s->actual_tokens ? (double)(s->actual_tokens - s->unique_tokens) / (double)s->actual_tokens : 0,
                note);
 }
@@ -61,30 +62,31 @@ static void print_sharing(const ravel_plan_stats *s) {
 /* Bins are raised to a whole number of micro-steps by splitting some. */
 static void print_bins(const ravel_plan_stats *s) {
     char a[32], b[32], c[32];
-    printf("  %-15s %14s   lower bound %s", "bins", cli_thousands(s->bins, a, sizeof a),
-           cli_thousands(s->bins_lower_bound, b, sizeof b));
+    printf("  %-15s %14s   lower bound %s", "bins", ravel__number_thousands(s->bins, a, sizeof a),
+           ravel__number_thousands(s->bins_lower_bound, b, sizeof b));
     if (s->bins_packed < s->bins)
         printf("; the samples fit into %s, some are split so that all ranks have work",
-               cli_thousands(s->bins_packed, c, sizeof c));
+               ravel__number_thousands(s->bins_packed, c, sizeof c));
     printf("\n");
 }
 
 static void print_micro_steps(const ravel_plan *plan, const ravel_plan_options *options) {
     const ravel_plan_stats *s = &plan->stats;
     char a[32], b[32], c[32];
-    printf("  %-15s %14s   lower bound %s", "micro-steps", cli_thousands(s->micro_steps, a, sizeof a),
-           cli_thousands(s->micro_steps_lower_bound, b, sizeof b));
-    if (plan->updates > 1) printf("; %s updates", cli_thousands(plan->updates, c, sizeof c));
+    printf("  %-15s %14s   lower bound %s", "micro-steps", ravel__number_thousands(s->micro_steps, a, sizeof a),
+           ravel__number_thousands(s->micro_steps_lower_bound, b, sizeof b));
+    if (plan->updates > 1) printf("; %s updates", ravel__number_thousands(plan->updates, c, sizeof c));
     if (options->multiple > 1) printf("; a multiple of %d", options->multiple);
-    if (s->fillers) printf("; %s filler bin%s", cli_thousands(s->fillers, c, sizeof c), s->fillers == 1 ? "" : "s");
+    if (s->fillers)
+        printf("; %s filler bin%s", ravel__number_thousands(s->fillers, c, sizeof c), s->fillers == 1 ? "" : "s");
     printf("\n");
 }
 
 static void print_padding(const ravel_plan_stats *s) {
     char note[80], a[32], b[32];
     (void)snprintf(note, sizeof note, "%s of %s slot tokens",
-                   cli_thousands(s->padded_tokens - s->actual_tokens, a, sizeof a),
-                   cli_thousands(s->padded_tokens, b, sizeof b));
+                   ravel__number_thousands(s->padded_tokens - s->actual_tokens, a, sizeof a),
+                   ravel__number_thousands(s->padded_tokens, b, sizeof b));
     share_line("padding", s->padding, note);
 }
 
@@ -108,13 +110,13 @@ static void print_groups(const ravel_plan *plan) {
     const ravel_hybrid *h = plan->hybrid;
     RAVEL_ASSERT(h->pool > 0 && h->groups >= 0);
     char text[32];
-    printf("  %-15s %14s   ", "groups", cli_thousands(h->groups, text, sizeof text));
+    printf("  %-15s %14s   ", "groups", ravel__number_thousands(h->groups, text, sizeof text));
     int first = 1;
     for (int32_t width = 1; width <= h->pool; width++) {
         int64_t count = 0;
         for (int64_t g = 0; g < h->groups; g++) count += h->group_width[g] == width;
         if (!count) continue;
-        printf("%s%s of width %d", first ? "" : ", ", cli_thousands(count, text, sizeof text), width);
+        printf("%s%s of width %d", first ? "" : ", ", ravel__number_thousands(count, text, sizeof text), width);
         first = 0;
     }
     printf("\n  %-15s %14.4f   x the canonical bound; area is %.4f of that, the longest sample %.4f\n",
@@ -146,7 +148,7 @@ void plan_print_summary(const plan_data *data, const ravel_plan_options *options
     if (data->homes) {
         char note[64];
         (void)snprintf(note, sizeof note, "%s tokens leave their home rank",
-                       cli_thousands(s->tokens_moved, text, sizeof text));
+                       ravel__number_thousands(s->tokens_moved, text, sizeof text));
         share_line("moved", s->actual_tokens ? (double)s->tokens_moved / (double)s->actual_tokens : 0, note);
     }
     if (data->model) {
@@ -155,7 +157,7 @@ void plan_print_summary(const plan_data *data, const ravel_plan_options *options
         printf("  %-15s %14s   of a rank of ravel train: %s\n", "memory",
                bytes < 0 ? "-" : train_bytes_text(bytes, memory), plan_model_text(data->model));
     }
-    printf("  %-15s %14s   %s\n", "over budget", cli_thousands(s->over_budget, text, sizeof text),
+    printf("  %-15s %14s   %s\n", "over budget", ravel__number_thousands(s->over_budget, text, sizeof text),
            s->over_budget ? "samples in bins of their own" : "always 0");
     printf("  %-15s %016llx\n", "digest", (unsigned long long)plan->digest);
 }

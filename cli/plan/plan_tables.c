@@ -1,7 +1,6 @@
 /* Many plans of the same samples: --compare (every method) and --sweep (every combination of some options' values). */
 #include "cli/plan/plan.h"
 
-#include "base/options.h"
 #include "report/plan_json.h"
 #include "base/json.h"
 
@@ -75,69 +74,52 @@ static void run_all(const plan_data *data, plan_result *results, int count) {
     set_speeds(results, count);
 }
 
-static ravel_status put(cli_output *output, const char *text, ravel_error *err) {
-    return cli_output_write(output, text, strlen(text), err);
-}
-
 /* {"budget":8192,"dp":8,"digest":"...","plan_ms":1.5,"stats":{...}}; values of options as they are in "options". */
-static ravel_status put_result(const plan_table *t, const plan_result *r, cli_output *output, ravel_error *err) {
-    char text[1200], quoted[1100];
-    ravel_status status = put(output, "{", err);
-    for (int l = 0; l < t->labels && !status; l++) {
+static void put_result(ravel__printer *out, const plan_table *t, const plan_result *r) {
+    ravel_plan shell; /* only its figures are written; samples that were left out are counted there, not listed */
+    ravel__printer_string(out, "{");
+    for (int l = 0; l < t->labels; l++) {
         const ravel_option *row = ravel_option_find(ravel_plan_option_table(), t->heads[l]);
-        int number = row && row->type != RAVEL_OPTION_ENUM && row->type != RAVEL_OPTION_STRING && !r->err.status;
-        char key[64];
+        char key[64], value[512];
         (void)snprintf(key, sizeof key, "%s", t->heads[l]);
         for (char *c = key; *c; c++)
             if (*c == '-') *c = '_';
-        if (number)
-            ravel_option_format(row, &r->options, quoted, sizeof quoted);
-        else
-            ravel__json_quote(r->label[l], strlen(r->label[l]), quoted, sizeof quoted);
-        (void)snprintf(text, sizeof text, "\"%s\":%s,", key, quoted);
-        status = put(output, text, err);
+        ravel__printer_quote(out, key);
+        ravel__printer_string(out, ":");
+        if (row && row->type != RAVEL_OPTION_ENUM && row->type != RAVEL_OPTION_STRING && !r->err.status) {
+            ravel_option_format(row, &r->options, value, sizeof value);
+            ravel__printer_string(out, value);
+        } else {
+            ravel__printer_quote(out, r->label[l]);
+        }
+        ravel__printer_string(out, ",");
     }
-    if (!status && r->err.status) {
-        ravel__json_quote(r->err.message, strlen(r->err.message), quoted, sizeof quoted);
-        (void)snprintf(text, sizeof text, "\"error\":%s}", quoted);
-        return put(output, text, err);
+    if (r->err.status) {
+        ravel__printer_string(out, "\"error\":");
+        ravel__printer_quote(out, r->err.message);
+        ravel__printer_string(out, "}");
+        return;
     }
-    (void)snprintf(text, sizeof text, "\"digest\":\"%016llx\",\"plan_ms\":%.4f,\"relative_speed\":%.6f,\"stats\":",
-                   (unsigned long long)r->digest, 1e3 * r->seconds, r->speed);
-    if (!status && r->memory >= 0) {
-        (void)snprintf(quoted, sizeof quoted, "\"memory_bytes\":%lld,", (long long)r->memory);
-        status = put(output, quoted, err);
-    }
-    if (!status) status = put(output, text, err);
-    ravel_plan shell; /* only its figures are written; samples that were left out are counted there, not listed */
+    if (r->memory >= 0) ravel__printer_format(out, "\"memory_bytes\":%lld,", (long long)r->memory);
+    ravel__printer_format(out, "\"digest\":\"%016llx\",\"plan_ms\":%.4f,\"relative_speed\":%.6f,\"stats\":",
+                          (unsigned long long)r->digest, 1e3 * r->seconds, r->speed);
     memset(&shell, 0, sizeof shell);
     shell.stats = r->stats;
     shell.stats.skipped = 0;
-    if (!status) status = ravel__plan_stats_json(&shell, cli_output_write, output, err);
-    return status ? status : put(output, "}", err);
+    ravel__plan_stats_json(out, &shell);
+    ravel__printer_string(out, "}");
 }
 
-static ravel_status write_json(const plan_table *t, cli_output *output, ravel_error *err) {
-    ravel_status status = put(output, "{\"version\":1,\n\"options\":", err);
-    if (!status) status = ravel__plan_options_json(t->options, cli_output_write, output, err);
-    if (!status) status = put(output, ",\n\"", err);
-    if (!status) status = put(output, t->name, err);
-    if (!status) status = put(output, "\":[", err);
-    for (int i = 0; i < t->count && !status; i++) {
-        status = put(output, i ? ",\n" : "\n", err);
-        if (!status) status = put_result(t, &t->results[i], output, err);
+static void put_json(ravel__printer *out, const void *user) {
+    const plan_table *t = user;
+    ravel__printer_string(out, "{\"version\":1,\n\"options\":");
+    ravel__plan_options_json(out, t->options);
+    ravel__printer_format(out, ",\n\"%s\":[", t->name);
+    for (int i = 0; i < t->count; i++) {
+        ravel__printer_string(out, i ? ",\n" : "\n");
+        put_result(out, t, &t->results[i]);
     }
-    return status ? status : put(output, "]}\n", err);
-}
-
-static ravel_status write_one(const plan_table *t, const char *path,
-                              ravel_status (*write)(const plan_table *, cli_output *, ravel_error *),
-                              ravel_error *err) {
-    cli_output output;
-    if (!path) return RAVEL_OK;
-    ravel_status status = cli_output_open(&output, path, err);
-    if (status) return status;
-    return cli_output_close(&output, write(t, &output, err), err);
+    ravel__printer_string(out, "]}\n");
 }
 
 static int is_standard(const char *path) {
@@ -169,9 +151,10 @@ static int finish(const plan_table *t, int many) {
         !is_standard(t->flags->html)) {
         print_table(t, many);
     }
-    ravel_status status = write_one(t, t->flags->json, write_json, &err);
-    if (!status) status = write_one(t, t->flags->csv, plan_table_csv, &err);
-    if (!status) status = write_one(t, t->flags->html, plan_table_html, &err);
+    ravel_status status = RAVEL_OK;
+    if (t->flags->json) status = cli_output_print(t->flags->json, put_json, t, &err);
+    if (!status && t->flags->csv) status = cli_output_print(t->flags->csv, plan_table_csv, t, &err);
+    if (!status && t->flags->html) status = cli_output_print(t->flags->html, plan_table_html, t, &err);
     if (status) return cli_fail("plan", &err);
     if (good) return CLI_OK;
     return cli_fail("plan", &t->results[0].err);

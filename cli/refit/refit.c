@@ -5,27 +5,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define AT(field) offsetof(refit_flags, field)
+#define ROW(...) RAVEL__ROW(refit_flags, __VA_ARGS__)
 static const ravel_option own_table[] = {
-    {"from", RAVEL_OPTION_STRING, AT(from), NULL, 0, 0, "FILE",
-     "checkpoint: a .safetensors file, an index of shards, or a folder with them"},
-    {"to", RAVEL_OPTION_STRING, AT(to), NULL, 0, 0, "FILE", "write what the first receiver got, as safetensors"},
-    {"ranks", RAVEL_OPTION_I32, AT(ranks), "3", 2, 512, NULL,
-     "senders and receivers in this process; under mpirun: not used"},
-    {"senders", RAVEL_OPTION_I32, AT(senders), "1", 1, 511, NULL, "ranks that send; the others receive"},
-    {"send-tp", RAVEL_OPTION_I32, AT(send_tp), "0", 0, 511, NULL,
-     "tensor parallelism of the senders; 0: the number of senders"},
-    {"receive-tp", RAVEL_OPTION_I32, AT(receive_tp), "1", 1, 511, NULL, "tensor parallelism of the receivers"},
-    {"dtype", RAVEL_OPTION_STRING, AT(dtype), NULL, 0, 0, "DTYPE",
-     "dtype of the receivers (bf16, f16, f32); without it the file's"},
-    {"updates", RAVEL_OPTION_I32, AT(updates), "1", 1, 1000000, NULL, "versions to send, one after the other"},
-    {"json", RAVEL_OPTION_STRING, AT(json), NULL, 0, 0, "FILE", "write the reports as JSON; - is standard output"},
-    {"trace", RAVEL_OPTION_STRING, AT(trace), NULL, 0, 0, "FILE",
-     "write the last update's events for chrome://tracing or Perfetto"},
-    {"quiet", RAVEL_OPTION_BOOL, AT(quiet), "false", 0, 0, NULL, "print only errors"},
+    ROW("from", STRING, from, NULL, 0, 0, "FILE",
+        "checkpoint: a .safetensors file, an index of shards, or a folder with them"),
+    ROW("to", STRING, to, NULL, 0, 0, "FILE", "write what the first receiver got, as safetensors"),
+    ROW("ranks", I32, ranks, "3", 2, 512, NULL, "senders and receivers in this process; under mpirun: not used"),
+    ROW("senders", I32, senders, "1", 1, 511, NULL, "ranks that send; the others receive"),
+    ROW("send-tp", I32, send_tp, "0", 0, 511, NULL, "tensor parallelism of the senders; 0: the number of senders"),
+    ROW("receive-tp", I32, receive_tp, "1", 1, 511, NULL, "tensor parallelism of the receivers"),
+    ROW("dtype", STRING, dtype, NULL, 0, 0, "DTYPE", "dtype of the receivers (bf16, f16, f32); without it the file's"),
+    ROW("updates", I32, updates, "1", 1, 1000000, NULL, "versions to send, one after the other"),
+    ROW("json", STRING, json, NULL, 0, 0, "FILE", "write the reports as JSON; - is standard output"),
+    ROW("trace", STRING, trace, NULL, 0, 0, "FILE", "write the last update's events for chrome://tracing or Perfetto"),
+    ROW("quiet", BOOL, quiet, "false", 0, 0, NULL, "print only errors"),
     {0}};
-
-#undef AT
 
 enum { SETS = 3, ROWS = 32 };
 
@@ -185,7 +179,7 @@ static ravel_status work(rank_work *w, ravel_error *err) {
     if (status == RAVEL_OK && f->to && tells) printf("%s written\n", f->to);
     if (status == RAVEL_OK && f->trace) status = refit_write_trace(w->comm, w->refit, f->trace, err);
     if (status == RAVEL_OK && f->json && w->rank == 0)
-        status = refit_write_json(job, reports, f->updates, (int32_t)compared, err);
+        status = cli_output_print(f->json, refit_print_json, &(const refit_result){job, reports, compared}, err);
     free(reports);
     return status;
 }

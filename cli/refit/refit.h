@@ -64,8 +64,13 @@ refit_place refit_place_of(const refit_job *job, int32_t rank);
 
 void refit_print_bytes(double bytes, char *text, size_t room);
 void refit_print_report(const ravel_refit_report *report, int64_t update);
-ravel_status refit_write_json(const refit_job *job, const ravel_refit_report *reports, int64_t count, int32_t compared,
-                              ravel_error *err);
+typedef struct refit_result {
+    const refit_job *job;
+    const ravel_refit_report *reports; /* [updates] */
+    int64_t compared;                  /* receivers */
+} refit_result;
+/* As JSON. */
+void refit_print_json(ravel__printer *out, const void *result);
 /* Collective: all ranks' traces into one file, by rank 0. */
 ravel_status refit_write_trace(ravel_comm *comm, const ravel_refit *refit, const char *path, ravel_error *err);
 

@@ -1,14 +1,11 @@
 /* The output of ravel refit: text, JSON and a trace. */
 #include "cli/refit/refit.h"
 
-#include "base/options.h"
-#include "base/json.h"
+#include "train/model/out.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 void refit_print_bytes(double bytes, char *text, size_t room) {
     static const char *const units[] = {"B", "kB", "MB", "GB", "TB"};
@@ -39,79 +36,43 @@ void refit_print_report(const ravel_refit_report *r, int64_t update) {
 
 /* ---- JSON ----------------------------------------------------------------------------------------------- */
 
-static ravel_status put(cli_output *out, ravel_error *err, const char *format, ...) RAVEL_PRINTF(3, 4);
-static ravel_status put(cli_output *out, ravel_error *err, const char *format, ...) {
-    char text[1024];
-    va_list args;
-    va_start(args, format);
-    int n = vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    return cli_output_write(out, text, n < (int)sizeof text ? (size_t)n : sizeof text - 1, err);
-}
-
-static ravel_status put_report(cli_output *out, const ravel_refit_report *r, int last, ravel_error *err) {
-    ravel_status status =
-        put(out, err,
-            "  {\"version\": %" PRId64 ", \"bytes_needed\": %" PRId64 ", \"bytes_moved\": %" PRId64
-            ", \"bytes_kept\": %" PRId64 ", \"bytes_sparse\": %" PRId64
-            ", \"delta\": %d,\n   \"num_buffers\": %d, \"buffer_bytes\": %" PRId64 ", \"frames\": %" PRId64
-            ", \"senders\": %d, \"receivers\": %d, \"served\": %d,\n   \"seconds\": %.6f, "
-            "\"gb_per_second\": %.4f, \"overlap\": %.4f, \"peak_bytes\": %" PRId64 ", \"stage_bytes\": %" PRId64
-            ",\n   \"phases\": {",
-            r->version, r->bytes_needed, r->bytes_moved, r->bytes_kept, r->bytes_sparse, r->delta, r->num_buffers,
-            r->buffer_bytes, r->frames, r->senders, r->receivers, r->served, r->seconds, r->gb_per_second, r->overlap,
-            r->peak_most, r->stage_bytes);
-    for (int32_t i = 0; i < RAVEL_REFIT_PHASES && status == RAVEL_OK; i++) {
+static void put_report(ravel__printer *out, const ravel_refit_report *r, int last) {
+    ravel__printer_format(out,
+                          "  {\"version\": %" PRId64 ", \"bytes_needed\": %" PRId64 ", \"bytes_moved\": %" PRId64
+                          ", \"bytes_kept\": %" PRId64 ", \"bytes_sparse\": %" PRId64
+                          ", \"delta\": %d,\n   \"num_buffers\": %d, \"buffer_bytes\": %" PRId64
+                          ", \"frames\": %" PRId64
+                          ", \"senders\": %d, \"receivers\": %d, \"served\": %d,\n   \"seconds\": %.6f, "
+                          "\"gb_per_second\": %.4f, \"overlap\": %.4f, \"peak_bytes\": %" PRId64
+                          ", \"stage_bytes\": %" PRId64 ",\n   \"phases\": {",
+                          r->version, r->bytes_needed, r->bytes_moved, r->bytes_kept, r->bytes_sparse, r->delta,
+                          r->num_buffers, r->buffer_bytes, r->frames, r->senders, r->receivers, r->served, r->seconds,
+                          r->gb_per_second, r->overlap, r->peak_most, r->stage_bytes);
+    for (int32_t i = 0; i < RAVEL_REFIT_PHASES; i++) {
         char phase[16];
         (void)ravel__choice_word(RAVEL_REFIT_PHASE_NAMES, i, phase, sizeof phase);
-        status = put(out, err, "%s\"%s\": %.6f", i ? ", " : "", phase, r->phase_most[i]);
+        ravel__printer_format(out, "%s\"%s\": %.6f", i ? ", " : "", phase, r->phase_most[i]);
     }
-    return status == RAVEL_OK ? put(out, err, "}}%s\n", last ? "" : ",") : status;
+    ravel__printer_format(out, "}}%s\n", last ? "" : ",");
 }
 
-ravel_status refit_write_json(const refit_job *job, const ravel_refit_report *reports, int64_t count, int32_t compared,
-                              ravel_error *err) {
-    cli_output out;
-    ravel_status status = cli_output_open(&out, job->flags.json, err);
-    if (status != RAVEL_OK) return status;
-    const char *input = job->flags.from;
-    char quoted[1100];
-    if (ravel__json_quote(input, strlen(input), quoted, sizeof quoted) >= sizeof quoted) (void)strcpy(quoted, "\"\"");
-    status =
-        put(&out, err, "{\"input\": %s, \"senders\": %d, \"send_tp\": %d, \"receivers\": %d, \"receive_tp\": %d,\n",
-            quoted, job->flags.senders, job->flags.send_tp, job->receivers, job->flags.receive_tp);
-    if (status == RAVEL_OK) status = put(&out, err, " \"compared_receivers\": %d, \"refits\": [\n", compared);
-    for (int64_t i = 0; i < count && status == RAVEL_OK; i++)
-        status = put_report(&out, &reports[i], i == count - 1, err);
-    if (status == RAVEL_OK) status = put(&out, err, " ]}\n");
-    return cli_output_close(&out, status, err);
+void refit_print_json(ravel__printer *out, const void *user) {
+    const refit_result *result = user;
+    const refit_job *job = result->job;
+    ravel__printer_string(out, "{\"input\": ");
+    ravel__printer_quote(out, job->flags.from);
+    ravel__printer_format(out, ", \"senders\": %d, \"send_tp\": %d, \"receivers\": %d, \"receive_tp\": %d,\n",
+                          job->flags.senders, job->flags.send_tp, job->receivers, job->flags.receive_tp);
+    ravel__printer_format(out, " \"compared_receivers\": %lld, \"refits\": [\n", (long long)result->compared);
+    for (int64_t i = 0; i < job->flags.updates; i++) put_report(out, &result->reports[i], i == job->flags.updates - 1);
+    ravel__printer_string(out, " ]}\n");
 }
 
 /* ---- trace ---------------------------------------------------------------------------------------------- */
 
-typedef struct text {
-    char *bytes;
-    size_t used, room;
-} text;
-
-static ravel_status keep(void *user, const char *piece, size_t bytes, ravel_error *err) {
-    text *t = user;
-    if (t->used + bytes > t->room) {
-        size_t room = (t->room + bytes) * 2;
-        char *more = realloc(t->bytes, room);
-        if (!more) return ravel_error_set(err, RAVEL_E_MEMORY, "out of memory for the trace");
-        t->bytes = more;
-        t->room = room;
-    }
-    memcpy(t->bytes + t->used, piece, bytes);
-    RAVEL_ASSERT(t->used + bytes <= t->room);
-    t->used += bytes;
-    return RAVEL_OK;
-}
-
 /* Rank 0 writes its own and then what the others send. */
-static ravel_status collect(ravel_comm *comm, text *mine, cli_output *out, ravel_error *err) {
-    ravel_status status = cli_output_write(out, mine->bytes, mine->used, err);
+static ravel_status collect(ravel_comm *comm, const train_out *mine, cli_output *out, ravel_error *err) {
+    ravel_status status = cli_output_write(out, mine->data, mine->used, err);
     for (int32_t r = 1; r < ravel_comm_size(comm) && status == RAVEL_OK; r++) {
         int64_t bytes = 0;
         status = ravel_comm_recv(comm, &bytes, 1, RAVEL_I64, r, 1, err);
@@ -126,17 +87,17 @@ static ravel_status collect(ravel_comm *comm, text *mine, cli_output *out, ravel
 
 ravel_status refit_write_trace(ravel_comm *comm, const ravel_refit *refit, const char *path, ravel_error *err) {
     int32_t rank = ravel_comm_rank(comm), ranks = ravel_comm_size(comm);
-    text mine = {0};
-    ravel_status status = ravel_refit_trace(refit, rank == 0, rank == ranks - 1, keep, &mine, err);
+    train_out mine = {0};
+    ravel_status status = ravel_refit_trace(refit, rank == 0, rank == ranks - 1, cli_output_keep, &mine, err);
     if (status == RAVEL_OK && rank > 0) {
         int64_t bytes = (int64_t)mine.used;
         status = ravel_comm_send(comm, &bytes, 1, RAVEL_I64, 0, 1, err);
-        if (status == RAVEL_OK) status = ravel_comm_send(comm, mine.bytes, bytes, RAVEL_U8, 0, 2, err);
+        if (status == RAVEL_OK) status = ravel_comm_send(comm, mine.data, bytes, RAVEL_U8, 0, 2, err);
     } else if (status == RAVEL_OK) {
         cli_output out;
         status = cli_output_open(&out, path, err);
         if (status == RAVEL_OK) status = cli_output_close(&out, collect(comm, &mine, &out, err), err);
     }
-    free(mine.bytes);
+    train_out_free(&mine);
     return status;
 }

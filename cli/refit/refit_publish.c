@@ -16,41 +16,39 @@ typedef struct meet_flags {
     double interval, changed;
 } meet_flags;
 
-#define AT(field) offsetof(meet_flags, field)
+#define ROW(...) RAVEL__ROW(meet_flags, __VA_ARGS__)
 /* clang-format off */
 #define WHAT                                                                                                              \
-    {"from", RAVEL_OPTION_STRING, AT(from), NULL, 0, 0, "FILE",                                                           \
-     "checkpoint whose tensors these are: a .safetensors file, an index of shards, or a folder with them"},               \
-    {"shape", RAVEL_OPTION_STRING, AT(shape), "qwen3-0.6b", 0, 0, "SHAPE",                                                \
-     "without --from: synthetic weights of this model; every byte of version v is v modulo 251"},                         \
-    {"changed", RAVEL_OPTION_F64, AT(changed), "1", 1e-6, 1, NULL,                                                        \
-     "share of the synthetic elements that change from version to version; the same on both sides"},                      \
-    {"memory", RAVEL_OPTION_I64, AT(memory), "512M", 1048576.0, 0x1p50, NULL,                                             \
-     "of one set of synthetic weights; a larger model gets a smaller vocabulary and fewer layers, at least one"},         \
-    {"dtype", RAVEL_OPTION_STRING, AT(dtype), NULL, 0, 0, "DTYPE", "dtype of the weights; without it the file's, or bf16"}
+    ROW("from", STRING, from, NULL, 0, 0, "FILE",                                                                         \
+        "checkpoint whose tensors these are: a .safetensors file, an index of shards, or a folder with them"),            \
+    ROW("shape", STRING, shape, "qwen3-0.6b", 0, 0, "SHAPE",                                                              \
+        "without --from: synthetic weights of this model; every byte of version v is v modulo 251"),                      \
+    ROW("changed", F64, changed, "1", 1e-6, 1, NULL,                                                                      \
+        "share of the synthetic elements that change from version to version; the same on both sides"),                   \
+    ROW("memory", I64, memory, "512M", 1048576.0, 0x1p50, NULL,                                                           \
+        "of one set of synthetic weights; a larger model gets a smaller vocabulary and fewer layers, at least one"),      \
+    ROW("dtype", STRING, dtype, NULL, 0, 0, "DTYPE", "dtype of the weights; without it the file's, or bf16")
 /* clang-format on */
 
 static const ravel_option publish_table[] = {
-    {"publish", RAVEL_OPTION_STRING, AT(publish), NULL, 0, 0, "ADDRESS",
-     "where to publish: host:port, :port (this machine only), unix:/path, unix:@name"},
+    ROW("publish", STRING, publish, NULL, 0, 0, "ADDRESS",
+        "where to publish: host:port, :port (this machine only), unix:/path, unix:@name"),
     WHAT,
-    {"ranks", RAVEL_OPTION_I32, AT(ranks), "1", 1, 64, NULL, "trainer ranks in this process, each with a piece"},
-    {"updates", RAVEL_OPTION_I32, AT(updates), "0", 0, 1000000000, NULL,
-     "versions to publish; then waits until generators have the last one, at most 10 s. 0: until cli_stop"},
-    {"interval", RAVEL_OPTION_F64, AT(interval), "1", 0, 86400, NULL, "seconds between versions"},
-    {"quiet", RAVEL_OPTION_BOOL, AT(quiet), "false", 0, 0, NULL, "print only errors"},
+    ROW("ranks", I32, ranks, "1", 1, 64, NULL, "trainer ranks in this process, each with a piece"),
+    ROW("updates", I32, updates, "0", 0, 1000000000, NULL,
+        "versions to publish; then waits until generators have the last one, at most 10 s. 0: until interrupted"),
+    ROW("interval", F64, interval, "1", 0, 86400, NULL, "seconds between versions"),
+    ROW("quiet", BOOL, quiet, "false", 0, 0, NULL, "print only errors"),
     {0}};
 
 static const ravel_option pull_table[] = {
-    {"pull", RAVEL_OPTION_STRING, AT(pull), NULL, 0, 0, "ADDRESS", "where the trainers publish"},
+    ROW("pull", STRING, pull, NULL, 0, 0, "ADDRESS", "where the trainers publish"),
     WHAT,
-    {"ranks", RAVEL_OPTION_I32, AT(ranks), "1", 1, 64, NULL,
-     "tensor-parallel ranks of this generator: they stage and commit as one"},
-    {"updates", RAVEL_OPTION_I32, AT(updates), "1", 0, 1000000000, NULL, "versions to commit; 0: until cli_stop"},
-    {"interval", RAVEL_OPTION_F64, AT(interval), "0", 0, 86400, NULL, "seconds between a commit and the next stage"},
-    {"quiet", RAVEL_OPTION_BOOL, AT(quiet), "false", 0, 0, NULL, "print only errors"},
+    ROW("ranks", I32, ranks, "1", 1, 64, NULL, "tensor-parallel ranks of this generator: they stage and commit as one"),
+    ROW("updates", I32, updates, "1", 0, 1000000000, NULL, "versions to commit; 0: until interrupted"),
+    ROW("interval", F64, interval, "0", 0, 86400, NULL, "seconds between a commit and the next stage"),
+    ROW("quiet", BOOL, quiet, "false", 0, 0, NULL, "print only errors"),
     {0}};
-#undef AT
 
 typedef struct meet_job {
     meet_flags flags;

@@ -10,21 +10,19 @@ typedef struct report_flags {
     int32_t list, quiet, serve;
 } report_flags;
 
-#define AT(field) offsetof(report_flags, field)
+#define ROW(...) RAVEL__ROW(report_flags, __VA_ARGS__)
 static const ravel_option flag_table[] = {
-    {"html", RAVEL_OPTION_STRING, AT(html), NULL, 0, 0, "FILE", "write one self-contained page; - is standard output"},
-    {"trace", RAVEL_OPTION_STRING, AT(trace), NULL, 0, 0, "FILE",
-     "join the ranks' traces into one file for chrome://tracing or ui.perfetto.dev"},
-    {"serve", RAVEL_OPTION_BOOL, AT(serve), "false", 0, 0, NULL,
-     "show the page in a browser and follow the runs: it is redrawn as they progress, until Ctrl-C"},
-    {"listen", RAVEL_OPTION_STRING, AT(listen), "8100", 0, 0, "ADDRESS",
-     "where --serve listens: [address:]port; without an address only this machine can reach it"},
-    {"list-metrics", RAVEL_OPTION_BOOL, AT(list), "false", 0, 0, NULL,
-     "print the table of all metrics, sinks and known GPUs as Markdown, and do nothing else"},
-    {"quiet", RAVEL_OPTION_BOOL, AT(quiet), "false", 0, 0, NULL, "no summary on standard output"},
+    ROW("html", STRING, html, NULL, 0, 0, "FILE", "write one self-contained page; - is standard output"),
+    ROW("trace", STRING, trace, NULL, 0, 0, "FILE",
+        "join the ranks' traces into one file for chrome://tracing or ui.perfetto.dev"),
+    ROW("serve", BOOL, serve, "false", 0, 0, NULL,
+        "show the page in a browser and follow the runs: it is redrawn as they progress, until Ctrl-C"),
+    ROW("listen", STRING, listen, "8100", 0, 0, "ADDRESS",
+        "where --serve listens: [address:]port; without an address only this machine can reach it"),
+    ROW("list-metrics", BOOL, list, "false", 0, 0, NULL,
+        "print the table of all metrics, sinks and known GPUs as Markdown, and do nothing else"),
+    ROW("quiet", BOOL, quiet, "false", 0, 0, NULL, "no summary on standard output"),
     {0}};
-#undef AT
-
 static const char help_top[] =
     "usage: ravel report RUN_DIR [RUN_DIR ...] [--html FILE] [--serve] [--trace FILE]\n"
     "\n"
@@ -49,30 +47,21 @@ typedef struct job {
     report_run runs[REPORT_RUNS_MAX];
 } job;
 
-static ravel_status write_page(job *j, const char *path, ravel_error *err) {
-    cli_output out;
-    ravel_status status = cli_output_open(&out, path, err);
-    if (status) return status;
-    status = report_html(j->runs, j->count, 0, &out, err);
-    return cli_output_close(&out, status, err);
+static void print_page(ravel__printer *out, const void *user) {
+    const job *j = user;
+    report_html(j->runs, j->count, 0, out);
 }
 
-static ravel_status write_trace(job *j, ravel_error *err) {
-    cli_output out;
-    ravel_status status = cli_output_open(&out, j->flags->trace, err);
-    if (status) return status;
-    status = report_trace(j->folders, j->count, &out, err);
-    return cli_output_close(&out, status, err);
-}
-
-static ravel_status write_summary(job *j, ravel_error *err) {
-    cli_output out;
-    ravel_status status = cli_output_open(&out, "-", err);
-    if (status) return status;
-    status = report_print(j->runs, j->count, &out, err);
-    if (!status && j->flags->html) status = report_put(&out, err, "page: %s\n", j->flags->html);
-    if (!status && j->flags->trace) status = report_put(&out, err, "trace: %s\n", j->flags->trace);
-    return cli_output_close(&out, status, err);
+static void print_summary(ravel__printer *out, const void *user) {
+    const job *j = user;
+    report_print(j->runs, j->count, out);
+    for (int i = 0; i < 2; i++) {
+        const char *path = i ? j->flags->trace : j->flags->html;
+        if (!path) continue;
+        ravel__printer_string(out, i ? "trace: " : "page: ");
+        ravel__printer_string(out, path);
+        ravel__printer_string(out, "\n");
+    }
 }
 
 static int takes_stdout(const char *path) {
@@ -81,10 +70,10 @@ static int takes_stdout(const char *path) {
 
 static ravel_status make_report(job *j, ravel_error *err) {
     ravel_status status = report_read_all(j->folders, j->count, j->runs, err);
-    if (!status && j->flags->html) status = write_page(j, j->flags->html, err);
-    if (!status && j->flags->trace) status = write_trace(j, err);
+    if (!status && j->flags->html) status = cli_output_print(j->flags->html, print_page, j, err);
+    if (!status && j->flags->trace) status = report_trace(j->folders, j->count, j->flags->trace, err);
     if (!status && !j->flags->quiet && !takes_stdout(j->flags->html) && !takes_stdout(j->flags->trace))
-        status = write_summary(j, err);
+        status = cli_output_print("-", print_summary, j, err);
     report_free_all(j->runs, j->count);
     return status;
 }
@@ -95,14 +84,6 @@ static ravel_status claim_files(const job *j, ravel_error *err) {
     for (int i = 0; i < j->count && !status; i++) status = cli_claim_input("run", j->folders[i], err);
     if (!status) status = cli_claim_output("html", j->flags->html, err);
     return status ? status : cli_claim_output("trace", j->flags->trace, err);
-}
-
-static ravel_status list_metrics(ravel_error *err) {
-    cli_output out;
-    ravel_status status = cli_output_open(&out, "-", err);
-    if (status) return status;
-    status = report_list(&out, err);
-    return cli_output_close(&out, status, err);
 }
 
 int cli_report(int argc, char **argv) {
@@ -121,7 +102,7 @@ int cli_report(int argc, char **argv) {
     j.flags = &flags;
     if (cli_parse(argc, argv, sets, 1, j.folders, REPORT_RUNS_MAX, &j.count, &err)) return cli_usage("report", &err);
     (void)signal(SIGPIPE, SIG_IGN); /* `ravel report run | head` ends quietly */
-    if (flags.list) return list_metrics(&err) ? cli_fail("report", &err) : CLI_OK;
+    if (flags.list) return cli_output_print("-", report_list, NULL, &err) ? cli_fail("report", &err) : CLI_OK;
     if (j.count == 0) {
         (void)ravel_error_set(&err, RAVEL_E_ARGUMENT,
                               "which run? Give its directory: ravel report RUN_DIR [--html FILE]");

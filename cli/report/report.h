@@ -17,6 +17,8 @@
 
 #include "cli/cli.h"
 
+#include "base/json.h"
+
 #include <ravel/metrics.h>
 
 enum { REPORT_RUNS_MAX = 16, REPORT_NAME_BYTES = 256 };
@@ -35,6 +37,7 @@ typedef struct report_table {
     int64_t count, series_room;
     int32_t ranks;     /* 0: nothing known about single ranks */
     double *busy;      /* [rows * ranks] seconds; NaN where unknown */
+    int64_t lines;     /* of the file */
     int64_t bad_lines; /* left out because they are no JSON object with a step */
     int64_t first_bad; /* the first of them, from 1 */
     int64_t lost_loss; /* the first update whose loss was not a finite number (null); 0: none */
@@ -95,9 +98,8 @@ void report_head(const report_run *run, report_headline *head);
 
 /* Calls `line` for each option in which the runs differ; "-": a run has no such option, or no value. */
 enum { REPORT_OPTION = 96 };
-typedef ravel_status (*report_option_line)(void *user, const char *name, const char (*values)[REPORT_OPTION],
-                                           ravel_error *err);
-ravel_status report_options(const report_run *runs, int count, report_option_line line, void *user, ravel_error *err);
+typedef void (*report_option_line)(void *user, const char *name, const char (*values)[REPORT_OPTION]);
+void report_options(const report_run *runs, int count, report_option_line line, void *user);
 
 /* The column, or NULL. */
 const report_series *report_find(const report_table *table, const char *name);
@@ -122,9 +124,8 @@ void report_samples_last(const report_samples *samples, char *text, size_t bytes
 ravel_status report_timeline_read(const char *folder, report_timeline *timeline, ravel_error *err);
 void report_timeline_free(report_timeline *timeline);
 /* A table with a bar per rank, as text and for the page; nothing if there is none. */
-ravel_status report_timeline_print(const report_run *run, cli_output *out, ravel_error *err);
-ravel_status report_timeline_html(const report_run *run, const char *title, int async, int32_t generators,
-                                  cli_output *out, ravel_error *err);
+void report_timeline_print(const report_run *run, ravel__printer *out);
+void report_timeline_html(const report_run *run, const char *title, int async, int32_t generators, ravel__printer *out);
 
 /* The share of each phase in the time, in tenths of a percent that sum to 1000 (all 0 if no time is known): the
  * phases of ravel/metrics.h without what is nested in them, then "other". */
@@ -164,12 +165,12 @@ const char *report_format(report_style style, double value, char *text, size_t b
 /* value / first, for a figure of which more or less is better; NaN where a ratio has no meaning (a reward below 0). */
 double report_relation(const report_figure *figure, double value, double first);
 
-ravel_status report_print(const report_run *runs, int count, cli_output *out, ravel_error *err);
+void report_print(const report_run *runs, int count, ravel__printer *out);
 /* `live`: the page asks its server every few seconds whether the runs went on. */
-ravel_status report_html(const report_run *runs, int count, int live, cli_output *out, ravel_error *err);
+void report_html(const report_run *runs, int count, int live, ravel__printer *out);
 /* What a page lacks that has the first known[i] rows of each run, as JSON: rows, answers, and the pieces above the curves.
  * {"whole": true}: it must be read again. */
-ravel_status report_news(const report_run *runs, int count, const int64_t *known, cli_output *out, ravel_error *err);
+void report_news(const report_run *runs, int count, const int64_t *known, ravel__printer *out);
 /* "735 of 1,500, 2m10s left"; "" if that is not known. */
 void report_progress(const report_run *run, char *text, size_t bytes);
 /* Reads all runs; names that are the same are made different. Free them with report_free_all, also after an error. */
@@ -177,14 +178,18 @@ ravel_status report_read_all(const char *const *folders, int count, report_run *
 void report_free_all(report_run *runs, int count);
 /* Serves the page at [address:]port until a signal ends it. */
 ravel_status report_serve(const char *const *folders, int count, const char *listen, int quiet, ravel_error *err);
-ravel_status report_trace(const char *const *folders, int count, cli_output *out, ravel_error *err);
-ravel_status report_list(cli_output *out, ravel_error *err);
-
-/* printf into the output. */
-ravel_status report_put(cli_output *out, ravel_error *err, const char *format, ...) RAVEL_PRINTF(3, 4);
+/* One array of the events of all of them, in `path`. */
+ravel_status report_trace(const char *const *folders, int count, const char *path, ravel_error *err);
+void report_list(ravel__printer *out, const void *unused);
 
 /* A whole file; *text is the caller's, NUL-terminated. E_IO, or E_END if there is no such file. */
 ravel_status report_slurp(const char *folder, const char *name, char **text, size_t *bytes, ravel_error *err);
+/* The same of a file that may be missing: *text is NULL then. */
+ravel_status report_slurp_any(const char *folder, const char *name, char **text, size_t *bytes, ravel_error *err);
+/* Calls `take` for each whole line: its object (NULL: it is none), until it returns 0. Returns what it did last, or
+ * 1. */
+typedef int (*report_line)(void *user, const ravel__json *doc, const char *line, size_t bytes);
+int report_lines(const char *text, size_t bytes, report_line take, void *user);
 
 /* report.html and report_live.js, put in by the assembler. */
 extern const char report_page[], report_live[];

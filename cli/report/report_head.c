@@ -172,8 +172,8 @@ void report_progress(const report_run *run, char *text, size_t bytes) {
         double each =
             clock && last > first ? (clock->values[last] - clock->values[first]) / (double)(last - first) : NAN;
         (void)report_format(REPORT_SECONDS, (planned - (double)t->steps[last]) * each, left, sizeof left);
-        (void)snprintf(text, bytes, "%s of %s%s%s%s", cli_thousands(t->steps[last], done, sizeof done),
-                       cli_thousands((int64_t)planned, all, sizeof all), left[0] ? ", " : "", left,
+        (void)snprintf(text, bytes, "%s of %s%s%s%s", ravel__number_thousands(t->steps[last], done, sizeof done),
+                       ravel__number_thousands((int64_t)planned, all, sizeof all), left[0] ? ", " : "", left,
                        left[0] ? " left" : "");
     }
     ravel__json_free(config.doc);

@@ -57,30 +57,28 @@ static int is_left_out(const char *key) {
     return 0;
 }
 
-static ravel_status look(const configs *c, const char *key, report_option_line line, void *user, ravel_error *err) {
+static void look(const configs *c, const char *key, report_option_line line, void *user) {
     char values[REPORT_RUNS_MAX][REPORT_OPTION];
     int differ = 0;
     for (int i = 0; i < c->count; i++) {
         write_value(c->roots[i] ? ravel__json_get(c->docs[i], c->roots[i], key) : NULL, values[i]);
         differ |= strcmp(values[i], values[0]) != 0;
     }
-    return differ && !is_left_out(key) ? line(user, key, (const char(*)[REPORT_OPTION])values, err) : RAVEL_OK;
+    if (differ && !is_left_out(key)) line(user, key, (const char(*)[REPORT_OPTION])values);
 }
 
 /* Keys of the first run in its order, then those that only later runs have. */
-ravel_status report_options(const report_run *runs, int count, report_option_line line, void *user, ravel_error *err) {
+void report_options(const report_run *runs, int count, report_option_line line, void *user) {
     configs c;
-    ravel_status status = RAVEL_OK;
     open_configs(runs, count, &c);
-    for (int i = 0; i < count && !status; i++) {
+    for (int i = 0; i < count; i++) {
         if (!c.roots[i] || c.roots[i]->kind != RAVEL__JSON_OBJECT) continue;
-        for (const ravel__json_node *x = ravel__json_first(c.docs[i], c.roots[i]); x && !status;
+        for (const ravel__json_node *x = ravel__json_first(c.docs[i], c.roots[i]); x;
              x = ravel__json_next(c.docs[i], x)) {
             int seen = 0;
             for (int j = 0; j < i; j++) seen |= c.roots[j] && ravel__json_get(c.docs[j], c.roots[j], x->key) != NULL;
-            if (!seen) status = look(&c, x->key, line, user, err);
+            if (!seen) look(&c, x->key, line, user);
         }
     }
     close_configs(&c);
-    return status;
 }

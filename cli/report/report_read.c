@@ -7,7 +7,6 @@
 #include "cli/report/report.h"
 
 #include "base/system/file.h"
-#include "base/json.h"
 
 #include <errno.h>
 #include <math.h>
@@ -19,10 +18,6 @@
 
 enum { MOST_SERIES = 4096, MOST_RANKS = 65536 };
 
-static ravel_status no_memory(ravel_error *err) {
-    return ravel_error_set(err, RAVEL_E_MEMORY, "out of memory: the run is too long to be read");
-}
-
 /* ---- files ---------------------------------------------------------------------------------------------- */
 
 ravel_status report_slurp(const char *folder, const char *name, char **text, size_t *bytes, ravel_error *err) {
@@ -32,6 +27,31 @@ ravel_status report_slurp(const char *folder, const char *name, char **text, siz
     if (access(path, F_OK) != 0 && errno == ENOENT)
         return ravel_error_set(err, RAVEL_E_END, "%s: there is no such file", path);
     return ravel__file_read(path, SIZE_MAX, NULL, text, bytes, err);
+}
+
+ravel_status report_slurp_any(const char *folder, const char *name, char **text, size_t *bytes, ravel_error *err) {
+    ravel_error missing = RAVEL_ERROR_INIT;
+    *text = NULL;
+    *bytes = 0;
+    ravel_status status = report_slurp(folder, name, text, bytes, &missing);
+    return status == RAVEL_OK || status == RAVEL_E_END ? RAVEL_OK : ravel_error_set(err, status, "%s", missing.message);
+}
+
+int report_lines(const char *text, size_t bytes, report_line take, void *user) {
+    ravel__json *doc = NULL;
+    const char *end = text ? text + bytes : NULL;
+    int ok = 1;
+    for (const char *at = text, *newline; ok && at < end; at = newline + 1) {
+        newline = memchr(at, '\n', (size_t)(end - at));
+        if (!newline) break; /* not whole yet */
+        int object = ravel__json_parse(at, (size_t)(newline - at), NULL, &doc, NULL) == RAVEL_OK &&
+                     ravel__json_root(doc)->kind == RAVEL__JSON_OBJECT;
+        ok = take(user, object ? doc : NULL, at, (size_t)(newline - at));
+        cli_progress("reading", (double)(newline - text), (double)bytes);
+    }
+    cli_progress_end();
+    ravel__json_free(doc);
+    return ok;
 }
 
 /* ---- tables --------------------------------------------------------------------------------------------- */
@@ -149,50 +169,35 @@ static int take_row(report_table *t, const ravel__json *doc, int64_t step) {
 
 /* A number for a row that has none: refit.jsonl may count versions instead. */
 static int step_of(const ravel__json *doc, int64_t *step) {
-    const ravel__json_node *root = ravel__json_root(doc);
-    return root->kind == RAVEL__JSON_OBJECT && (ravel__json_integer(ravel__json_get(doc, root, "step"), step) ||
-                                                ravel__json_integer(ravel__json_get(doc, root, "version"), step));
+    const ravel__json_node *root = doc ? ravel__json_root(doc) : NULL;
+    return root && (ravel__json_integer(ravel__json_get(doc, root, "step"), step) ||
+                    ravel__json_integer(ravel__json_get(doc, root, "version"), step));
 }
 
-static ravel_status take_lines(report_table *t, const char *text, size_t bytes, ravel_error *err) {
-    ravel__json *doc = NULL;
-    const char *end = text + bytes;
-    int64_t line = 1, step;
-    int ok = 1;
-    for (const char *at = text, *newline; ok && at < end; at = newline + 1, line++) {
-        newline = memchr(at, '\n', (size_t)(end - at));
-        if (!newline) break; /* not whole yet */
-        if (newline == at) continue;
-        if (ravel__json_parse(at, (size_t)(newline - at), NULL, &doc, NULL) == RAVEL_OK && step_of(doc, &step))
-            ok = take_row(t, doc, step);
-        else if (t->bad_lines++ == 0)
-            t->first_bad = line;
-        cli_progress("reading", (double)(newline - text), (double)bytes);
-    }
-    cli_progress_end();
-    ravel__json_free(doc);
-    return ok ? RAVEL_OK : no_memory(err);
+static int take_line(void *user, const ravel__json *doc, const char *line, size_t bytes) {
+    report_table *t = user;
+    int64_t step;
+    (void)line;
+    t->lines++;
+    if (step_of(doc, &step)) return take_row(t, doc, step);
+    if (bytes && t->bad_lines++ == 0) t->first_bad = t->lines;
+    return 1;
 }
 
-static ravel_status read_table(const char *folder, const char *name, report_table *t, ravel_error *err) {
-    char *text = NULL;
-    size_t bytes = 0;
-    ravel_status status = report_slurp(folder, name, &text, &bytes, err);
-    if (!status) status = take_lines(t, text, bytes, err);
+static ravel_status take_lines(report_table *t, char *text, size_t bytes, ravel_error *err) {
+    int ok = report_lines(text, bytes, take_line, t);
     free(text);
-    return status;
+    return ok ? RAVEL_OK : ravel_error_set(err, RAVEL_E_MEMORY, "out of memory: the run is too long to be read");
 }
 
 /* ---- runs ----------------------------------------------------------------------------------------------- */
 
-/* A file that may be missing. */
+/* A JSON file that may be missing. */
 static ravel_status read_optional(const char *folder, const char *name, char **text, ravel_error *err) {
     size_t bytes = 0;
-    ravel_error missing = RAVEL_ERROR_INIT;
-    ravel_status status = report_slurp(folder, name, text, &bytes, &missing);
-    if (status == RAVEL_E_END) return RAVEL_OK;
-    if (status) return ravel_error_set(err, status, "%s", missing.message);
     ravel__json *doc = NULL;
+    ravel_status status = report_slurp_any(folder, name, text, &bytes, err);
+    if (status || !*text) return status;
     status = ravel__json_parse(*text, bytes, NULL, &doc, err);
     if (status) ravel_error_prefix(err, "%s/%s", folder, name);
     ravel__json_free(doc);
@@ -230,12 +235,14 @@ ravel_status report_read(const char *folder, report_run *run, ravel_error *err) 
     name_run(run);
     if (stat(folder, &info) != 0 || !S_ISDIR(info.st_mode))
         return ravel_error_set(err, RAVEL_E_DATA, "%s: no such folder; expected a run directory", folder);
-    ravel_error missing = RAVEL_ERROR_INIT;
-    ravel_status status = read_table(folder, "metrics.jsonl", &run->metrics, err);
+    char *text = NULL;
+    size_t bytes = 0;
+    ravel_status status = report_slurp(folder, "metrics.jsonl", &text, &bytes, err);
+    if (!status) status = take_lines(&run->metrics, text, bytes, err);
     if (!status && run->metrics.rows == 0)
         status = ravel_error_set(err, RAVEL_E_DATA, "%s/metrics.jsonl: there is no whole update in it", folder);
-    if (!status) status = read_table(folder, "refit.jsonl", &run->refit, &missing);
-    if (status == RAVEL_E_END && missing.status) status = RAVEL_OK;
+    if (!status) status = report_slurp_any(folder, "refit.jsonl", &text, &bytes, err);
+    if (!status && text) status = take_lines(&run->refit, text, bytes, err);
     if (!status) status = report_samples_read(folder, &run->samples, err);
     if (!status) status = report_timeline_read(folder, &run->timeline, err);
     if (!status) status = read_optional(folder, "config.json", &run->config, err);

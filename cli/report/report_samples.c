@@ -1,8 +1,6 @@
 /* Prompts, answers and rewards of a run. The file stays in memory as it is; a sample is a line of it. */
 #include "cli/report/report.h"
 
-#include "base/json.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,33 +25,20 @@ static int add(report_samples *s, const report_sample *item) {
     return 1;
 }
 
-static ravel_status take_lines(report_samples *s, size_t bytes, ravel_error *err) {
-    ravel__json *doc = NULL;
-    const char *end = s->text + bytes;
-    int ok = 1;
-    for (const char *at = s->text, *newline; ok && at < end; at = newline + 1) {
-        newline = memchr(at, '\n', (size_t)(end - at));
-        if (!newline) break; /* not whole yet */
-        report_sample item = {.line = at, .bytes = (size_t)(newline - at)};
-        if (ravel__json_parse(at, item.bytes, NULL, &doc, NULL) == RAVEL_OK &&
-            ravel__json_root(doc)->kind == RAVEL__JSON_OBJECT &&
-            ravel__json_integer(ravel__json_get(doc, ravel__json_root(doc), "step"), &item.step)) {
-            (void)ravel__json_integer(ravel__json_get(doc, ravel__json_root(doc), "sample"), &item.sample);
-            ok = add(s, &item);
-        }
-    }
-    ravel__json_free(doc);
-    return ok ? RAVEL_OK : ravel_error_set(err, RAVEL_E_MEMORY, "out of memory: there are too many samples");
+static int take_line(void *user, const ravel__json *doc, const char *line, size_t bytes) {
+    report_sample item = {.line = line, .bytes = bytes};
+    const ravel__json_node *root = doc ? ravel__json_root(doc) : NULL;
+    if (!root || !ravel__json_integer(ravel__json_get(doc, root, "step"), &item.step)) return 1;
+    (void)ravel__json_integer(ravel__json_get(doc, root, "sample"), &item.sample);
+    return add(user, &item);
 }
 
 ravel_status report_samples_read(const char *folder, report_samples *samples, ravel_error *err) {
     size_t bytes = 0;
-    ravel_error missing = RAVEL_ERROR_INIT;
     memset(samples, 0, sizeof *samples);
-    ravel_status status = report_slurp(folder, "samples.jsonl", &samples->text, &bytes, &missing);
-    if (status == RAVEL_E_END) return RAVEL_OK;
-    if (status) return ravel_error_set(err, status, "%s", missing.message);
-    return take_lines(samples, bytes, err);
+    ravel_status status = report_slurp_any(folder, "samples.jsonl", &samples->text, &bytes, err);
+    if (status || report_lines(samples->text, bytes, take_line, samples)) return status;
+    return ravel_error_set(err, RAVEL_E_MEMORY, "out of memory: there are too many samples");
 }
 
 void report_samples_free(report_samples *samples) {

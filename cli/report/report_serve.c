@@ -10,6 +10,7 @@
 #include "base/hash.h"
 
 #include "http/http.h"
+#include "train/model/out.h"
 #include "train/run/rundir.h"
 
 #include <stdio.h>
@@ -22,8 +23,7 @@ typedef struct service {
     int count;
     uint64_t stamp; /* of `page` */
     char progress[96];
-    char *page; /* NULL: not made yet */
-    size_t bytes;
+    train_out page; /* empty: not made yet */
     int32_t code;
 } service;
 
@@ -61,60 +61,47 @@ static const char waiting[] =
     "<meta http-equiv=\"refresh\" content=\"2\"><title>Ravel report</title><style>:root{color-scheme:light dark}"
     "body{font:16px/1.5 system-ui,sans-serif;max-width:40em;margin:20vh auto;padding:0 1em}</style><h1>Not yet</h1><p>";
 
-/* Sentences quote names of files. */
-static ravel_status put_sentence(cli_output *out, const char *text, ravel_error *err) {
-    ravel_status status = report_put(out, err, "%s", waiting);
-    for (; *text && !status; text++)
-        status = *text == '<'   ? report_put(out, err, "&lt;")
-                 : *text == '&' ? report_put(out, err, "&amp;")
-                                : cli_output_write(out, text, 1, err);
-    return status ? status : report_put(out, err, "</p><p>This page asks again every two seconds.</p></html>\n");
-}
-
-/* known NULL: the whole page. */
-static ravel_status write_page(service *s, const int64_t *known, cli_output *out, ravel_error *err) {
+/* known NULL: the whole page. The page is in `text`. */
+static ravel_status make(service *s, const int64_t *known, train_out *text, ravel_error *err) {
     report_run *runs = calloc(REPORT_RUNS_MAX, sizeof *runs);
     ravel_error why = RAVEL_ERROR_INIT;
+    ravel__printer out;
     if (!runs) return ravel_error_set(err, RAVEL_E_MEMORY, "out of memory");
+    ravel__printer_begin(&out, cli_output_keep, text, err);
     ravel_status status = report_read_all(s->folders, s->count, runs, &why);
     s->code = status ? 503 : 200;
     s->progress[0] = '\0';
     if (!status && s->count == 1) report_progress(&runs[0], s->progress, sizeof s->progress);
-    status = status  ? put_sentence(out, why.message, err)
-             : known ? report_news(runs, s->count, known, out, err)
-                     : report_html(runs, s->count, 1, out, err);
+    if (status) {
+        ravel__printer_string(&out, waiting);
+        ravel__printer_html(&out, why.message); /* sentences quote names of files */
+        ravel__printer_string(&out, "</p><p>This page asks again every two seconds.</p></html>\n");
+    } else if (known) {
+        report_news(runs, s->count, known, &out);
+    } else {
+        report_html(runs, s->count, 1, &out);
+    }
     report_free_all(runs, s->count);
     free(runs);
-    return status;
-}
-
-/* *text is malloc'ed. */
-static ravel_status make(service *s, const int64_t *known, char **text, size_t *bytes, ravel_error *err) {
-    cli_output out = {.path = "-"};
-    *text = NULL;
-    out.file = open_memstream(text, bytes);
-    if (!out.file) return ravel_error_set(err, RAVEL_E_MEMORY, "out of memory for the page");
-    ravel_status status = write_page(s, known, &out, err);
-    if (fclose(out.file) != 0 && !status) status = ravel_error_set(err, RAVEL_E_MEMORY, "out of memory for the page");
-    return status;
+    return ravel__printer_end(&out);
 }
 
 static ravel_status make_page(service *s, ravel_error *err) {
     uint64_t stamp = stamp_of(s);
-    if (s->page && s->stamp == stamp) return RAVEL_OK;
-    free(s->page);
+    if (s->page.used && s->stamp == stamp) return RAVEL_OK;
+    train_out_free(&s->page);
     s->stamp = stamp;
-    return make(s, NULL, &s->page, &s->bytes, err);
+    return make(s, NULL, &s->page, err);
 }
 
-static ravel_status make_news(service *s, const char *query, char **text, size_t *bytes, ravel_error *err) {
+static ravel_status make_news(service *s, const char *query, train_out *text, ravel_error *err) {
     int64_t known[REPORT_RUNS_MAX] = {0};
     char *at = (char *)query;
     for (int i = 0; i < s->count && *at >= '0' && *at <= '9'; i++) {
         known[i] = strtoll(at, &at, 10);
         at += *at == ',';
     }
-    return make(s, known, text, bytes, err);
+    return make(s, known, text, err);
 }
 
 /* Whether a process trains in one of the folders. */
@@ -129,24 +116,25 @@ static void handle(void *user, ravel__http_server *server, const ravel__http_req
     static const char type[] = "text/html; charset=utf-8", headers[] = "Cache-Control: no-store\r\n";
     service *s = user;
     ravel_error err = RAVEL_ERROR_INIT;
-    char stamp[160], *news = NULL;
-    size_t length = 0;
+    char stamp[160];
+    train_out news = {0};
     int get = strcmp(request->method, "GET") == 0;
     if (get && strcmp(request->path, "/stamp") == 0) {
         int bytes = snprintf(stamp, sizeof stamp, "%016llx %s\n", (unsigned long long)stamp_of(s),
                              is_alive(s) ? s->progress[0] ? s->progress : "live" : "ended");
         (void)ravel__http_server_answer(server, request->id, 200, "text/plain", headers, stamp, (size_t)bytes);
-    } else if (get && strcmp(request->path, "/news") == 0 && !make_news(s, request->query, &news, &length, &err)) {
-        (void)ravel__http_server_answer(server, request->id, s->code, "application/json", headers, news, length);
+    } else if (get && strcmp(request->path, "/news") == 0 && !make_news(s, request->query, &news, &err)) {
+        (void)ravel__http_server_answer(server, request->id, s->code, "application/json", headers, news.data,
+                                        news.used);
     } else if (!get || strcmp(request->path, "/") != 0) {
         (void)ravel__http_server_answer(server, request->id, get ? 404 : 405, "text/plain", NULL, "only / is here\n",
                                         15);
     } else if (make_page(s, &err)) {
         (void)ravel__http_server_answer(server, request->id, 500, "text/plain", NULL, err.message, strlen(err.message));
     } else {
-        (void)ravel__http_server_answer(server, request->id, s->code, type, headers, s->page, s->bytes);
+        (void)ravel__http_server_answer(server, request->id, s->code, type, headers, s->page.data, s->page.used);
     }
-    free(news);
+    train_out_free(&news);
 }
 
 static ravel_status check_folders(const char *const *folders, int count, ravel_error *err) {
@@ -175,6 +163,6 @@ ravel_status report_serve(const char *const *folders, int count, const char *lis
                       (int)ravel__http_server_port(server));
     while (!status && !cli_stop) status = ravel__http_server_step(server, -1, err);
     ravel__http_server_free(server);
-    free(s.page);
+    train_out_free(&s.page);
     return status;
 }

@@ -2,6 +2,8 @@
  * means of ratios. */
 #include "cli/report/report.h"
 
+#include "train/run/config/machine.h"
+
 #include <ravel/metrics.h>
 
 #include <math.h>
@@ -129,41 +131,25 @@ static void format_seconds(double x, char *text, size_t bytes) {
         (void)snprintf(text, bytes, "%lldh%02lldm", s / 3600, s / 60 % 60);
 }
 
-static void format_bytes(double x, char *text, size_t bytes) {
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-    size_t unit = 0;
-    for (; x >= 1024 && unit + 1 < sizeof units / sizeof *units; unit++) x /= 1024;
-    (void)snprintf(text, bytes, "%.3g %s", x, units[unit]);
-}
-
 const char *report_format(report_style style, double x, char *text, size_t bytes) {
+    char whole[TRAIN_BYTES_TEXT];
     text[0] = '\0';
     if (isnan(x)) return text;
     switch (style) {
     case REPORT_COUNT:
-        if (fabs(x) < 1e10) return cli_thousands((int64_t)(x + 0.5), text, bytes);
+        if (fabs(x) < 1e10) return ravel__number_thousands((int64_t)(x + 0.5), text, bytes);
         (void)snprintf(text, bytes, fabs(x) < 1e13 ? "%.4g G" : "%.4g T", fabs(x) < 1e13 ? x / 1e9 : x / 1e12);
         break;
     case REPORT_REAL: (void)snprintf(text, bytes, "%.4g", x); break;
     case REPORT_SHARE: (void)snprintf(text, bytes, "%.1f %%", 100 * x); break;
     case REPORT_SECONDS: format_seconds(x, text, bytes); break;
-    case REPORT_BYTES: format_bytes(x, text, bytes); break;
+    case REPORT_BYTES: (void)snprintf(text, bytes, "%s", train_bytes_text((int64_t)x, whole)); break;
     case REPORT_RATIO: (void)snprintf(text, bytes, "%.3f", x); break;
     }
     return text;
 }
 
 /* ---- printing ------------------------------------------------------------------------------------------- */
-
-ravel_status report_put(cli_output *out, ravel_error *err, const char *format, ...) {
-    char line[2048];
-    va_list args;
-    va_start(args, format);
-    int length = vsnprintf(line, sizeof line, format, args);
-    va_end(args);
-    if (length < 0) return ravel_error_set(err, RAVEL_E_INTERNAL, "a line cannot be formatted");
-    return cli_output_write(out, line, (size_t)length < sizeof line ? (size_t)length : sizeof line - 1, err);
-}
 
 enum { LABEL_WIDTH = 18, VALUE_WIDTH = 16 };
 
@@ -184,9 +170,10 @@ static void add(line *l, const char *format, ...) {
     RAVEL_ASSERT(l->text[l->used] == '\0');
 }
 
-static ravel_status end_line(line *l, cli_output *out, ravel_error *err) {
+static void end_line(line *l, ravel__printer *out) {
     while (l->used && l->text[l->used - 1] == ' ') l->used--;
-    return report_put(out, err, "%.*s\n", (int)l->used, l->text);
+    ravel__printer_put(out, l->text, l->used);
+    ravel__printer_string(out, "\n");
 }
 
 double report_relation(const report_figure *f, double value, double first) {
@@ -194,15 +181,12 @@ double report_relation(const report_figure *f, double value, double first) {
 }
 
 /* One row: the figure in every run, and, for a second run and further, how it relates to the first. */
-static ravel_status print_figure(const report_figure *f, const report_run *runs, int count, cli_output *out,
-                                 ravel_error *err) {
+static void print_figure(const report_figure *f, const report_run *runs, int count, ravel__printer *out) {
     double first = report_value(f, &runs[0].metrics);
-    int any = 0;
-    for (int i = 0; i < count; i++) any |= !isnan(report_value(f, &runs[i].metrics));
-    if (!any) return RAVEL_OK;
     line l = {.used = 0};
-    int gpu = 0;
-    for (int i = 0; i < count; i++) gpu |= runs[i].gpu;
+    int any = 0, gpu = 0;
+    for (int i = 0; i < count; i++) any |= !isnan(report_value(f, &runs[i].metrics)), gpu |= runs[i].gpu;
+    if (!any) return;
     add(&l, "%-*s", LABEL_WIDTH, report_label(f, gpu));
     for (int i = 0; i < count; i++) {
         char text[64], relation[32] = "";
@@ -211,7 +195,7 @@ static ravel_status print_figure(const report_figure *f, const report_run *runs,
         if (i > 0 && !isnan(ratio)) (void)snprintf(relation, sizeof relation, "x %.3g", ratio);
         if (i > 0) add(&l, " %9s", relation);
     }
-    return end_line(&l, out, err);
+    end_line(&l, out);
 }
 
 /* Seconds of a phase without the phases inside it; index RAVEL_PHASES: what is left of the updates. */
@@ -245,91 +229,87 @@ void report_phase_shares(const report_table *t, int tenths[REPORT_PHASES]) {
 }
 
 /* Where the time went, in the order of an update. */
-static ravel_status print_phases(const report_run *runs, int count, cli_output *out, ravel_error *err) {
-    ravel_status status = RAVEL_OK;
+static void print_phases(const report_run *runs, int count, ravel__printer *out) {
     int shares[REPORT_RUNS_MAX][REPORT_PHASES];
     RAVEL_ASSERT(count > 0 && count <= REPORT_RUNS_MAX);
     for (int i = 0; i < count; i++) report_phase_shares(&runs[i].metrics, shares[i]);
-    for (int phase = 0; phase < REPORT_PHASES && !status; phase++) {
+    for (int phase = 0; phase < REPORT_PHASES; phase++) {
+        line l = {.used = 0};
         int any = 0;
         for (int i = 0; i < count; i++) any |= phase_seconds(&runs[i].metrics, phase) > 0;
         if (!any) continue;
-        line l = {.used = 0};
         add(&l, "  %-*s", LABEL_WIDTH - 2, report_phase_label(phase));
         for (int i = 0; i < count; i++) {
             char text[32];
             (void)snprintf(text, sizeof text, "%d.%d %%", shares[i][phase] / 10, shares[i][phase] % 10);
             add(&l, i ? " %*s          " : " %*s", VALUE_WIDTH, text);
         }
-        status = end_line(&l, out, err);
+        end_line(&l, out);
     }
-    return status;
 }
 
-static ravel_status print_notes(const report_run *run, cli_output *out, ravel_error *err) {
+static void print_notes(const report_run *run, ravel__printer *out) {
     const report_table *t = &run->metrics;
-    ravel_status status = RAVEL_OK;
     if (t->bad_lines)
-        status = report_put(out, err, "%s: %lld lines of metrics.jsonl were left out, the first is line %lld\n",
-                            run->name, (long long)t->bad_lines, (long long)t->first_bad);
-    if (!status && t->lost_loss)
-        status = report_put(out, err,
-                            "%s: WARNING: the loss was not a finite number, first in update %lld; figures are of the "
-                            "updates that have one\n",
-                            run->name, (long long)t->lost_loss);
-    if (!status && t->again)
-        status = report_put(out, err,
-                            "%s: resumed from an earlier update; %lld updates of the attempt before are left out\n",
-                            run->name, (long long)t->again);
-    return status;
+        ravel__printer_format(out, "%s: %lld lines of metrics.jsonl were left out, the first is line %lld\n", run->name,
+                              (long long)t->bad_lines, (long long)t->first_bad);
+    if (t->lost_loss)
+        ravel__printer_format(out,
+                              "%s: WARNING: the loss was not a finite number, first in update %lld; figures are of the "
+                              "updates that have one\n",
+                              run->name, (long long)t->lost_loss);
+    if (t->again)
+        ravel__printer_format(out,
+                              "%s: resumed from an earlier update; %lld updates of the attempt before are left out\n",
+                              run->name, (long long)t->again);
 }
 
-static ravel_status print_last_answer(const report_run *run, cli_output *out, ravel_error *err) {
+static void print_last_answer(const report_run *run, ravel__printer *out) {
     char text[1200];
     report_samples_last(&run->samples, text, sizeof text);
-    return text[0] ? report_put(out, err, "last answer of %s: %s\n", run->name, text) : RAVEL_OK;
+    if (!text[0]) return;
+    ravel__printer_format(out, "last answer of %s: ", run->name);
+    ravel__printer_string(out, text);
+    ravel__printer_string(out, "\n");
 }
 
-static ravel_status print_head(const report_run *run, cli_output *out, ravel_error *err) {
+static void print_head(const report_run *run, ravel__printer *out) {
     report_headline head;
     report_head(run, &head);
     cli_make_printable(head.what);
     cli_make_printable(head.change);
-    return report_put(out, err, "%s: %s%s%s\n", run->name, head.what, head.change[0] ? ". " : "", head.change);
+    ravel__printer_format(out, "%s: %s", run->name, head.what);
+    ravel__printer_format(out, "%s%s\n", head.change[0] ? ". " : "", head.change);
 }
 
 typedef struct option_list {
-    cli_output *out;
+    ravel__printer *out;
     int runs, lines;
 } option_list;
 
-static ravel_status print_option(void *user, const char *name, const char (*values)[REPORT_OPTION], ravel_error *err) {
+static void print_option(void *user, const char *name, const char (*values)[REPORT_OPTION]) {
     option_list *list = user;
     line l = {.used = 0};
-    ravel_status status = list->lines++ ? RAVEL_OK : report_put(list->out, err, "options that differ\n");
+    if (!list->lines++) ravel__printer_string(list->out, "options that differ\n");
     add(&l, "  %-*.*s", LABEL_WIDTH - 2, LABEL_WIDTH - 2, name);
     for (int i = 0; i < list->runs; i++) add(&l, i ? " %*.24s          " : " %*.24s", VALUE_WIDTH, values[i]);
-    return status ? status : end_line(&l, list->out, err);
+    end_line(&l, list->out);
 }
 
-ravel_status report_print(const report_run *runs, int count, cli_output *out, ravel_error *err) {
+void report_print(const report_run *runs, int count, ravel__printer *out) {
     line l = {.used = 0};
-    ravel_status status = RAVEL_OK;
-    for (int i = 0; i < count && !status; i++) status = print_head(&runs[i], out, err);
-    if (status) return status;
+    int timed = 0;
+    for (int i = 0; i < count; i++) print_head(&runs[i], out);
     add(&l, "%-*s", LABEL_WIDTH, "run");
     for (int i = 0; i < count; i++) add(&l, i ? " %*.16s          " : " %*.16s", VALUE_WIDTH, runs[i].name);
-    status = end_line(&l, out, err);
-    for (int i = 0; !status && report_figure_at(i); i++)
-        status = print_figure(report_figure_at(i), runs, count, out, err);
+    end_line(&l, out);
+    for (int i = 0; report_figure_at(i); i++) print_figure(report_figure_at(i), runs, count, out);
     option_list list = {out, count, 0};
-    if (!status && count > 1) status = report_options(runs, count, print_option, &list, err);
-    int timed = 0;
+    if (count > 1) report_options(runs, count, print_option, &list);
     for (int i = 0; i < count; i++) timed |= report_find(&runs[i].metrics, "time/other_sec") != NULL;
-    if (!status && timed) status = report_put(out, err, "time by phase\n");
-    if (!status) status = print_phases(runs, count, out, err);
-    for (int i = 0; i < count && !status; i++) status = report_timeline_print(&runs[i], out, err);
-    for (int i = 0; i < count && !status; i++) status = print_last_answer(&runs[i], out, err);
-    for (int i = 0; i < count && !status; i++) status = print_notes(&runs[i], out, err);
-    return status;
+    if (timed) ravel__printer_string(out, "time by phase\n");
+    print_phases(runs, count, out);
+    for (int i = 0; i < count; i++) report_timeline_print(&runs[i], out);
+    for (int i = 0; i < count; i++) print_last_answer(&runs[i], out);
+    for (int i = 0; i < count; i++) print_notes(&runs[i], out);
 }

@@ -7,8 +7,6 @@
  * Rows after a change of the number of ranks (a run that was resumed on another mesh) replace those before. */
 #include "cli/report/report.h"
 
-#include "base/json.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,7 +53,10 @@ static int make_room(report_timeline *t, int32_t ranks) {
     return 1;
 }
 
-static int take_row(report_timeline *t, const ravel__json *doc) {
+static int take_row(void *user, const ravel__json *doc, const char *line, size_t bytes) {
+    report_timeline *t = user;
+    (void)line, (void)bytes;
+    if (!doc) return 1;
     const ravel__json_node *root = ravel__json_root(doc), *list = ravel__json_get(doc, root, "ranks");
     int ranks = list && list->kind == RAVEL__JSON_ARRAY ? count_members(doc, list) : 0, r = 0;
     if (ranks == 0) return 1;
@@ -88,24 +89,12 @@ static void divide(report_timeline *t) {
 ravel_status report_timeline_read(const char *folder, report_timeline *t, ravel_error *err) {
     char *text = NULL;
     size_t bytes = 0;
-    ravel__json *doc = NULL;
-    ravel_error missing = RAVEL_ERROR_INIT;
-    int ok = 1;
     *t = (report_timeline){0};
-    ravel_status status = report_slurp(folder, "timeline.jsonl", &text, &bytes, &missing);
-    if (status == RAVEL_E_END) return RAVEL_OK;
-    if (status) return ravel_error_set(err, status, "%s", missing.message);
-    for (const char *at = text, *newline; ok && at < text + bytes; at = newline + 1) {
-        newline = memchr(at, '\n', (size_t)(text + bytes - at));
-        if (!newline) break; /* not whole yet */
-        if (ravel__json_parse(at, (size_t)(newline - at), NULL, &doc, NULL) == RAVEL_OK &&
-            ravel__json_root(doc)->kind == RAVEL__JSON_OBJECT)
-            ok = take_row(t, doc);
-    }
-    ravel__json_free(doc);
+    ravel_status status = report_slurp_any(folder, "timeline.jsonl", &text, &bytes, err);
+    int ok = status || report_lines(text, bytes, take_row, t);
     free(text);
     divide(t);
-    return ok ? RAVEL_OK : ravel_error_set(err, RAVEL_E_MEMORY, "out of memory: the timeline has too many ranks");
+    return ok ? status : ravel_error_set(err, RAVEL_E_MEMORY, "out of memory: the timeline has too many ranks");
 }
 
 void report_timeline_free(report_timeline *t) {
@@ -158,34 +147,35 @@ static double mean_phase(const report_run *run, const char *phase) {
 }
 
 /* They answer while the trainers wait, or beside them. */
-static ravel_status print_generators(const report_run *run, cli_output *out, ravel_error *err) {
+static void print_generators(const report_run *run, ravel__printer *out) {
     double count = report_config_number(run, "generators"), answering = mean_phase(run, "rollout");
-    if (!report_is_rl(run) || !(count >= 1)) return RAVEL_OK;
+    if (!report_is_rl(run) || !(count >= 1)) return;
+    const char *many = count == 1 ? "" : "s";
     if (report_config_number(run, "async") > 0)
-        return report_put(out, err, "  %.0f generator%s answer%s beside the trainers (--async)\n", count,
-                          count == 1 ? "" : "s", count == 1 ? "s" : "");
-    return report_put(out, err, "  %.0f generator%s: %.4f s per update answering, while trainers wait\n", count,
-                      count == 1 ? "" : "s", answering);
+        ravel__printer_format(out, "  %.0f generator%s answer%s beside the trainers (--async)\n", count, many,
+                              count == 1 ? "s" : "");
+    else
+        ravel__printer_format(out, "  %.0f generator%s: %.4f s per update answering, while trainers wait\n", count,
+                              many, answering);
 }
 
-ravel_status report_timeline_print(const report_run *run, cli_output *out, ravel_error *err) {
+void report_timeline_print(const report_run *run, ravel__printer *out) {
     const report_timeline *t = &run->timeline;
     char text[200], bar[BAR + 1];
-    if (!t->updates) return RAVEL_OK;
+    if (!t->updates) return;
     describe(t, text, sizeof text);
-    ravel_status status = report_put(out, err, "timeline of %s: %s\n  rank  tp  cp  dp  pp", run->name, text);
-    for (int i = 0; i < REPORT_SPANS && !status; i++) status = report_put(out, err, " %9s", spans[i].title);
-    if (!status) status = report_put(out, err, "\n");
-    for (int32_t r = 0; r < t->ranks && r < RANKS_SHOWN && !status; r++) {
+    ravel__printer_format(out, "timeline of %s: %s\n  rank  tp  cp  dp  pp", run->name, text);
+    for (int i = 0; i < REPORT_SPANS; i++) ravel__printer_format(out, " %9s", spans[i].title);
+    ravel__printer_string(out, "\n");
+    for (int32_t r = 0; r < t->ranks && r < RANKS_SHOWN; r++) {
         const report_rank_time *item = &t->items[r];
-        status = report_put(out, err, "  %4d %3d %3d %3d %3d", r, item->tp, item->cp, item->dp, item->pp);
-        for (int i = 0; i < REPORT_SPANS && !status; i++) status = report_put(out, err, " %9.4f", item->seconds[i]);
+        ravel__printer_format(out, "  %4d %3d %3d %3d %3d", r, item->tp, item->cp, item->dp, item->pp);
+        for (int i = 0; i < REPORT_SPANS; i++) ravel__printer_format(out, " %9.4f", item->seconds[i]);
         draw(item, longest(t), bar);
-        if (!status) status = report_put(out, err, "  %s\n", bar);
+        ravel__printer_format(out, "  %s\n", bar);
     }
-    if (!status && t->ranks > RANKS_SHOWN)
-        status = report_put(out, err, "  ... and %d ranks more\n", t->ranks - RANKS_SHOWN);
-    return status ? status : print_generators(run, out, err);
+    if (t->ranks > RANKS_SHOWN) ravel__printer_format(out, "  ... and %d ranks more\n", t->ranks - RANKS_SHOWN);
+    print_generators(run, out);
 }
 
 /* ---- the page: a lane per rank over an axis of seconds --------------------------------------------------- */
@@ -215,75 +205,69 @@ static double tick_of(double end) {
     return step * 4 <= end ? step : step * 2 <= end ? step / 2 : step / 5;
 }
 
-static ravel_status put_axis(const lanes *l, cli_output *out, ravel_error *err) {
+static void put_axis(const lanes *l, ravel__printer *out) {
     double step = tick_of(l->end), unit = l->end < 0.1 ? 1e3 : 1;
-    ravel_status status =
-        report_put(out, err, "<div class=\"lane axis\"><span></span><span></span><span class=\"ticks\">");
-    for (int i = 0; !status && i * step <= l->end * 1.0001; i++)
-        status =
-            report_put(out, err, "<i style=\"left:%.3f%%\"><b>%.4g%s</b></i>", 100 * i * step / l->end, unit * i * step,
-                       i          ? ""
-                       : unit > 1 ? " ms"
-                                  : " s");
-    return status ? status : report_put(out, err, "</span></div>\n");
+    ravel__printer_string(out, "<div class=\"lane axis\"><span></span><span></span><span class=\"ticks\">");
+    for (int i = 0; i * step <= l->end * 1.0001; i++)
+        ravel__printer_format(out, "<i style=\"left:%.3f%%\"><b>%.4g%s</b></i>", 100 * i * step / l->end,
+                              unit * i * step,
+                              i          ? ""
+                              : unit > 1 ? " ms"
+                                         : " s");
+    ravel__printer_string(out, "</span></div>\n");
 }
 
-static ravel_status put_span(const lanes *l, const char *title, const char *colour, double seconds, cli_output *out,
-                             ravel_error *err) {
-    if (!(seconds > 0)) return RAVEL_OK;
-    return report_put(out, err, "<i style=\"width:%.3f%%;background:var(%s)\" title=\"%s %.4f s\"></i>",
-                      100 * seconds / l->end, colour, title, seconds);
+static void put_span(const lanes *l, const char *title, const char *colour, double seconds, ravel__printer *out) {
+    if (seconds > 0)
+        ravel__printer_format(out, "<i style=\"width:%.3f%%;background:var(%s)\" title=\"%s %.4f s\"></i>",
+                              100 * seconds / l->end, colour, title, seconds);
 }
 
-static ravel_status put_trainer(const lanes *l, const report_rank_time *item, int32_t rank, cli_output *out,
-                                ravel_error *err) {
-    ravel_status status = report_put(
-        out, err,
+static void put_phase(const lanes *l, int i, ravel__printer *out) {
+    put_span(l, phases[i].title, phases[i].colour, l->phase[i], out);
+}
+
+static void put_trainer(const lanes *l, const report_rank_time *item, int32_t rank, ravel__printer *out) {
+    ravel__printer_format(
+        out,
         "<div class=\"lane\"><b>%s %d</b><span class=\"soft\">tp %d cp %d dp %d pp %d</span><span class=\"spans\">",
         l->rl ? "trainer" : "rank", rank, item->tp, item->cp, item->dp, item->pp);
-    for (int i = 0; i < BEFORE && !status; i++)
-        status = put_span(l, phases[i].title, phases[i].colour, l->phase[i], out, err);
-    for (int i = 0; i < REPORT_SPANS && !status; i++)
-        status = put_span(l, spans[i].title, spans[i].colour, item->seconds[i], out, err);
-    if (!status) status = put_span(l, phases[BEFORE].title, phases[BEFORE].colour, l->phase[BEFORE], out, err);
-    return status ? status : report_put(out, err, "</span></div>\n");
+    for (int i = 0; i < BEFORE; i++) put_phase(l, i, out);
+    for (int i = 0; i < REPORT_SPANS; i++) put_span(l, spans[i].title, spans[i].colour, item->seconds[i], out);
+    put_phase(l, BEFORE, out);
+    ravel__printer_string(out, "</span></div>\n");
 }
 
 /* Trainers and generators of a run without --async take turns: these answer while those wait. */
-static ravel_status put_generators(const lanes *l, const char *who, cli_output *out, ravel_error *err) {
-    double learn = 0;
-    const report_timeline *t = &l->run->timeline;
+static void put_generators(const lanes *l, const char *who, ravel__printer *out) {
+    double learn = longest(&l->run->timeline);
     for (int i = 1; i < BEFORE; i++) learn += l->phase[i];
-    double busiest = 0;
-    for (int32_t r = 0; r < t->ranks; r++) busiest = total(&t->items[r]) > busiest ? total(&t->items[r]) : busiest;
-    learn += busiest;
-    ravel_status status =
-        report_put(out, err,
-                   "<div class=\"lane\"><b>%s</b><span class=\"soft\">idle while trainers learn</span>"
-                   "<span class=\"spans\">",
-                   who);
-    if (!status) status = put_span(l, "generating", "--c2", l->phase[0], out, err);
-    if (!status) status = put_span(l, "idle", "--grid", learn, out, err);
-    if (!status) status = put_span(l, phases[BEFORE].title, phases[BEFORE].colour, l->phase[BEFORE], out, err);
-    return status ? status : report_put(out, err, "</span></div>\n");
+    ravel__printer_format(out,
+                          "<div class=\"lane\"><b>%s</b><span class=\"soft\">idle while trainers learn</span>"
+                          "<span class=\"spans\">",
+                          who);
+    put_span(l, "generating", "--c2", l->phase[0], out);
+    put_span(l, "idle", "--grid", learn, out);
+    put_phase(l, BEFORE, out);
+    ravel__printer_string(out, "</span></div>\n");
 }
 
-static ravel_status put_key(const char *title, const char *colour, cli_output *out, ravel_error *err) {
-    return report_put(out, err, "<span><i style=\"background:var(%s)\"></i>%s</span> ", colour, title);
+static void put_key(const char *title, const char *colour, ravel__printer *out) {
+    ravel__printer_format(out, "<span><i style=\"background:var(%s)\"></i>%s</span> ", colour, title);
 }
 
-static ravel_status put_keys(const lanes *l, cli_output *out, ravel_error *err) {
+static void put_keys(const lanes *l, ravel__printer *out) {
     const report_timeline *t = &l->run->timeline;
-    ravel_status status = report_put(out, err, "<p class=\"keys\">");
-    for (int i = 0; i < BEFORE + AFTER && !status; i++)
-        if (l->phase[i] > 0) status = put_key(phases[i].title, phases[i].colour, out, err);
-    for (int i = 0; i < REPORT_SPANS && !status; i++) {
+    ravel__printer_string(out, "<p class=\"keys\">");
+    for (int i = 0; i < BEFORE + AFTER; i++)
+        if (l->phase[i] > 0) put_key(phases[i].title, phases[i].colour, out);
+    for (int i = 0; i < REPORT_SPANS; i++) {
         double sum = 0;
         for (int32_t r = 0; r < t->ranks; r++) sum += t->items[r].seconds[i];
-        if (sum > 0) status = put_key(spans[i].title, spans[i].colour, out, err);
+        if (sum > 0) put_key(spans[i].title, spans[i].colour, out);
     }
-    if (!status && l->phase[0] > 0) status = put_key("generating", "--c2", out, err);
-    return status ? status : report_put(out, err, "</p>\n");
+    if (l->phase[0] > 0) put_key("generating", "--c2", out);
+    ravel__printer_string(out, "</p>\n");
 }
 
 /* One trainer writes no timeline: its phases are those of the metrics. */
@@ -293,14 +277,14 @@ static int lone_trainer(const report_run *run, report_rank_time *item) {
     return total(item) > 0;
 }
 
-ravel_status report_timeline_html(const report_run *run, const char *title, int async, int32_t generators,
-                                  cli_output *out, ravel_error *err) {
+void report_timeline_html(const report_run *run, const char *title, int async, int32_t generators,
+                          ravel__printer *out) {
     report_rank_time alone = {0};
     report_run with = *run;
     report_timeline *t = &with.timeline;
-    char text[200] = "seconds per update, mean of all";
+    char text[200] = "seconds per update, mean of all", who[48] = "generator";
     lanes l = {.run = &with, .rl = report_is_rl(run)};
-    if (!t->updates && !(l.rl && lone_trainer(run, &alone))) return RAVEL_OK;
+    if (!t->updates && !(l.rl && lone_trainer(run, &alone))) return;
     if (t->updates)
         describe(t, text, sizeof text);
     else
@@ -309,23 +293,18 @@ ravel_status report_timeline_html(const report_run *run, const char *title, int 
     for (int i = 0; i < BEFORE + AFTER; i++) sum += l.phase[i] = l.rl ? mean_phase(run, phases[i].phase) : 0;
     l.end = longest(t) + sum;
     RAVEL_ASSERT(l.end > 0);
-    ravel_status status =
-        report_put(out, err,
-                   "<figure class=\"panel timeline\" data-chart=\"timeline\"><figcaption><b>%s</b><span>%s</span>"
-                   "</figcaption>\n",
-                   title, text);
-    if (!status) status = put_keys(&l, out, err);
-    if (!status) status = put_axis(&l, out, err);
-    for (int32_t r = 0; r < t->ranks && r < RANKS_SHOWN && !status; r++)
-        status = put_trainer(&l, &t->items[r], r, out, err);
-    if (!status && t->ranks > RANKS_SHOWN)
-        status = report_put(out, err, "<p class=\"soft\">... and %d ranks more</p>", t->ranks - RANKS_SHOWN);
-    if (!status && l.rl && l.phase[0] > 0 && !async) {
-        char who[48];
-        (void)snprintf(who, sizeof who, generators > 1 ? "%d generators" : "generator", generators);
-        status = put_generators(&l, who, out, err);
-    }
-    if (!status && l.rl && async)
-        status = report_put(out, err, "<p class=\"soft\">Generators answer beside the trainers (--async).</p>");
-    return status ? status : report_put(out, err, "</figure>\n");
+    ravel__printer_format(out,
+                          "<figure class=\"panel timeline\" data-chart=\"timeline\"><figcaption><b>%s</b><span>%s"
+                          "</span></figcaption>\n",
+                          title, text);
+    put_keys(&l, out);
+    put_axis(&l, out);
+    for (int32_t r = 0; r < t->ranks && r < RANKS_SHOWN; r++) put_trainer(&l, &t->items[r], r, out);
+    if (t->ranks > RANKS_SHOWN)
+        ravel__printer_format(out, "<p class=\"soft\">... and %d ranks more</p>", t->ranks - RANKS_SHOWN);
+    if (generators > 1) (void)snprintf(who, sizeof who, "%d generators", generators);
+    if (l.rl && l.phase[0] > 0 && !async) put_generators(&l, who, out);
+    if (l.rl && async)
+        ravel__printer_string(out, "<p class=\"soft\">Generators answer beside the trainers (--async).</p>");
+    ravel__printer_string(out, "</figure>\n");
 }

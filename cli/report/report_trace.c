@@ -12,23 +12,22 @@
 enum { RANKS_A_RUN = 1 << 20 };
 
 /* The event with its rank moved by `shift`: "pid":3 is rewritten, the rest stays. */
-static ravel_status put_event(const char *line, size_t bytes, int64_t shift, int *any, cli_output *out,
-                              ravel_error *err) {
+static void put_event(const char *line, size_t bytes, int64_t shift, int *any, ravel__printer *out) {
     static const char key[] = "\"pid\":";
     const char *pid = memmem(line, bytes, key, sizeof key - 1);
-    if (!pid || line[0] != '{') return RAVEL_OK;
+    if (!pid || line[0] != '{') return;
     const char *digits = pid + sizeof key - 1;
     RAVEL_ASSERT(digits <= line + bytes && shift >= 0);
     char *rest;
-    long long rank = strtoll(digits, &rest, 10);
-    ravel_status status = cli_output_write(out, *any ? ",\n" : "[\n", 2, err);
+    int64_t rank = strtoll(digits, &rest, 10);
+    ravel__printer_string(out, *any ? ",\n" : "[\n");
     *any = 1;
-    if (!status) status = cli_output_write(out, line, (size_t)(digits - line), err);
-    if (!status) status = report_put(out, err, "%lld", rank + (long long)shift);
-    return status ? status : cli_output_write(out, rest, (size_t)(line + bytes - rest), err);
+    ravel__printer_put(out, line, (size_t)(digits - line));
+    ravel__printer_integer(out, rank + shift);
+    ravel__printer_put(out, rest, (size_t)(line + bytes - rest));
 }
 
-static ravel_status put_file(const char *folder, const char *name, int64_t shift, int *any, cli_output *out,
+static ravel_status put_file(const char *folder, const char *name, int64_t shift, int *any, ravel__printer *out,
                              ravel_error *err) {
     char *text = NULL;
     size_t bytes = 0;
@@ -37,8 +36,7 @@ static ravel_status put_file(const char *folder, const char *name, int64_t shift
         size_t length = strcspn(line, "\n"), kept = length;
         if (kept && line[kept - 1] == ',') kept--;
         ravel__json *doc = NULL;
-        if (kept && ravel__json_parse(line, kept, NULL, &doc, NULL) == RAVEL_OK)
-            status = put_event(line, kept, shift, any, out, err);
+        if (kept && ravel__json_parse(line, kept, NULL, &doc, NULL) == RAVEL_OK) put_event(line, kept, shift, any, out);
         ravel__json_free(doc);
         line += length + (line[length] == '\n');
     }
@@ -88,20 +86,24 @@ static ravel_status find_ranks(const char *folder, int64_t **ranks, int64_t *cou
     return RAVEL_OK;
 }
 
-ravel_status report_trace(const char *const *folders, int count, cli_output *out, ravel_error *err) {
-    ravel_status status = RAVEL_OK;
+ravel_status report_trace(const char *const *folders, int count, const char *path, ravel_error *err) {
+    cli_output output;
+    ravel__printer out;
     int any = 0;
+    ravel_status status = cli_output_open(&output, path, err);
+    if (status) return status;
+    ravel__printer_begin(&out, cli_output_write, &output, err);
     for (int i = 0; i < count && !status; i++) {
         int64_t *ranks = NULL, found = 0;
         status = find_ranks(folders[i], &ranks, &found, err);
         for (int64_t r = 0; r < found && !status; r++) {
             char name[64];
             (void)snprintf(name, sizeof name, "trace-%lld.json", (long long)ranks[r]);
-            status = put_file(folders[i], name, (int64_t)i * RANKS_A_RUN, &any, out, err);
+            status = put_file(folders[i], name, (int64_t)i * RANKS_A_RUN, &any, &out, err);
             cli_progress("joining traces", (double)r, (double)found);
         }
         free(ranks);
     }
-    cli_progress_end();
-    return status ? status : report_put(out, err, any ? "\n]\n" : "[]\n");
+    ravel__printer_string(&out, any ? "\n]\n" : "[]\n");
+    return cli_output_close(&output, status ? status : ravel__printer_end(&out), err);
 }

@@ -37,3 +37,18 @@ void ravel__number_shortest(double x, int least_digits, char text[RAVEL__NUMBER_
         if (ravel__number_read(text, NULL) == x) break;
     }
 }
+
+const char *ravel__number_thousands(int64_t value, char *out, size_t room) {
+    char digits[24];
+    int length = snprintf(digits, sizeof digits, "%lld", (long long)value);
+    size_t used = 0;
+    RAVEL_ASSERT(length > 0 && room >= 3);
+    for (int i = 0; i < length && used + 2 < room; i++) {
+        int left = length - i;
+        if (i > (value < 0) && left % 3 == 0) out[used++] = ',';
+        out[used++] = digits[i];
+    }
+    RAVEL_ASSERT(used < room);
+    out[used] = '\0';
+    return out;
+}

@@ -36,4 +36,10 @@ ravel_status ravel__parse_size(const char *text, int64_t *value, ravel_error *er
 /* The nearest of `count` names to a mistyped one, or NULL when none is near. */
 const char *ravel__suggest(const char *typed, const char *const *names, size_t count);
 
+/* A row of a table whose options are a struct `type`: name, I32 and so on, field, default, least, most, choices, help. */
+/* clang-format off */
+#define RAVEL__ROW(type, name, kind, field, preset, least, most, choices, doc) \
+    { name, RAVEL_OPTION_##kind, offsetof(type, field), preset, least, most, choices, doc }
+/* clang-format on */
+
 #endif

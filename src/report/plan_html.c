@@ -36,8 +36,8 @@ static void card(page *p, const char *name, const char *value, const char *besid
 
 static void count_card(page *p, const char *name, int64_t value, const char *word, int64_t beside) {
     char a[32], b[32], line[80];
-    ravel__printer_thousands(value, a, sizeof a);
-    (void)snprintf(line, sizeof line, "%s %s", word, ravel__printer_thousands(beside, b, sizeof b));
+    ravel__number_thousands(value, a, sizeof a);
+    (void)snprintf(line, sizeof line, "%s %s", word, ravel__number_thousands(beside, b, sizeof b));
     card(p, name, a, line);
 }
 
@@ -98,7 +98,7 @@ static void row(page *p, const char *name, const char *value, const char *doc) {
 
 static void row_int64_t(page *p, const char *name, int64_t value, const char *doc) {
     char text[32];
-    row(p, name, ravel__printer_thousands(value, text, sizeof text), doc);
+    row(p, name, ravel__number_thousands(value, text, sizeof text), doc);
 }
 
 static void row_double(page *p, const char *name, double value, const char *doc) {
@@ -134,9 +134,9 @@ static void put_subtitle(page *p) {
     (void)ravel__choice_word(RAVEL_SYNC_CHOICES, o->sync, sync, sizeof sync);
     (void)ravel__choice_word(RAVEL_LAYOUT_CHOICES, o->layout, layout, sizeof layout);
     ravel__printer_format(&p->out, "%s %s rank%s, %s tokens per %s, %s, sync %s, method %s, %lld update%s",
-                          ravel__printer_thousands(p->plan->dp, a, sizeof a),
+                          ravel__number_thousands(p->plan->dp, a, sizeof a),
                           p->plan->hybrid ? "pooled context-parallel" : "data-parallel", p->plan->dp == 1 ? "" : "s",
-                          ravel__printer_thousands(o->cp * o->budget, b, sizeof b), p->plan->hybrid ? "rank" : "bin",
+                          ravel__number_thousands(o->cp * o->budget, b, sizeof b), p->plan->hybrid ? "rank" : "bin",
                           layout, sync, ravel_method_name(o->method), (long long)p->plan->updates,
                           p->plan->updates == 1 ? "" : "s");
 }
@@ -148,7 +148,7 @@ static void put_warnings(page *p) {
     if (plan->stats.skipped) {
         int64_t most = plan->stats.skipped < 50 ? plan->stats.skipped : 50;
         ravel__printer_format(&p->out, "<div class=\"warn\"><b>%s samples fit no bin and were left out:</b>",
-                              ravel__printer_thousands(plan->stats.skipped, a, sizeof a));
+                              ravel__number_thousands(plan->stats.skipped, a, sizeof a));
         for (int64_t i = 0; i < most; i++) ravel__printer_format(&p->out, " %d", plan->skipped[i]);
         ravel__printer_string(&p->out, most < plan->stats.skipped ? " ...</div>\n" : "</div>\n");
     }
@@ -157,7 +157,7 @@ static void put_warnings(page *p) {
             &p->out,
             "<div class=\"warn\">The picture shows the first %s of %s micro-steps; all figures are of "
             "the whole plan.</div>\n",
-            ravel__printer_thousands(p->steps, a, sizeof a), ravel__printer_thousands(plan->micro_steps, b, sizeof b));
+            ravel__number_thousands(p->steps, a, sizeof a), ravel__number_thousands(plan->micro_steps, b, sizeof b));
 }
 
 /* ---- data ----------------------------------------------------------------------------------------------- */

@@ -17,7 +17,7 @@ static void put_name(ravel__printer *t, const char *name) {
     ravel__printer_put(t, "\":", 2);
 }
 
-static void put_options(ravel__printer *t, const ravel_plan_options *options) {
+void ravel__plan_options_json(ravel__printer *t, const ravel_plan_options *options) {
     char value[512]; /* 14 widths and their prices are the longest */
     ravel__printer_put(t, "{", 1);
     for (const ravel_option *row = ravel_plan_option_table(); row->name; row++) {
@@ -34,7 +34,7 @@ static void put_options(ravel__printer *t, const ravel_plan_options *options) {
 #define PUT_int64_t(t, value) ravel__printer_integer(t, value)
 #define PUT_double(t, value)  ravel__printer_double(t, value)
 
-static void put_stats(ravel__printer *t, const ravel_plan *plan) {
+void ravel__plan_stats_json(ravel__printer *t, const ravel_plan *plan) {
     RAVEL_ASSERT(plan->stats.skipped >= 0 &&
                  plan->stats.samples >= 0); /* of a table's row there is no more of the plan */
     ravel__printer_put(t, "{", 1);
@@ -50,21 +50,6 @@ static void put_stats(ravel__printer *t, const ravel_plan *plan) {
         ravel__printer_integer(t, plan->skipped[i]);
     }
     ravel__printer_string(t, "]}");
-}
-
-ravel_status ravel__plan_options_json(const ravel_plan_options *options, ravel_write write, void *user,
-                                      ravel_error *err) {
-    ravel__printer t;
-    ravel__printer_begin(&t, write, user, err);
-    put_options(&t, options);
-    return ravel__printer_end(&t);
-}
-
-ravel_status ravel__plan_stats_json(const ravel_plan *plan, ravel_write write, void *user, ravel_error *err) {
-    ravel__printer t;
-    ravel__printer_begin(&t, write, user, err);
-    put_stats(&t, plan);
-    return ravel__printer_end(&t);
 }
 
 /* ---- bins ----------------------------------------------------------------------------------------------- */
@@ -124,14 +109,14 @@ ravel_status ravel_plan_json(const ravel_plan_input *input, const ravel_plan_opt
     RAVEL_ASSERT(plan->dp >= 1 && plan->bins == plan->micro_steps * plan->dp);
     ravel__printer_begin(&t, write, user, err);
     ravel__printer_string(&t, "{\"version\":1,\n\"options\":");
-    put_options(&t, options);
+    ravel__plan_options_json(&t, options);
     ravel__printer_format(&t, ",\n\"digest\":\"%016llx\",\n\"bins\":[", (unsigned long long)plan->digest);
     for (int64_t bin = 0; bin < plan->bins && !t.status; bin++) {
         ravel__printer_string(&t, bin ? ",\n" : "\n");
         put_bin(&t, plan, bin, place_of(plan, bin, &update));
     }
     ravel__printer_string(&t, "],\n\"stats\":");
-    put_stats(&t, plan);
+    ravel__plan_stats_json(&t, plan);
     ravel__hybrid_json(&t, plan);
     ravel__printer_string(&t, "}\n");
     return ravel__printer_end(&t);

@@ -6,6 +6,7 @@
  *
  * Cells are added up so that there are never more than COLUMNS x ROWS of them, and each kind of area is one path. */
 #include "base/assert.h"
+#include "base/number.h"
 #include "report/plan_svg.h"
 
 #include "report/plan_hybrid.h"
@@ -116,8 +117,8 @@ static void put_words(ravel__printer *t, const ravel_plan_options *options, cons
         t,
         "<text x=\"%d\" y=\"17\" class=\"rv-title\">%s samples in %s bins, %s micro-steps: fill %.1f %%, "
         "padding %.2f %%, idle %.2f %%</text>\n",
-        LEFT, ravel__printer_thousands(s->samples, a, sizeof a), ravel__printer_thousands(s->bins, b, sizeof b),
-        ravel__printer_thousands(s->micro_steps, c, sizeof c), 100 * s->fill, 100 * s->padding,
+        LEFT, ravel__number_thousands(s->samples, a, sizeof a), ravel__number_thousands(s->bins, b, sizeof b),
+        ravel__number_thousands(s->micro_steps, c, sizeof c), 100 * s->fill, 100 * s->padding,
         100 * (options->sync == RAVEL_SYNC_MICRO_STEP ? s->idle_micro_step : s->idle_update));
     ravel__printer_format(
         t,
@@ -132,9 +133,9 @@ static void put_words(ravel__printer *t, const ravel_plan_options *options, cons
             "<text x=\"%d\" y=\"37\">work on tokens that samples share: %s of %s tokens are computed, "
             "%s again because of cuts</text><rect class=\"rv-shared\" x=\"%d\" y=\"29\" width=\"14\" "
             "height=\"9\"/>\n",
-            LEFT + 345, ravel__printer_thousands(s->actual_tokens, a, sizeof a),
-            ravel__printer_thousands(s->flat_tokens, b, sizeof b),
-            ravel__printer_thousands(s->actual_tokens - s->unique_tokens, c, sizeof c), LEFT + 325);
+            LEFT + 345, ravel__number_thousands(s->actual_tokens, a, sizeof a),
+            ravel__number_thousands(s->flat_tokens, b, sizeof b),
+            ravel__number_thousands(s->actual_tokens - s->unique_tokens, c, sizeof c), LEFT + 325);
     ravel__printer_format(t, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">rank 0</text>", LEFT - 6, TOP + 9);
     if (g->plan->dp > 1)
         ravel__printer_format(t, "<text x=\"%d\" y=\"%.0f\" text-anchor=\"end\">%d</text>", LEFT - 6, height - 21,

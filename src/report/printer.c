@@ -1,6 +1,8 @@
 #include "base/assert.h"
 #include "report/printer.h"
 
+#include "base/json.h"
+#include "base/memory.h"
 #include "base/number.h"
 
 #include <stdarg.h>
@@ -83,17 +85,23 @@ void ravel__printer_html(ravel__printer *text, const char *string) {
     }
 }
 
-const char *ravel__printer_thousands(int64_t value, char *out, size_t room) {
-    char digits[24];
-    int length = snprintf(digits, sizeof digits, "%lld", (long long)value);
-    size_t used = 0;
-    RAVEL_ASSERT(length > 0 && room >= 3);
-    for (int i = 0; i < length && used + 2 < room; i++) {
-        int left = length - i;
-        if (i > (value < 0) && left % 3 == 0) out[used++] = ',';
-        out[used++] = digits[i];
+void ravel__printer_json(ravel__printer *text, const char *json, size_t bytes) {
+    for (size_t at = 0, length; at < bytes; at += length + 1) { /* '<' stands in strings alone */
+        const char *angle = memchr(json + at, '<', bytes - at);
+        length = angle ? (size_t)(angle - json) - at : bytes - at;
+        ravel__printer_put(text, json + at, length);
+        if (angle) ravel__printer_string(text, "\\u003c");
     }
-    RAVEL_ASSERT(used < room);
-    out[used] = '\0';
-    return out;
+}
+
+void ravel__printer_quote(ravel__printer *text, const char *string) {
+    size_t bytes = strlen(string), need = ravel__json_quote(string, bytes, NULL, 0);
+    char *quoted = ravel__alloc(NULL, need + 1);
+    if (!quoted) {
+        if (!text->status) text->status = ravel__no_memory(text->err, need, "a text");
+        return;
+    }
+    (void)ravel__json_quote(string, bytes, quoted, need + 1);
+    ravel__printer_json(text, quoted, need);
+    ravel__release(NULL, quoted, need + 1);
 }

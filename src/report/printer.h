@@ -25,7 +25,8 @@ void ravel__printer_integer(ravel__printer *text, int64_t value);
 void ravel__printer_double(ravel__printer *text, double value);
 /* With <, > and & and quotes written as entities. */
 void ravel__printer_html(ravel__printer *text, const char *string);
-/* 1,234,567 */
-const char *ravel__printer_thousands(int64_t value, char *out, size_t room);
+/* As a JSON string, and JSON as it stands; both may be inside a script of a page: '<' is \u003c. */
+void ravel__printer_quote(ravel__printer *text, const char *string);
+void ravel__printer_json(ravel__printer *text, const char *json, size_t bytes);
 
 #endif

@@ -72,7 +72,7 @@ for folder in src/*/; do
 done
 # Our own programs are linked with libravel.a, and share its lowest floor (JSON, files, words of options), its HTTP, and the
 # headers that src/ has for them.
-own='base http batch/policy_terms.h io/columns.h io/mock.h io/safetensors_writer.h refit/wire/block.h report/plan_json.h text/decoder.h'
+own='base http batch/policy_terms.h io/columns.h io/mock.h io/safetensors_writer.h refit/wire/block.h report/plan_json.h report/printer.h text/decoder.h'
 # shellcheck disable=SC2086
 check cli train $own
 # shellcheck disable=SC2086

@@ -252,8 +252,7 @@ void train_config_settle(train_config *config, train_kind kind);
 /* Checks options that depend on one another: a task or data, a model or a shape, numbers of ranks. */
 ravel_status train_config_check(const train_config *config, train_kind kind, ravel_error *err);
 
-/* The whole configuration as a JSON object, keys as the flags. Returns the length needed, like snprintf; `text`
- * may be NULL when `bytes` is 0. */
-size_t train_config_text(const train_config *config, train_kind kind, char *text, size_t bytes);
+/* The whole configuration as a JSON object, keys as the flags; the caller frees it. NULL: out of memory. */
+char *train_config_text(const train_config *config, train_kind kind);
 
 #endif

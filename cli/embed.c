@@ -1,4 +1,4 @@
-/* report.html and report_live.js, embedded. The assembler finds the paths like includes. */
+/* Pages and scripts that are files of their own, embedded. The assembler finds the paths like includes. */
 #include "cli/report/report.h"
 
 #define EMBED(name, path)                          \
@@ -13,3 +13,7 @@
 
 EMBED("report_page", "cli/report/report.html");
 EMBED("report_live", "cli/report/report_live.js");
+EMBED("cli_bash", "cli/completion/ravel.bash");
+EMBED("cli_zsh", "cli/completion/ravel.zsh");
+EMBED("cli_fish", "cli/completion/ravel.fish");
+EMBED("cli_table_style", "cli/plan/plan_page.css");
