@@ -81,6 +81,9 @@ typedef struct given {
     int used; /* words */
 } given;
 
+/* Values that are never empty. */
+static const char places[] = "FILE|FILES|FOLDER|RUN|MODEL|SHAPE|ADDRESS|URLS";
+
 /* The flag at argv[i]. */
 static ravel_status read_flag(char **argv, int i, int argc, const cli_options *sets, int set_count, given *f,
                               ravel_error *err) {
@@ -99,10 +102,13 @@ static ravel_status read_flag(char **argv, int i, int argc, const cli_options *s
     }
     if (!f->set) return unknown(sets, set_count, name, err);
     RAVEL_ASSERT(f->row && f->value && f->used == 1);
-    if (equals || f->row->type == RAVEL_OPTION_BOOL) return RAVEL_OK;
-    if (i + 1 >= argc) return ravel_error_set(err, RAVEL_E_ARGUMENT, "--%s needs a value", f->row->name);
-    f->value = argv[i + 1];
-    f->used = 2;
+    if (!equals && f->row->type != RAVEL_OPTION_BOOL) {
+        if (i + 1 >= argc) return ravel_error_set(err, RAVEL_E_ARGUMENT, "--%s needs a value", f->row->name);
+        f->value = argv[i + 1];
+        f->used = 2;
+    }
+    if (!f->value[0] && f->row->type == RAVEL_OPTION_STRING && ravel__choice_index(places, cli_value_word(f->row)) >= 0)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--%s is empty; is it a variable that is not set?", f->row->name);
     if (strcmp(f->row->name, "budget") == 0 && strcmp(f->value, "null") == 0) f->value = "0"; /* as in a file */
     return RAVEL_OK;
 }
@@ -139,6 +145,8 @@ ravel_status cli_parse(int argc, char **argv, const cli_options *sets, int set_c
             if (status) return status;
         } else if (!only_words && argv[i][0] == '-' && argv[i][1]) {
             return ravel_error_set(err, RAVEL_E_ARGUMENT, "unknown option %.40s; options begin with --", argv[i]);
+        } else if (!argv[i][0]) {
+            return ravel_error_set(err, RAVEL_E_ARGUMENT, "word %d is empty; is it a variable that is not set?", i);
         } else if (count < max_words) {
             words[count++] = argv[i];
         } else {

@@ -162,6 +162,8 @@ static ravel_status take_adapters(serve_options *o, const char *const *values, i
             continue;
         }
         *equals = '\0';
+        if (!*value || !equals[1])
+            return ravel_error_set(err, RAVEL_E_ARGUMENT, "--adapter %s=%s: give NAME=FOLDER", value, equals + 1);
         for (int32_t k = 0; k < o->adapter_count; k++)
             if (strcmp(o->adapter_names[k], value) == 0)
                 return ravel_error_set(err, RAVEL_E_ARGUMENT, "two adapters are called \"%.200s\"", value);

@@ -159,6 +159,7 @@ static int plan_once(const plan_flags *flags, const plan_data *data, const ravel
     if (staged) status = ravel_plan_bubble(plan, flags->pp, flags->vpp, &bubble, &err);
     if (!status && says) plan_print_summary(data, options, plan, seconds);
     if (!status && says && staged) plan_print_bubble(flags, &bubble);
+    if (!status && data->model) plan_warn_memory(data, options);
     int code = status ? cli_usage("plan", &err) : write_all(flags, data, options, plan);
     ravel_plan_free(plan);
     return code;

@@ -87,6 +87,8 @@ int64_t plan_model_memory(const plan_model *model, const ravel_plan_options *opt
 int64_t plan_model_limit(const plan_model *model); /* --memory; 0: none */
 /* What a rank needs with the fewest options more that make it fit --memory, which `text` names, and -1: none do. */
 int64_t plan_model_remedy(const plan_model *model, const ravel_plan_options *options, char *text, size_t size);
+/* On stderr, if a rank needs more than --memory: what would help. */
+void plan_warn_memory(const plan_data *data, const ravel_plan_options *options);
 /* "qwen3-8b, kernels cpu, recompute light, shard none" */
 const char *plan_model_text(const plan_model *model);
 

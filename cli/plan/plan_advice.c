@@ -114,12 +114,12 @@ static void advise_group(const plan_table *t, const group *g, const plan_result 
     if (!g->best) {
         if (g->least) name_choice(t, g->least, best, sizeof best);
         (void)snprintf(line, LINE, "%snone%s%s%s%s", who, rest, g->least ? "; the least is " : "",
-                       g->least ? train_bytes_text(g->least->memory, bytes) : "", g->least ? " of a rank" : "");
+                       g->least ? train_bytes_text(g->least->memory, bytes) : "", g->least ? " per rank" : "");
         return;
     }
     name_choice(t, g->best, best, sizeof best);
     if (g->best->memory >= 0)
-        (void)snprintf(memory, sizeof memory, ", %s of a rank", train_bytes_text(g->best->memory, bytes));
+        (void)snprintf(memory, sizeof memory, ", %s per rank", train_bytes_text(g->best->memory, bytes));
     if (g->fastest->speed > 1.00005 * g->best->speed) {
         name_choice(t, g->fastest, fastest, sizeof fastest);
         (void)snprintf(gain, sizeof gain, "; %s is %.2f %% faster%s%s", fastest,
@@ -139,7 +139,7 @@ static int say_remedies(const plan_table *t, const plan_result *first, int room,
         int64_t memory = plan_model_remedy(t->data->model, &r->options, options, sizeof options);
         name_choice(t, r, choice, sizeof choice);
         if (memory >= 0)
-            (void)snprintf(line, LINE, "  %s fits with%s: %s of a rank", choice, options,
+            (void)snprintf(line, LINE, "  %s fits with%s: %s per rank", choice, options,
                            train_bytes_text(memory, bytes));
         else
             (void)snprintf(line, LINE, "  %s does not fit with --shard params, --recompute full and --tp %d either",
@@ -189,6 +189,6 @@ void plan_advise(const plan_table *t, plan_say say, void *user) {
             "reading of weights, --cost FILE what ravel plan --fit measured.",
             0);
     if (!t->data->model) return;
-    (void)snprintf(line, LINE, "Memory: of a rank of ravel train, %s.", plan_model_text(t->data->model));
+    (void)snprintf(line, LINE, "Memory per rank of ravel train: %s.", plan_model_text(t->data->model));
     say(user, line, 0);
 }

@@ -150,3 +150,17 @@ int64_t plan_model_remedy(const plan_model *model, const ravel_plan_options *opt
     }
     return -1;
 }
+
+void plan_warn_memory(const plan_data *data, const ravel_plan_options *options) {
+    const plan_model *m = data->model;
+    char a[TRAIN_BYTES_TEXT], b[TRAIN_BYTES_TEXT], c[TRAIN_BYTES_TEXT], words[96];
+    int64_t needed = plan_model_memory(m, options);
+    if (m->limit <= 0 || needed <= m->limit) return;
+    int64_t less = plan_model_remedy(m, options, words, sizeof words);
+    (void)fprintf(stderr, "ravel plan: WARNING: a rank needs %s, over --memory %s", train_bytes_text(needed, a),
+                  train_bytes_text(m->limit, b));
+    if (less >= 0)
+        (void)fprintf(stderr, "; it needs %s with%s\n", train_bytes_text(less, c), words);
+    else
+        (void)fprintf(stderr, "; try a smaller --budget, or more ranks: --sweep compares budgets\n");
+}

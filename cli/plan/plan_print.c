@@ -154,7 +154,7 @@ void plan_print_summary(const plan_data *data, const ravel_plan_options *options
     if (data->model) {
         int64_t bytes = plan_model_memory(data->model, options);
         char memory[TRAIN_BYTES_TEXT];
-        printf("  %-15s %14s   of a rank of ravel train: %s\n", "memory",
+        printf("  %-15s %14s   per rank of ravel train: %s\n", "memory",
                bytes < 0 ? "-" : train_bytes_text(bytes, memory), plan_model_text(data->model));
     }
     printf("  %-15s %14s   %s\n", "over budget", ravel__number_thousands(s->over_budget, text, sizeof text),

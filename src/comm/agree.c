@@ -31,7 +31,7 @@ static ravel_status adopt_error(ravel_comm *comm, int32_t rank, ravel_status min
     if (status) return ravel_error_set(err, status, "%s", lost->message);
     theirs.message[sizeof theirs.message - 1] = '\0';
     ravel_error_clear(err);
-    if (strncmp(theirs.message, "rank ", 5) == 0) /* agreed on before, in a smaller group or a call below */
+    if (ravel_comm_size(comm) == 1 || strncmp(theirs.message, "rank ", 5) == 0) /* agreed on before, in a call below */
         return ravel_error_set(err, (ravel_status)theirs.status, "%s", theirs.message);
     return ravel_error_set(err, (ravel_status)theirs.status, "rank %d: %s", ravel__comm_world_rank(comm, rank),
                            theirs.message);

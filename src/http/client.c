@@ -50,6 +50,10 @@ typedef ravel__http_call call;
 /* ---- the address ---------------------------------------------------------------------------------------- */
 
 static ravel_status parse(const char *url, place *p, ravel_error *err) {
+    if (strncmp(url, "https://", 8) == 0)
+        return ravel_error_set(err, RAVEL_E_ARGUMENT,
+                               "\"%.100s\": servers are reached over plain http://; put a proxy before one with TLS",
+                               url);
     const char *host = strncmp(url, "http://", 7) == 0 ? url + 7 : "", *end = host + strcspn(host, ":/?#");
     int literal = *host == '[';
     if (literal) {

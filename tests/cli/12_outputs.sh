@@ -74,7 +74,7 @@ code "a sweep over budgets" 0 $S --sweep budget=4k,8k,16k
 says out "1 of 601 samples fit no bin of 4,096 tokens (the longest has 5,000): $T/l.csv:601 (5,000 tokens)" \
     "--budget 8k: the smallest within 1 % of the fastest" "1 row has no plan" "A micro-step by itself costs nothing here"
 code "the memory of a model" 0 $S --sweep budget=1k,2k,8k,32k --oversize skip --shape qwen3-0.6b --recompute full --csv "$T/shape.csv" --json "$T/shape.json"
-says out "memory" "GiB of a rank: the least memory within 1 % of the fastest" "of a rank of ravel train, qwen3-0.6b, kernels cpu, recompute full, shard none."
+says out "memory" "GiB per rank: the least memory within 1 % of the fastest" "Memory per rank of ravel train: qwen3-0.6b, kernels cpu, recompute full, shard none."
 grep -q "costs nothing" "$T/out" && bad "a model's micro-steps cost something" || ok "a model's micro-steps cost something"
 code "a limit of memory" 0 $S --sweep budget=8k,32k cp=1,2 --shape qwen3-0.6b --memory 30G
 says out "2 rows need more than 30.0 GiB"
@@ -102,8 +102,10 @@ one, two = (float(r["relative_speed"]) for r in csv.DictReader(open(t + "/cp.csv
 assert one == 1 and 0.78 < two < 0.802, (one, two)
 PY
 fi
+code "a plan that a rank's memory is too small for" 0 $S --budget 32k --shape qwen3-0.6b --memory 30G
+says err "WARNING: a rank needs" "over --memory 30.0 GiB; it needs" "with --"
 code "a plan of a model" 0 $S --budget 8k --shape qwen3-0.6b
-says out "memory" "of a rank of ravel train: qwen3-0.6b" "per micro-step"
+says out "memory" "per rank of ravel train: qwen3-0.6b" "per micro-step"
 
 # oversize samples are loud
 printf '100\n9000\n200\n9001\n' >"$T/big.csv"

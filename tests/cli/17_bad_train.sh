@@ -13,6 +13,13 @@ pair='{"prompt": "ab", "chosen": "c", "rejected": "d"}'
 g() { code=$1 words=$2; shift 2; wrong "$code" "$words" generate --model "$model" --prompt x "$@"; }
 wrong 2 "give --model FOLDER" generate
 wrong 1 "/none: cannot open it" generate --model /none --prompt x
+wrong 2 "--model is empty; is it a variable that is not set?" generate --model "" --prompt x
+wrong 2 "word 1 is empty" generate "" --prompt x
+wrong 2 "--data is empty" generate --model "$model" --data ""
+wrong 2 "--gguf is empty" export "$model" --gguf=
+wrong 1 "/none cannot be opened: No such file" merge /none --out "$T/refused"
+wrong 1 "is not an adapter" merge docs --out "$T/refused"
+wrong 2 "--adapter a=: give NAME=FOLDER" serve "$model" --adapter a=
 wrong 1 "docs/config.json: cannot open it" generate --model docs --prompt x
 wrong 1 "README.md: JSON" generate --model README.md --prompt x
 wrong 1 "config.json: cannot open it" generate --model tests/golden/text/qwen --prompt x
@@ -183,10 +190,10 @@ q 2 "reached over plain http://" --reward-command https://host/score
 q 2 "must be up to 16 tokens below 320" --stop-ids 99999
 q 2 "must be up to 16 tokens below 320" --stop-ids x
 q 2 "slots is 0" --slots 0
-q 2 "--eval-share is of the rows" --eval-share 0.5
+q 2 "--eval-share goes with --data" --eval-share 0.5
 q 2 "needs a model with a tokenizer" --chat-format chatml
-q 1 "/none cannot be read" --data /none
-q 1 "Is a directory" --data "$T"
-q 1 "holds no prompt" --data /dev/null
+q 1 "/none cannot be read" --model "$model" --data /none
+q 1 "Is a directory" --model "$model" --data "$T"
+q 1 "holds no prompt" --model "$model" --data /dev/null
 q 1 "$nan" --model "$T/nan"
 finish

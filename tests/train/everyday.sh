@@ -43,6 +43,10 @@ for layout in "--dp 1" "--dp 2 --shard params"; do
     # shellcheck disable=SC2086
     answers adapter --data a.json --eval-share 0.1 --model mixed/checkpoints/step-00000004 --lora-rank 2 $layout
 done
+code "a folder that holds a run is refused before data is read" 1 train sft --data missing.jsonl --hidden 32 --run mixed
+says err "mixed holds a run already"
+code "... also by grpo" 1 train grpo --data missing.jsonl --model mixed --run mixed
+says err "mixed holds a run already"
 code "it is resumed" 0 train sft --run mixed --resume --steps 6
 sed -i 's/a0+1/A0+1/' a.json
 code "a file of several that has changed" 1 train sft --run mixed --resume --steps 8

@@ -163,6 +163,13 @@ ravel_status train_run_config(const train_config *config, train_kind kind, char 
     return status ? status : no_such_run(folder, err);
 }
 
+ravel_status train_run_check(const train_run *run, ravel_error *err) {
+    char folder[TRAIN_PATH];
+    const train_run_options *o = &run->config->run;
+    choose_folder(o, run->kind, folder);
+    return train_rundir_check(folder, o->resume, err);
+}
+
 /* Rank 0 decides and broadcasts the result. */
 static ravel_status open_folder(train_run *run, ravel_error *err) {
     ravel_status status = RAVEL_OK;

@@ -107,6 +107,9 @@ ravel_status train_run_stopped_early(ravel_error *err);
  * if there is no such run. */
 ravel_status train_run_config(const train_config *config, train_kind kind, char *path, ravel_error *err);
 
+/* On rank 0, before data is read: whether its folder can be the run's. */
+ravel_status train_run_check(const train_run *run, ravel_error *err);
+
 /* The caller has set the first fields of a run that is otherwise 0. `world`: ranks of the whole job, for per-GPU
  * figures. A resumed run must find the data that it was started with. */
 ravel_status train_run_open(train_run *run, const ravel_shape *shape, int32_t world, ravel_error *err);

@@ -130,6 +130,13 @@ static ravel_status check_folder(const char *path, const char *config, int resum
     return ravel_error_set(err, RAVEL_E_STATE, "%s %s", path, why);
 }
 
+ravel_status train_rundir_check(const char *path, int resume, ravel_error *err) {
+    char config[TRAIN_PATH];
+    ravel_status status = train_path_join(config, path, "config.json", err);
+    if (!status) status = train_rundir_free_to_use(path, err);
+    return status ? status : check_folder(path, config, resume, err);
+}
+
 ravel_status train_rundir_open(train_rundir *dir, const char *path, int resume, ravel_error *err) {
     char config[TRAIN_PATH], checkpoints[TRAIN_PATH];
     *dir = (train_rundir){.lock = -1};
@@ -139,7 +146,7 @@ ravel_status train_rundir_open(train_rundir *dir, const char *path, int resume, 
     (void)snprintf(dir->path, sizeof dir->path, "%s", path);
     dir->fresh = !train_path_exists(path) || train_folder_is_empty(path);
     if (resume && !train_path_exists(config)) /* a run that is only just starting has no config.json yet */
-        status = train_rundir_free_to_use(path, err) ? RAVEL_E_STATE : check_folder(path, config, 1, err);
+        status = train_rundir_check(path, 1, err);
     else if (!resume)
         status = ravel__folder_make(path, err);
     if (!status)

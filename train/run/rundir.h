@@ -44,6 +44,8 @@ typedef struct train_holder {
 ravel_status train_rundir_holder(const char *path, train_holder *holder, ravel_error *err);
 /* E_STATE, with that sentence, where another process runs in it. */
 ravel_status train_rundir_free_to_use(const char *path, ravel_error *err);
+/* Whether train_rundir_open would take the folder, as far as can be said without making it. */
+ravel_status train_rundir_check(const char *path, int resume, ravel_error *err);
 /* Unlocks. keep 0: the run made nothing, so a folder that was made for it is removed. */
 void train_rundir_close(train_rundir *dir, int keep);
 

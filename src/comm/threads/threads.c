@@ -396,7 +396,7 @@ static ravel_status report(const run_rank *ranks, int32_t count, ravel_error *er
     const run_rank *r = &ranks[worst];
     RAVEL_ASSERT(worst < count && r->status != RAVEL_OK);
     const char *text = r->err.message[0] ? r->err.message : ravel_status_text(r->status);
-    if (strncmp(text, "rank ", 5) == 0) return ravel_error_set(err, r->status, "%s", text);
+    if (count == 1 || strncmp(text, "rank ", 5) == 0) return ravel_error_set(err, r->status, "%s", text);
     return ravel_error_set(err, r->status, "rank %d: %s", worst, text);
 }
 

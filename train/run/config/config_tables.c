@@ -16,7 +16,8 @@
 
 #define RUN(...) RAVEL__ROW(train_run_options, __VA_ARGS__)
 static const ravel_option run_table[] = {
-    RUN("run", STRING, run, NULL, 0, 0, NULL, "folder of the run; without it runs/KIND-1, -2, ... whichever is free"),
+    RUN("run", STRING, run, NULL, 0, 0, "FOLDER",
+        "folder of the run; without it runs/KIND-1, -2, ... whichever is free"),
     RUN("resume", BOOL, resume, "false", 0, 0, NULL, "resume from the newest checkpoint of the run"),
     RUN("ranks", I32, ranks, "0", 0, 4096, NULL,
         "trainer ranks; 0: tp * cp * dp * pp (with several processes: not used, all ranks that do not generate train)"),
@@ -33,21 +34,21 @@ static const ravel_option run_table[] = {
     RUN("save-shard", I64, save_shard, "0", 0, 1e15, NULL, "size limit of a safetensors file of that folder; 0: 5 GiB"),
     RUN("max-skipped", I64, max_skipped, "10", 0, 1e12, NULL,
         "consecutive updates skipped for a non-finite gradient before the run fails"),
-    RUN("sinks", STRING, sinks, "jsonl,tensorboard", 0, 0, NULL,
+    RUN("sinks", STRING, sinks, "jsonl,tensorboard", 0, 0, "LIST",
         "metrics files in the run folder: jsonl, csv, tensorboard, trace"),
     RUN("timeout", F64, timeout, "0", 0, 1e9, NULL,
         "seconds that a rank waits for another; 0: RAVEL_COMM_TIMEOUT, else 600"),
-    RUN("http", STRING, http, NULL, 0, 0, NULL, "serve metrics for Prometheus at [address:]port"),
-    RUN("gpu", STRING, gpu, NULL, 0, 0, NULL, "name of the accelerator, for MFU"),
+    RUN("http", STRING, http, NULL, 0, 0, "ADDRESS", "serve metrics for Prometheus at [address:]port"),
+    RUN("gpu", STRING, gpu, NULL, 0, 0, "NAME", "name of the accelerator, for MFU"),
     RUN("quiet", BOOL, quiet, "false", 0, 0, NULL, "no progress on the terminal"),
     {0}};
 
 #define MODEL(...) RAVEL__ROW(train_model_choice, __VA_ARGS__)
 static const ravel_option model_table[] = {
     MODEL(
-        "model", STRING, model, NULL, 0, 0, NULL,
+        "model", STRING, model, NULL, 0, 0, "FOLDER",
         "to start from: a Hugging Face folder, a run or a checkpoint of ravel train, or an adapter to continue training"),
-    MODEL("shape", STRING, shape, NULL, 0, 0, NULL, "new weights of this shape: a config.json or a published name"),
+    MODEL("shape", STRING, shape, NULL, 0, 0, "SHAPE", "new weights of this shape: a config.json or a published name"),
     MODEL("hidden", I64, hidden, "128", 1, 1 << 20, NULL, "width of a new byte model, without --model and --shape"),
     MODEL("layers", I64, layers, "4", 1, 4096, NULL, "its layers"),
     MODEL("heads", I64, heads, "4", 1, 4096, NULL, "its query heads"),
@@ -151,7 +152,7 @@ static const ravel_option sft_table[] = {
     SFT("eval-share", F64, eval_share, "0", 0, 0.9, NULL, "share of the rows of each file that is kept for evaluation"),
     SFT("eval-shuffle", BOOL, eval_shuffle, "true", 0, 0, NULL,
         "rows of --eval-share are chosen at random, the same in every run; off: the last ones of each file"),
-    SFT("eval-data", STRING, eval_data, NULL, 0, 0, "FILE", "evaluate on these rows instead; as --data"),
+    SFT("eval-data", STRING, eval_data, NULL, 0, 0, "FILES", "evaluate on these rows instead; as --data"),
     SFT("eval-samples", I64, eval_samples, "3", 0, 1000, NULL,
         "prompts of those rows that are answered after each evaluation, greedily: in the log, samples.jsonl and the report"),
     SFT("eval-tokens", I64, eval_tokens, "64", 1, 1e6, NULL, "limit of tokens per such answer"),
@@ -159,7 +160,7 @@ static const ravel_option sft_table[] = {
     {0}};
 
 static const ravel_option task_table[] = {
-    SFT("task", STRING, task, NULL, 0, 0, NULL, "learn the answers of a verifiable task instead of data, see below"),
+    SFT("task", STRING, task, NULL, 0, 0, "NAME", "learn the answers of a verifiable task instead of data, see below"),
     SFT("level", I32, level, "2", 1, 12, NULL, "difficulty of its questions"),
     {0}};
 
@@ -171,9 +172,9 @@ static const ravel_option dpo_table[] = {RAVEL__ROW(train_dpo_options, "beta", F
 static const ravel_option grpo_table[] = {
     GRPO("preset", ENUM, preset, "none", 0, 0, TRAIN_PRESET_CHOICES,
          "clip, aggregation, std, KL and length rules as a paper has them; a file and flags override them"),
-    GRPO("task", STRING, task, NULL, 0, 0, NULL,
+    GRPO("task", STRING, task, NULL, 0, 0, "NAME",
          "prompts and rewards of a verifiable task, see below; arithmetic where there is no --data"),
-    GRPO("data", STRING, data, NULL, 0, 0, NULL,
+    GRPO("data", STRING, data, NULL, 0, 0, "FILE",
          "prompts from a JSON-lines file: messages, prompt or input_ids, and answer"),
     GRPO(
         "chat-format", STRING, chat_format, NULL, 0, 0, "NAME",
@@ -182,7 +183,7 @@ static const ravel_option grpo_table[] = {
          "variables of the chat template, such as {\"enable_thinking\": false}"),
     GRPO("bad-rows", ENUM, bad_rows, "error", 0, 0, RAVEL_BAD_ROWS_CHOICES, "what to do with rows that cannot be used"),
     GRPO("level", I32, level, "2", 1, 12, NULL, "difficulty of its questions"),
-    GRPO("reward-command", STRING, reward_command, NULL, 0, 0, NULL,
+    GRPO("reward-command", STRING, reward_command, NULL, 0, 0, "COMMAND",
          "a shell command that scores answers, JSON lines; or the http:// URLs of servers"),
     GRPO(
         "reward", STRING, reward, NULL, 0, 0, "LIST",
@@ -192,7 +193,7 @@ static const ravel_option grpo_table[] = {
     GRPO("reward-retries", I32, reward_retries, "2", 0, 1000, NULL,
          "retries after a failure of the command, before the answers that it failed on are dropped and counted"),
     GRPO(
-        "env-command", STRING, env_command, NULL, 0, 0, NULL,
+        "env-command", STRING, env_command, NULL, 0, 0, "COMMAND",
         "a shell command that answers the model turn by turn and gives the rewards, JSON lines; without --data it makes "
         "the questions too"),
     GRPO("env", STRING, env, NULL, 0, 0, "URLS", "servers that do so: http://host:port/path,..."),
@@ -228,7 +229,7 @@ static const ravel_option grpo_table[] = {
     GRPO("updates-per-batch", I32, updates, "1", 1, 65536, NULL, "optimiser steps on each batch"),
     GRPO("max-tokens", I64, scoring.max_tokens, "0", 0, 1e9, NULL,
          "limit of tokens per answer; 0: 16, or 256 with --model and --data"),
-    GRPO("stop-ids", STRING, stop, NULL, 0, 0, NULL,
+    GRPO("stop-ids", STRING, stop, NULL, 0, 0, "TOKENS",
          "tokens that end an answer, as 151645,151643; by default the model's eos_token_id, or 257"),
     GRPO("temperature", F64, temperature, "1", 0, 100, NULL, "sampling temperature; 0: the likeliest token"),
     GRPO("top-p", F64, top_p, "1", 1e-9, 1, NULL, "sample among the likeliest tokens of this total probability"),
@@ -354,7 +355,7 @@ static const ravel_option cost_table[] = {
 #define SOURCE(...) RAVEL__ROW(ravel_source_options, __VA_ARGS__)
 static const ravel_option source_table[] = {
     SOURCE(
-        "data", STRING, data, NULL, 0, 0, NULL,
+        "data", STRING, data, NULL, 0, 0, "FILES",
         "JSON lines, or an array of rows: messages, prompt and completion, text, input_ids; for dpo chosen and rejected. "
         "Several files: a.jsonl b.jsonl, or with their shares of the samples, a.jsonl:0.7 b.jsonl:0.3"),
     SOURCE(
@@ -373,7 +374,7 @@ static const ravel_option source_table[] = {
     {0}};
 
 static const ravel_option mock_table[] = {
-    SOURCE("mock", STRING, mock, NULL, 0, 0, NULL, "mock data instead: JSON, or @file"), {0}};
+    SOURCE("mock", STRING, mock, NULL, 0, 0, "JSON", "mock data instead: JSON, or @file"), {0}};
 
 int train_config_sections(train_config *c, train_kind kind, train_section *parts) {
     int n = 0;

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { HUB_NAME = 100 };
 
@@ -123,6 +124,7 @@ ravel_status train_adapter_resolve(const char *given, char *path, ravel_error *e
     ravel_status status = train_run_resolve(given, path, &step, err);
     if (!status) status = has(path, "adapter_config.json", &adapter, err);
     if (status || adapter) return status;
+    if (access(path, R_OK | X_OK) != 0) return train_file_error(err, "opened", path);
     return ravel_error_set(err, RAVEL_E_DATA, "%s is not an adapter: it has no adapter_config.json", given);
 }
 

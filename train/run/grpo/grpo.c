@@ -195,6 +195,7 @@ static ravel_status open_trainer(train__grpo *g, ravel_shape *shape, ravel_error
     ravel_mesh_layout layout;
     ravel_status status = train_layout_plan(&c->mesh, g->count, shape, &layout, err);
     g->shape = *shape;
+    if (!status && g->rank == 0) status = train_run_check(&g->run, err);
     if (!status && c->grpo.replay && !shape->experts)
         status = ravel_error_set(err, RAVEL_E_ARGUMENT, "--router-replay: the model has no experts");
     g->batch.with_teacher = train_servers_are(c->grpo.teacher);

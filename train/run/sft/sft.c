@@ -328,6 +328,7 @@ static ravel_status open_all(sft *s, ravel_error *err) {
     ravel_comm *comm = s->run.comm;
     ravel_status status = train_shape(&s->config->model, &shape, err);
     if (!status) settle_sharing(s->config, &shape);
+    if (!status && ravel_comm_rank(comm) == 0) status = train_run_check(&s->run, err);
     if (!status) status = train_layout_plan(&s->config->mesh, ravel_comm_size(comm), &shape, &layout, err);
     if (!status) status = open_data(s, &shape, err);
     status = ravel_agree(comm, status, err);
