@@ -57,12 +57,16 @@ const report_sample *report_samples_at(const report_samples *samples, int64_t i)
     return &samples->items[shown > 1 ? i * (samples->count - 1) / (shown - 1) : 0];
 }
 
-/* The text of a member as a JSON string, at most `most` bytes of it. */
-static size_t quote(const ravel__json *doc, const char *key, size_t most, char *out, size_t room) {
+enum { QUOTED = 80 };
+
+/* The text of a member as a JSON string, QUOTED bytes of it at most: its beginning, or its end, where a question is. */
+static void quote(const ravel__json *doc, const char *key, int end, char *out, size_t room) {
     const ravel__json_node *node = ravel__json_get(doc, ravel__json_root(doc), key);
-    int text = node && node->kind == RAVEL__JSON_STRING;
-    size_t bytes = text && node->bytes < most ? node->bytes : most;
-    return ravel__json_quote(text ? node->as.string : "", text ? bytes : 0, out, room);
+    const char *text = node && node->kind == RAVEL__JSON_STRING ? node->as.string : "";
+    size_t bytes = *text ? node->bytes : 0, from = end && bytes > QUOTED ? bytes - QUOTED : 0;
+    while (from > 0 && ((unsigned char)text[from] & 0xc0) == 0x80) from++;
+    bytes = bytes - from > QUOTED ? QUOTED : bytes - from;
+    (void)ravel__json_quote(text + from, bytes, out, room);
 }
 
 void report_samples_last(const report_samples *samples, char *text, size_t bytes) {
@@ -73,8 +77,8 @@ void report_samples_last(const report_samples *samples, char *text, size_t bytes
     if (samples->count == 0) return;
     const report_sample *last = &samples->items[samples->count - 1];
     if (ravel__json_parse(last->line, last->bytes, NULL, &doc, NULL)) return;
-    (void)quote(doc, "prompt", 80, prompt, sizeof prompt);
-    (void)quote(doc, "response", 80, response, sizeof response);
+    quote(doc, "prompt", 1, prompt, sizeof prompt);
+    quote(doc, "response", 0, response, sizeof response);
     int known = ravel__json_real(ravel__json_get(doc, ravel__json_root(doc), "reward"), &reward);
     (void)snprintf(text, bytes, known ? "%s -> %s, reward %.4g" : "%s -> %s", prompt, response, reward);
     cli_make_printable(text);
