@@ -96,7 +96,7 @@ else
     python=$(command -v /usr/bin/python3 || command -v python3)
     if ! "$python" -c 'import numpy' >/dev/null 2>&1; then skip "numpy is not installed"
     elif (cd / && LD_LIBRARY_PATH="$root/usr/lib/$triplet" PYTHONPATH="$root/usr/lib/python3/dist-packages" RAVEL_LIBRARY="" \
-        "$python" -c 'import ravel; from ravel import _lib; assert ravel.plan([5, 6], budget=16).bins == 1 and "unpacked" in str(_lib.path)') >"$log" 2>&1
+        "$python" -c 'import ravel; from ravel import _lib; assert len(ravel.plan([5, 6], budget=16).bins) == 1 and "unpacked" in str(_lib.path)') >"$log" 2>&1
     then ok "the packaged Python modules find the system's library"; else fail "the packaged Python modules find the system's library" "$log"; fi
     if ! command -v lintian >/dev/null 2>&1; then skip "lintian is not installed"
     else

@@ -38,7 +38,10 @@ static void in_this_locale(void) {
     options.budget = 16;
     ravel_plan *plan = NULL;
     CHECK_OK(ravel_plan_create(&input, &options, &plan, &err), &err);
-    CHECK_OK(ravel__plan_stats_json(plan, append, all, &err), &err);
+    ravel__printer out;
+    ravel__printer_begin(&out, append, all, &err);
+    ravel__plan_stats_json(&out, plan);
+    CHECK_OK(ravel__printer_end(&out), &err);
     ravel_plan_free(plan);
     CHECK_HAS(all, "\"fill\":0.53125");
     (void)ravel_error_set(&err, RAVEL_E_ARGUMENT, "%.1f s", 0.5);
