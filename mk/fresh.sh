@@ -5,7 +5,8 @@
 #   SYSTEM=debian13   only this one (or several, with commas between them): debian12, debian13, ubuntu24
 #   WHO=root          only as root, where everything that `make test` can use is installed by it; or WHO=user: a user who may not
 #                     install anything, on a system with a compiler and make, where suites skip what is missing and say so
-#   SUITES=unit,cli   only these suites
+#   COMMANDS=demo     only make demo; or COMMANDS=test
+#   SUITES=unit,cli   only make test, and of it these suites
 #   ROOTS=folder      where the root file systems are made (BUILD/fresh); 4 GiB each
 #
 # A system is unpacked once (ROOTS/NAME.base) and copied for each row, so each row begins with nothing but what the
@@ -69,6 +70,7 @@ prepare() { # NAME WHO
     devices "$root" && mount -t proc proc "$root/proc" && mount -t sysfs -o ro sys "$root/sys" || return 1
     cp /etc/resolv.conf "$root/etc/resolv.conf"
     echo 'APT::Keep-Downloaded-Packages "true";' >"$root/etc/apt/apt.conf.d/90keep"
+    echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/90fast" # nothing here must survive a crash
     useradd -R "$root" -m -s /bin/sh user 2>/dev/null || chroot "$root" useradd -m -s /bin/sh user
     [ "$2" = root ] && needs="make" || needs="make gcc libc6-dev"
     # shellcheck disable=SC2086
@@ -96,15 +98,15 @@ row() { # NAME WHO COMMAND: make COMMAND, and its line of the table
     printf '%-10s %-5s %-6s %8s %8s %8s %8s\n' "$1" "$2" "$3" $sums $((($(date +%s) - begin + 30) / 60)) | tee -a "$table"
     [ $code = 0 ] || { failed=1; echo "  exit code $code; $log ends with:"; tail -n 25 "$log" | sed 's/^/    /'; }
 }
-failed=0
+failed=0 commands=${COMMANDS:-demo test}
+[ -z "${SUITES:-}" ] || commands=test
 for name in $(echo "$systems" | cut -d' ' -f1); do
     case ",${SYSTEM:-$name}," in *",$name,"*) ;; *) continue ;; esac
     # shellcheck disable=SC2046
     base $(echo "$systems" | grep "^$name ") >"$roots/$name-base.log" 2>&1 || { tail -n 5 "$roots/$name-base.log"; die "$name could not be unpacked ($roots/$name-base.log)"; }
     for who in ${WHO:-root user}; do
         prepare "$name" "$who" >"$roots/$name-$who.log" 2>&1 || { tail -n 5 "$roots/$name-$who.log"; die "$name could not be prepared ($roots/$name-$who.log)"; }
-        [ -n "${SUITES:-}" ] || row "$name" "$who" demo
-        row "$name" "$who" test
+        for command in $commands; do row "$name" "$who" "$command"; done
         release "$name" "$who"
         [ -n "${KEEP:-}" ] || rm -rf --one-file-system "$roots/$name-$who"
     done

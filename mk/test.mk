@@ -23,7 +23,7 @@ test:
 
 test-fresh:
 	@sh mk/deps.sh fresh $(BUILD)
-	@SYSTEM="$(SYSTEM)" WHO="$(WHO)" SUITES="$(SUITES)" sh mk/fresh.sh $(BUILD)
+	@SYSTEM="$(SYSTEM)" WHO="$(WHO)" COMMANDS="$(COMMANDS)" SUITES="$(SUITES)" sh mk/fresh.sh $(BUILD)
 test-aarch64:
 	@sh mk/deps.sh aarch64 $(BUILD)
 	@WHOLE=$(WHOLE) TESTS="$(TESTS)" MAKE="$(MAKE)" sh mk/aarch64.sh $(BUILD)
