@@ -69,6 +69,7 @@ prepare() { # NAME WHO
     mount --bind "$roots/packages/$1" "$root/var/cache/apt/archives"
     devices "$root" && mount -t proc proc "$root/proc" && mount -t sysfs -o ro sys "$root/sys" || return 1
     cp /etc/resolv.conf "$root/etc/resolv.conf"
+    [ -z "${PIP_CERT:-}" ] || install -D -m 644 "$PIP_CERT" "$root/etc/ssl/pip.pem" # of a proxy between here and PyPI
     echo 'APT::Keep-Downloaded-Packages "true";' >"$root/etc/apt/apt.conf.d/90keep"
     echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/90fast" # nothing here must survive a crash
     useradd -R "$root" -m -s /bin/sh user 2>/dev/null || chroot "$root" useradd -m -s /bin/sh user
@@ -80,7 +81,7 @@ prepare() { # NAME WHO
 }
 inside() { # NAME WHO COMMAND
     chroot "$roots/$1-$2" env -i HOME="$([ "$2" = root ] && echo /root || echo /home/user)" LANG=C.UTF-8 TERM=dumb USER="$2" \
-        PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin SUITES="${SUITES:-}" LANES="${LANES:-3}" \
+        ${PIP_CERT:+PIP_CERT=/etc/ssl/pip.pem} PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin SUITES="${SUITES:-}" LANES="${LANES:-3}" \
         setpriv --reuid="$2" --regid="$2" --init-groups sh -c "cd ~/ravel && $3"
 }
 release() { # NAME WHO
