@@ -178,6 +178,10 @@ int ravel__cards_agree(const ravel_comm *comm, const ravel__card *cards, ravel_e
 void ravel__card_complain(const ravel_comm *comm, const ravel__op *op, const int64_t *arriving, ravel__card *card);
 /* Copies the first rank's non-empty text into why. */
 void ravel__cards_complaint(const ravel_comm *comm, const ravel__card *cards, ravel_error *why);
+/* All of it, for back ends that may wait in start: gather is an all-gather of `bytes` from each rank. */
+typedef ravel_status (*ravel__card_gather)(ravel_comm *comm, ravel_request *r, const void *send, void *recv,
+                                           int64_t bytes);
+ravel_status ravel__cards_compare(ravel_comm *comm, ravel_request *r, ravel__card_gather gather);
 
 /* Whether two ranks' collectives are the same operation with the same sizes (of all-to-alls: without the sizes). */
 int ravel__op_same(const ravel__op *a, const ravel__op *b, int32_t size);

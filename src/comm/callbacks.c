@@ -290,43 +290,6 @@ static ravel_status run_collective(ravel_comm *comm, ravel_request *r) {
     }
 }
 
-/* ---- agreement ------------------------------------------------------------------------------------------ */
-
-/* Finds the ranks that send another size than expected: every rank learns what it is sent, and reports a difference. */
-static ravel_status find_pair(ravel_comm *comm, ravel_request *r, ravel__card *cards, ravel__card *mine) {
-    RAVEL_ASSERT(r->op.kind == RAVEL__ALLTOALL);
-    int32_t n = comm->size;
-    size_t bytes = 3 * (size_t)n * sizeof(int64_t);
-    int64_t *lists = ravel__alloc(comm->allocator, bytes);
-    if (!lists) return ravel__no_memory(&r->why, bytes, "a comparison");
-    int64_t *eights = lists, *places = lists + n, *arriving = lists + 2 * n;
-    for (int32_t i = 0; i < n; i++) eights[i] = sizeof(int64_t), places[i] = i * (int64_t)sizeof(int64_t);
-    pieces p = {(const char *)r->op.send_sizes, (char *)arriving, eights, places, eights, places};
-    ravel_status status = exchange(comm, r, &p);
-    if (!status) {
-        ravel__card_complain(comm, &r->op, arriving, mine);
-        status = gather_even(comm, r, mine, cards, sizeof *mine);
-    }
-    ravel__release(comm->allocator, lists, bytes);
-    if (status) return status;
-    ravel__cards_complaint(comm, cards, &r->why);
-    return RAVEL_E_MISMATCH;
-}
-
-static ravel_status agree(ravel_comm *comm, ravel_request *r) {
-    ravel__card mine, *cards = ravel__calloc(comm->allocator, (size_t)comm->size, sizeof *cards);
-    size_t bytes = (size_t)comm->size * sizeof *cards;
-    uint64_t pairs = 0;
-    if (!cards) return ravel__no_memory(&r->why, bytes, "a comparison");
-    ravel__card_fill(comm, &r->op, &mine);
-    ravel_status status = gather_even(comm, r, &mine, cards, sizeof mine);
-    for (int32_t i = 0; i < comm->size; i++) pairs += cards[i].pairs;
-    if (!status && !ravel__cards_agree(comm, cards, &r->why)) status = RAVEL_E_MISMATCH;
-    if (!status && pairs) status = find_pair(comm, r, cards, &mine);
-    ravel__release(comm->allocator, cards, bytes);
-    return status;
-}
-
 /* ---- the table ------------------------------------------------------------------------------------------ */
 
 /* After any failure of a callback the state of the framework's group is unknown. */
@@ -345,7 +308,7 @@ static ravel_status callbacks_start(ravel_comm *comm, ravel_request *r) {
         if (r->op.root == comm->rank) meet_oneself(comm, r);
         return RAVEL_OK;
     }
-    ravel_status status = comm->check && comm->size > 1 ? agree(comm, r) : RAVEL_OK;
+    ravel_status status = comm->check && comm->size > 1 ? ravel__cards_compare(comm, r, gather_even) : RAVEL_OK;
     if (!status) status = run_collective(comm, r);
     s->done = 1;
     s->status = (int32_t)as_fatal(status);

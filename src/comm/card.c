@@ -36,7 +36,7 @@ void ravel__card_fill(const ravel_comm *comm, const ravel__op *op, ravel__card *
     ravel__hash_u64(&h, (uint64_t)op->root);
     if (op->kind == RAVEL__ALLTOALL)
         card->pairs = weigh_pairs(comm, op);
-    else if (op->kind == RAVEL__ALLGATHER)
+    else if (op->kind == RAVEL__ALLGATHER || op->kind == RAVEL__REDUCE_SCATTER)
         ravel__hash_i64s(&h, op->recv_sizes, (size_t)comm->size);
     else
         ravel__hash_u64(&h, (uint64_t)op->bytes);
@@ -78,4 +78,43 @@ void ravel__cards_complaint(const ravel_comm *comm, const ravel__card *cards, ra
     while (r < comm->size - 1 && !cards[r].text[0]) r++;
     RAVEL_ASSERT(r >= 0 && r < comm->size);
     ravel_error_set(why, RAVEL_E_MISMATCH, "the ranks disagree: %s; nothing was moved", cards[r].text);
+}
+
+/* Which ranks send another size than expected: every rank learns the sizes, those for a few receivers at a time, and
+ * reports what does not fit its own. */
+static ravel_status find_pair(ravel_comm *comm, ravel_request *r, ravel__card_gather gather, ravel__card *cards,
+                              ravel__card *mine) {
+    enum { RECEIVERS = 64 };
+    int32_t n = comm->size, most = n < RECEIVERS ? n : RECEIVERS;
+    size_t bytes = (size_t)n * (size_t)(most + 1) * sizeof(int64_t);
+    int64_t *arriving = ravel__alloc(comm->allocator, bytes);
+    if (!arriving) return ravel__no_memory(&r->why, bytes, "a comparison");
+    int64_t *sizes = arriving + n;
+    ravel_status status = RAVEL_OK;
+    for (int32_t at = 0, m; !status && at < n; at += m) {
+        m = n - at < most ? n - at : most;
+        status = gather(comm, r, r->op.send_sizes + at, sizes, m * (int64_t)sizeof *sizes);
+        for (int32_t i = 0; comm->rank >= at && comm->rank < at + m && i < n; i++)
+            arriving[i] = sizes[i * m + comm->rank - at];
+    }
+    if (!status) ravel__card_complain(comm, &r->op, arriving, mine);
+    if (!status) status = gather(comm, r, mine, cards, sizeof *mine);
+    ravel__release(comm->allocator, arriving, bytes);
+    if (status) return status;
+    ravel__cards_complaint(comm, cards, &r->why);
+    return RAVEL_E_MISMATCH;
+}
+
+ravel_status ravel__cards_compare(ravel_comm *comm, ravel_request *r, ravel__card_gather gather) {
+    ravel__card mine, *cards = ravel__calloc(comm->allocator, (size_t)comm->size, sizeof *cards);
+    size_t bytes = (size_t)comm->size * sizeof *cards;
+    uint64_t pairs = 0;
+    if (!cards) return ravel__no_memory(&r->why, bytes, "a comparison");
+    ravel__card_fill(comm, &r->op, &mine);
+    ravel_status status = gather(comm, r, &mine, cards, sizeof mine);
+    for (int32_t i = 0; i < comm->size; i++) pairs += cards[i].pairs;
+    if (!status && !ravel__cards_agree(comm, cards, &r->why)) status = RAVEL_E_MISMATCH;
+    if (!status && pairs) status = find_pair(comm, r, gather, cards, &mine);
+    ravel__release(comm->allocator, cards, bytes);
+    return status;
 }

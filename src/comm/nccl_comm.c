@@ -121,36 +121,8 @@ static int64_t deadline_of(const ravel_comm *comm) {
 
 /* ---- what the ranks ask for ----------------------------------------------------------------------------- */
 
-static ravel_status compare_pairs(ravel_comm *comm, ravel_request *r, ravel__card *cards, ravel__card *mine) {
-    size_t bytes = (size_t)comm->size * sizeof(int64_t);
-    int64_t *arriving = ravel__alloc(comm->allocator, bytes);
-    if (!arriving) return ravel__no_memory(&r->why, bytes, "a comparison");
-    ravel_comm *host = group_of(comm)->host;
-    ravel_status status = ravel_comm_alltoall(host, r->op.send_sizes, arriving, 1, RAVEL_I64, &r->why);
-    if (!status) ravel__card_complain(comm, &r->op, arriving, mine);
-    if (!status) status = ravel_comm_allgather(host, mine, cards, sizeof *mine, RAVEL_U8, &r->why);
-    ravel__release(comm->allocator, arriving, bytes);
-    if (status) return status;
-    ravel__cards_complaint(comm, cards, &r->why);
-    return RAVEL_E_MISMATCH;
-}
-
-static ravel_status agree(ravel_comm *comm, ravel_request *r) {
-    ravel__card mine, *cards = ravel__calloc(comm->allocator, (size_t)comm->size, sizeof *cards);
-    size_t bytes = (size_t)comm->size * sizeof *cards;
-    uint64_t pairs = 0;
-    if (!cards) return ravel__no_memory(&r->why, bytes, "a comparison");
-    memset(&mine, 0, sizeof mine);
-    ravel__card_fill(comm, &r->op, &mine);
-    for (int32_t i = 0; r->op.kind == RAVEL__REDUCE_SCATTER && i < comm->size;
-         i++) /* other back ends have no such op */
-        mine.signature = (mine.signature ^ (uint64_t)r->op.recv_sizes[i]) * UINT64_C(0x9e3779b97f4a7c15);
-    ravel_status status = ravel_comm_allgather(group_of(comm)->host, &mine, cards, sizeof mine, RAVEL_U8, &r->why);
-    for (int32_t i = 0; i < comm->size; i++) pairs += cards[i].pairs;
-    if (!status && !ravel__cards_agree(comm, cards, &r->why)) status = RAVEL_E_MISMATCH;
-    if (!status && pairs) status = compare_pairs(comm, r, cards, &mine);
-    ravel__release(comm->allocator, cards, bytes);
-    return status;
+static ravel_status gather_on_host(ravel_comm *comm, ravel_request *r, const void *send, void *recv, int64_t bytes) {
+    return ravel_comm_allgather(group_of(comm)->host, send, recv, bytes, RAVEL_U8, &r->why);
 }
 
 /* ---- collectives ---------------------------------------------------------------------------------------- */
@@ -249,7 +221,8 @@ static ravel_status start_collective(ravel_comm *comm, ravel_request *r) {
         s->stage = MEETING;
         return ravel_comm_ibarrier(g->host, &s->news, &r->why);
     }
-    ravel_status status = comm->check && comm->size > 1 && !g->queued ? agree(comm, r) : RAVEL_OK;
+    ravel_status status =
+        comm->check && comm->size > 1 && !g->queued ? ravel__cards_compare(comm, r, gather_on_host) : RAVEL_OK;
     /* the call before may still be on its way into NCCL */
     if (!status) status = settle(comm, g->nccl->state(g->comm), deadline_of(comm), "the call before", &r->why);
     if (!status) status = launch_collective(comm, r);
