@@ -230,6 +230,16 @@ static bool pulls(ravel_puller *puller, placed *p, int64_t contents, int32_t *ma
     return false;
 }
 
+static int64_t elements_of(const refit_case *c) {
+    int64_t sum = 0;
+    for (int32_t t = 0; t < c->count; t++) {
+        int64_t count = 1;
+        for (int32_t d = 0; d < c->tensors[t].ndim; d++) count *= c->tensors[t].dims[d];
+        sum += count;
+    }
+    return sum;
+}
+
 void refit_device_body_restart(ravel_device *device, int32_t maps) {
     ravel__rng rng = ravel__rng_seed(check_seed());
     refit_case c;
@@ -239,7 +249,8 @@ void refit_device_body_restart(ravel_device *device, int32_t maps) {
     ravel_puller *puller = NULL;
     ravel_error err = RAVEL_ERROR_INIT;
     int32_t mapped = 0;
-    case_random(&c, &rng);
+    do case_random(&c, &rng);
+    while (elements_of(&c) == 0); /* there is nothing to map */
     c.senders = c.receivers = c.tp[0] = c.tp[1] = 1;
     c.both = 0;
     for (int32_t i = 0; i < c.count; i++) c.tensors[i].dtype[1] = c.tensors[i].dtype[0];
