@@ -8,7 +8,7 @@ passed=0 failed=0 skipped=0
 check() { if eval "$2"; then passed=$((passed + 1)); echo "  ok    $1"; else failed=$((failed + 1)); echo "  FAIL  $1: $(tail -n 3 "$dir/out")"; fi; }
 skip() { skipped=$((skipped + 1)); echo "  skip  $1"; }
 
-# A model with that tokenizer, which has learnt to say colours.
+# A model with that tokenizer, which has learnt to say colours, and to call a tool where it is told to.
 vocab=$(python3 -c "
 import json
 t = json.load(open('$golden/tokenizer.json'))
@@ -18,7 +18,9 @@ print(max(list(t['model']['vocab'].values()) + [a['id'] for a in t['added_tokens
 model=$dir/new/checkpoints/step-00000001
 cp $golden/tokenizer.json $golden/tokenizer_config.json "$model/"
 printf '%s' "{% for m in messages %}<|im_start|>{{ m['role'] }}
-{{ m['content'] }}<|im_end|>
+{{ m['content'] or '' }}{% for t in m.tool_calls or [] %}<tool_call>
+{"name": "{{ t.function.name }}", "arguments": {{ t.function.arguments | tojson }}}
+</tool_call>{% endfor %}<|im_end|>
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}" >"$model/chat_template.jinja"
 python3 - "$model" "$dir/chat.jsonl" <<'P'
@@ -31,6 +33,9 @@ with open(sys.argv[2], "w") as f:
     for i in range(64):
         colour = ["red", "blue", "green", "black"][i % 4]
         f.write(json.dumps({"messages": [{"role": "user", "content": "Say %s." % colour}, {"role": "assistant", "content": colour}]}) + "\n")
+        call = {"type": "function", "function": {"name": "f", "arguments": {"n": 1}}}
+        if i % 4 == 0:
+            f.write(json.dumps({"messages": [{"role": "user", "content": "Call f."}, {"role": "assistant", "content": "", "tool_calls": [call]}]}) + "\n")
 P
 "$ravel" train sft --model "$model" --data "$dir/chat.jsonl" --steps 60 --batch 16 --lr 0.003 --budget 512 --quiet --sinks jsonl \
     --run "$dir/sft" >"$dir/out" 2>&1

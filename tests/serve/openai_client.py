@@ -4,6 +4,7 @@
 
 Ends with "N passed, N failed, N skipped"."""
 import asyncio
+import json
 import re
 import subprocess
 import sys
@@ -64,6 +65,31 @@ def conversations(c):
           len(ids.prompt_token_ids) == ids.usage.prompt_tokens, ids)
     cut = c.chat.completions.create(model="m", messages=say("red"), max_tokens=8, temperature=0, stop=["ed"])
     check("a stop text", cut.choices[0].message.content == "r" and cut.choices[0].finish_reason == "stop", cut.choices)
+
+
+def tools(c):
+    """Calls as OpenAI's objects, whole and in a stream; the next turn has them as clients send them, with arguments as text."""
+    schema = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}}}}]
+    how = dict(model="m", messages=[{"role": "user", "content": "Call f."}], tools=schema, max_tokens=40, temperature=0)
+    whole = c.chat.completions.create(**how)
+    answer = whole.choices[0].message
+    call = answer.tool_calls[0] if answer.tool_calls else None
+    check("a call of a tool", call and call.type == "function" and call.function.name == "f" and json.loads(call.function.arguments) == {"n": 1} and
+          answer.content is None and whole.choices[0].finish_reason == "tool_calls" and re.fullmatch("[a-z0-9]{9}", call.id), whole)
+    events = [x for e in c.chat.completions.create(**how, stream=True) for x in e.choices]
+    parts = [t for x in events for t in x.delta.tool_calls or []]
+    check("in a stream", [(t.index, t.function.name, t.function.arguments) for t in parts] == [(0, "f", call.function.arguments)] and
+          [x.finish_reason for x in events if x.finish_reason] == ["tool_calls"] and not any(x.delta.content for x in events), events)
+    words = c.chat.completions.create(model="m", messages=say("red"), tools=schema, max_tokens=8, temperature=0).choices[0]
+    check("an answer that calls nothing", words.message.content == "red" and not words.message.tool_calls and words.finish_reason == "stop", words)
+    text = c.chat.completions.create(**how, tool_choice="none").choices[0]
+    check('tool_choice "none": text', "<tool_call>" in text.message.content and not text.message.tool_calls, text)
+    check('tool_choice "required" is refused', refused(openai.BadRequestError, lambda: c.chat.completions.create(**how, tool_choice="required")))
+    talk = how["messages"] + [answer.model_dump(exclude_none=True), {"role": "tool", "tool_call_id": call.id, "content": "7"}] + say("blue")
+    after = c.chat.completions.create(**{**how, "messages": talk}, extra_body={"return_token_ids": True})
+    dicts = [{**m, "tool_calls": [{"function": {"name": "f", "arguments": {"n": 1}}}]} if m.get("tool_calls") else m for m in talk]
+    same = c.post("/chat/completions", body={**how, "messages": dicts, "return_token_ids": True}, cast_to=object)
+    check("the turn after it: arguments as text are those as an object", after.prompt_token_ids == same["prompt_token_ids"], (after, same))
 
 
 def completions(c):
@@ -134,6 +160,7 @@ with tempfile.TemporaryFile("w+") as log:
         url = f"http://127.0.0.1:{port}/v1"
         client = openai.OpenAI(base_url=url, api_key=KEY, max_retries=0, timeout=120)
         conversations(client)
+        tools(client)
         completions(client)
         errors(client, url)
         asyncio.run(crowd(url, port))

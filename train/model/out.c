@@ -1,7 +1,6 @@
 #include "train/model/out.h"
 
 #include "base/assert.h"
-#include "base/json.h"
 #include "base/number.h"
 
 #include <stdlib.h>
@@ -55,4 +54,47 @@ void train_out_quote(train_out *o, const char *text, size_t bytes) {
         (void)ravel__json_quote(text, bytes, o->data + o->used, o->room - o->used);
     }
     o->used += need;
+}
+
+/* A real stays one. */
+static void put_real(train_out *o, double value) {
+    char text[RAVEL__NUMBER_BYTES];
+    ravel__number_shortest(value, 1, text);
+    train_out_puts(o, text);
+    if (!strpbrk(text, ".en")) train_out_puts(o, ".0");
+}
+
+static void put_scalar(train_out *o, const ravel__json_node *n) {
+    if (n->kind == RAVEL__JSON_STRING)
+        train_out_quote(o, n->as.string, n->bytes);
+    else if (n->kind == RAVEL__JSON_INTEGER)
+        train_out_print(o, "%lld", (long long)n->as.integer);
+    else if (n->kind == RAVEL__JSON_REAL)
+        put_real(o, n->as.real);
+    else
+        train_out_puts(o, n->kind == RAVEL__JSON_TRUE ? "true" : n->kind == RAVEL__JSON_FALSE ? "false" : "null");
+}
+
+/* Not deeper than the reader goes. */
+void train_out_json(train_out *o, const ravel__json *doc, const ravel__json_node *n) {
+    int list = n->kind == RAVEL__JSON_ARRAY;
+    if (!list && n->kind != RAVEL__JSON_OBJECT) {
+        put_scalar(o, n);
+        return;
+    }
+    train_out_puts(o, list ? "[" : "{");
+    const ravel__json_node *first = ravel__json_first(doc, n);
+    for (const ravel__json_node *x = first; x; x = ravel__json_next(doc, x)) {
+        if (x != first) train_out_puts(o, ", ");
+        if (!list) train_out_quote(o, x->key, strlen(x->key));
+        if (!list) train_out_puts(o, ": ");
+        train_out_json(o, doc, x);
+    }
+    train_out_puts(o, list ? "]" : "}");
+}
+
+void train_out_tokens(train_out *o, const int32_t *ids, int64_t count) {
+    train_out_puts(o, "[");
+    for (int64_t i = 0; i < count; i++) train_out_print(o, i ? ",%d" : "%d", ids[i]);
+    train_out_puts(o, "]");
 }

@@ -4,7 +4,6 @@
 #include "text/decoder.h"
 #include "base/json.h"
 #include "train/kernels/host.h"
-#include "train/model/hf/files.h"
 
 #include <ravel/tokenizer.h>
 
@@ -13,87 +12,40 @@
 #include <string.h>
 
 void train_turns_free(train_turns *t) {
-    ravel__release(NULL, t->messages, (size_t)t->room);
-    free(t->more);
+    train_out_free(&t->messages);
+    train_out_free(&t->more);
     *t = (train_turns){0};
+}
+
+static ravel_status check_memory(const train_out *out, ravel_error *err) {
+    return out->failed ? ravel__no_memory(err, out->used, "a conversation") : RAVEL_OK;
 }
 
 /* ---- messages ------------------------------------------------------------------------------------------- */
 
-static void write_node(FILE *f, const ravel__json *doc, const ravel__json_node *node) {
-    int list = node->kind == RAVEL__JSON_ARRAY;
-    switch ((ravel__json_kind)node->kind) {
-    case RAVEL__JSON_STRING: (void)train_file_quote(f, node->as.string, node->bytes); return;
-    case RAVEL__JSON_INTEGER: (void)fprintf(f, "%lld", (long long)node->as.integer); return;
-    case RAVEL__JSON_REAL: (void)fprintf(f, "%.17g", node->as.real); return;
-    case RAVEL__JSON_TRUE: (void)fputs("true", f); return;
-    case RAVEL__JSON_FALSE: (void)fputs("false", f); return;
-    case RAVEL__JSON_NULL: (void)fputs("null", f); return;
-    default: break;
-    }
-    (void)fputc(list ? '[' : '{', f);
-    const ravel__json_node *first = ravel__json_first(doc, node);
-    for (const ravel__json_node *x = first; x; x = ravel__json_next(doc, x)) {
-        if (x != first) (void)fputc(',', f);
-        if (!list) {
-            (void)train_file_quote(f, x->key, strlen(x->key));
-            (void)fputc(':', f);
-        }
-        write_node(f, doc, x);
-    }
-    (void)fputc(list ? ']' : '}', f);
+static void add_text(train_turns *t, const char *role, const char *content, size_t bytes) {
+    train_out *o = &t->messages;
+    train_out_puts(o, t->count++ ? ",{\"role\":" : "[{\"role\":");
+    train_out_quote(o, role, strlen(role));
+    train_out_puts(o, ",\"content\":");
+    train_out_quote(o, content, bytes);
+    train_out_puts(o, "}");
 }
 
-/* Takes the finished stream's text over. */
-static ravel_status append(train_turns *t, FILE *f, char **text, const size_t *bytes, ravel_error *err) {
-    int done = !ferror(f);
-    done &= fclose(f) == 0;
-    char *grown = done ? train__grown(NULL, t->messages, &t->room, t->used, t->used + (int64_t)*bytes + 2, 1) : NULL;
-    if (grown) {
-        t->messages = grown;
-        grown[t->used++] = t->count++ ? ',' : '[';
-        memcpy(grown + t->used, *text, *bytes);
-        t->used += (int64_t)*bytes;
-    }
-    free(*text);
-    return grown ? RAVEL_OK : ravel__no_memory(err, *bytes, "a conversation");
-}
-
-static ravel_status add_text(train_turns *t, const char *role, const char *content, size_t count, ravel_error *err) {
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *f = open_memstream(&text, &bytes);
-    if (!f) return ravel__no_memory(err, count, "a conversation");
-    (void)fputs("{\"role\":", f);
-    (void)train_file_quote(f, role, strlen(role));
-    (void)fputs(",\"content\":", f);
-    (void)train_file_quote(f, content, count);
-    (void)fputc('}', f);
-    return append(t, f, &text, &bytes, err);
-}
-
-static ravel_status add_node(train_turns *t, const ravel__json *doc, const ravel__json_node *node, ravel_error *err) {
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *f = open_memstream(&text, &bytes);
-    if (!f) return ravel__no_memory(err, 1, "a conversation");
-    write_node(f, doc, node);
-    return append(t, f, &text, &bytes, err);
+static void add_node(train_turns *t, const ravel__json *doc, const ravel__json_node *node) {
+    train_out_puts(&t->messages, t->count++ ? "," : "[");
+    train_out_json(&t->messages, doc, node);
 }
 
 /* Variables of the template that a row has beside its messages. */
-static ravel_status keep_more(train_turns *t, const ravel__json *doc, ravel_error *err) {
+static void keep_more(train_turns *t, const ravel__json *doc) {
     static const char *const names[] = {"tools", "documents", "chat_template_kwargs"};
-    size_t bytes = 0;
-    FILE *f = open_memstream(&t->more, &bytes);
-    if (!f) return ravel__no_memory(err, 1, "a conversation");
     for (int i = 0; i < 3; i++) {
         const ravel__json_node *x = ravel__json_get(doc, ravel__json_root(doc), names[i]);
         if (!x) continue;
-        (void)fprintf(f, ",\"%s\":", names[i]);
-        write_node(f, doc, x);
+        train_out_print(&t->more, ",\"%s\":", names[i]);
+        train_out_json(&t->more, doc, x);
     }
-    return fclose(f) == 0 && t->more ? RAVEL_OK : ravel__no_memory(err, bytes, "a conversation");
 }
 
 /* The messages of a row up to the answer that is wanted, as ravel_rows_prompt reads them. */
@@ -102,33 +54,35 @@ static ravel_status read_row(train_turns *t, const char *line, ravel_error *err)
     ravel_status status = ravel__json_parse(line, strlen(line), NULL, &doc, err);
     const ravel__json_node *root = status ? NULL : ravel__json_root(doc);
     const ravel__json_node *prompt = ravel__json_get(doc, root, "prompt"), *list = prompt, *last = NULL;
-    if (!status) status = keep_more(t, doc, err);
-    if (!status && prompt && prompt->kind == RAVEL__JSON_STRING)
-        status = add_text(t, "user", prompt->as.string, prompt->bytes, err);
+    if (!status) keep_more(t, doc);
+    if (prompt && prompt->kind == RAVEL__JSON_STRING) add_text(t, "user", prompt->as.string, prompt->bytes);
     if (!list || list->kind != RAVEL__JSON_ARRAY) list = ravel__json_get(doc, root, "messages");
     if (t->count || (list && list->kind != RAVEL__JSON_ARRAY)) list = NULL;
-    for (const ravel__json_node *x = ravel__json_first(doc, list); !status && x; x = ravel__json_next(doc, x))
+    for (const ravel__json_node *x = ravel__json_first(doc, list); x; x = ravel__json_next(doc, x))
         if (!ravel__json_is(ravel__json_get(doc, x, "role"), "assistant")) last = x;
-    for (const ravel__json_node *x = last ? ravel__json_first(doc, list) : NULL; !status && x;
+    for (const ravel__json_node *x = last ? ravel__json_first(doc, list) : NULL; x;
          x = x == last ? NULL : ravel__json_next(doc, x))
-        status = add_node(t, doc, x, err);
+        add_node(t, doc, x);
     t->unknown = t->count == 0 || ravel__json_get(doc, root, "input_ids") != NULL;
     ravel__json_free(doc);
-    return status;
+    return status ? status : check_memory(&t->messages, err);
 }
 
 /* ---- rendering ------------------------------------------------------------------------------------------ */
 
-/* {"messages": LIST MORE} as the format writes it; the list is given without its bracket. */
-static ravel_status render(train_text *text, const char *messages, int64_t used, const char *more, const char **out,
-                           size_t *bytes, ravel_error *err) {
-    size_t room = (size_t)used + (more ? strlen(more) : 0) + 32;
-    char *json = malloc(room);
+/* The conversation as the format writes it. */
+static ravel_status render(train_text *text, const train_turns *t, const char **out, size_t *bytes, ravel_error *err) {
+    train_out json = {0};
     ravel_error why = RAVEL_ERROR_INIT;
-    if (!json) return ravel__no_memory(err, room, "a conversation");
-    int count = snprintf(json, room, "{\"messages\":%.*s]%s}", (int)used, messages, more ? more : "");
-    ravel_status status = train_text_render(text, json, (size_t)count, out, bytes, &why);
-    free(json);
+    train_out_puts(&json, "{\"messages\":");
+    train_out_put(&json, t->messages.data, t->messages.used);
+    train_out_puts(&json, "]");
+    train_out_put(&json, t->more.data, t->more.used);
+    train_out_puts(&json, "}");
+    json.failed |= t->messages.failed | t->more.failed;
+    ravel_status status = check_memory(&json, &why);
+    if (!status) status = train_text_render(text, json.data, json.used, out, bytes, &why);
+    train_out_free(&json);
     if (status == RAVEL_E_MEMORY || !status) return status ? ravel_error_set(err, status, "%s", why.message) : status;
     return ravel_error_set(err, RAVEL_E_DATA, "the chat template refuses the conversation: %.300s", why.message);
 }
@@ -139,10 +93,10 @@ static ravel_status after_a_word(train_text *text, const train_said *said, char 
     train_turns t = {0};
     const char *rendered = NULL, *at = NULL;
     size_t bytes;
-    ravel_status status = add_text(&t, "user", "x", 1, err);
-    if (!status) status = add_text(&t, "assistant", word, sizeof word - 1, err);
-    if (!status) status = add_text(&t, said->role, said->text, said->bytes, err);
-    if (!status) status = render(text, t.messages, t.used, NULL, &rendered, &bytes, err);
+    add_text(&t, "user", "x", 1);
+    add_text(&t, "assistant", word, sizeof word - 1);
+    add_text(&t, said->role, said->text, said->bytes);
+    ravel_status status = render(text, &t, &rendered, &bytes, err);
     train_turns_free(&t);
     if (!status) at = strstr(rendered, word);
     if (!status && !at)
@@ -204,8 +158,8 @@ ravel_status train_turns_begin(train_text *text, train_turns *t, const char *lin
         if (t->unknown)
             return ravel_error_set(err, RAVEL_E_DATA,
                                    "the row has no messages or prompt, so that nothing can be said after it");
-        status = add_text(t, said->role, said->text, said->bytes, err);
-        if (!status) status = render(text, t->messages, t->used, t->more, &rendered, &bytes, err);
+        add_text(t, said->role, said->text, said->bytes);
+        status = render(text, t, &rendered, &bytes, err);
         return status ? status : train_text_fragment(text, rendered, bytes, tokens, n, err);
     }
     if (!line) return train_text_encode(text, said->text, said->bytes, tokens, n, err);
@@ -213,15 +167,12 @@ ravel_status train_turns_begin(train_text *text, train_turns *t, const char *lin
     int64_t extra;
     status = train_text_fragment(text, said->text, said->bytes, &more, &extra, err);
     if (status) return status;
-    int64_t need = (count + extra) * (int64_t)sizeof *more;
-    char *grown = train__grown(NULL, t->messages, &t->room, 0, need, 1);
-    if (!grown) return ravel__no_memory(err, (size_t)need, "a prompt");
-    t->messages = grown; /* without a format it is free for this */
-    memcpy(grown, prompt, (size_t)count * sizeof *prompt);
-    memcpy(grown + (size_t)count * sizeof *prompt, more, (size_t)extra * sizeof *more);
-    *tokens = (const int32_t *)(const void *)grown;
+    t->messages.used = 0; /* without a format it is free for this */
+    train_out_put(&t->messages, (const char *)prompt, (size_t)count * sizeof *prompt);
+    train_out_put(&t->messages, (const char *)more, (size_t)extra * sizeof *more);
+    *tokens = (const int32_t *)(const void *)t->messages.data;
     *n = count + extra;
-    return RAVEL_OK;
+    return check_memory(&t->messages, err);
 }
 
 /* What the format writes behind the held text; *out NULL: it does not begin with that. */
@@ -231,7 +182,7 @@ static ravel_status difference(train_text *text, train_turns *t, const int32_t *
     size_t bytes, have;
     char *own = text_of(text, held, count, &have);
     if (!own) return ravel__no_memory(err, 1, "a conversation");
-    ravel_status status = render(text, t->messages, t->used, t->more, &rendered, &bytes, err);
+    ravel_status status = render(text, t, &rendered, &bytes, err);
     int same = !status && bytes >= have && memcmp(rendered, own, have) == 0;
     if (same && !(*out = strndup(rendered + have, bytes - have))) status = ravel__no_memory(err, bytes, "a turn");
     *differs = !same || retokenised(text, own, have, held, count);
@@ -249,10 +200,11 @@ ravel_status train_turns_answer(train_text *text, train_turns *t, const int32_t 
     if (!train_text_has_format(text)) return train_text_fragment(text, said->text, said->bytes, tokens, n, err);
     char *answer = text_of(text, held + count - drawn, drawn - (ended != 0), &bytes);
     if (!answer) return ravel__no_memory(err, 1, "an answer");
-    ravel_status status = add_text(t, "assistant", answer, bytes, err);
+    ravel_status status = RAVEL_OK;
+    add_text(t, "assistant", answer, bytes);
     free(answer);
-    if (!status) status = add_text(t, said->role, said->text, said->bytes, err);
-    if (!status && !t->unknown) status = difference(text, t, held, count, &piece, differs, err);
+    add_text(t, said->role, said->text, said->bytes);
+    if (!t->unknown) status = difference(text, t, held, count, &piece, differs, err);
     int by_word = !status && !piece;
     if (by_word) status = after_a_word(text, said, &piece, err);
     RAVEL_ASSERT(status || piece);

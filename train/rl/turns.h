@@ -13,13 +13,13 @@
 #ifndef TRAIN_TURNS_H
 #define TRAIN_TURNS_H
 
+#include "train/model/out.h"
 #include "train/rl/text.h"
 
 /* A conversation so far. All zero is an empty one. */
 typedef struct train_turns {
-    char *messages; /* [used] a JSON list without its last bracket */
-    int64_t used, room;
-    char *more;             /* further members of the row for the template: tools and so on */
+    train_out messages;     /* a JSON list without its last bracket */
+    train_out more;         /* further members of the row for the template: tools and so on */
     int32_t count, unknown; /* unknown: the prompt has no messages, only tokens */
 } train_turns;
 

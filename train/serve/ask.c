@@ -24,7 +24,9 @@ static const row rows[] = {
     {"prompt", NODE, COMPLETION, AT(prompt), 0, 0},
     {"prompt_token_ids", NODE, COMPLETION, AT(prompt_ids), 0, 0},
     {"messages", LIST, CHAT, AT(messages), 0, 0},
-    {"tools", IGNORED, CHAT, 0, 0, 0}, /* the template reads it from the document, as the next two */
+    {"tools", LIST, CHAT, AT(tools), 0, 0}, /* the template reads it from the document, as `documents` */
+    {"tool_choice", NODE, CHAT, AT(tool_choice), 0, 0},
+    {"parallel_tool_calls", FLAG, CHAT, AT(several_calls), 0, 0},
     {"documents", IGNORED, CHAT, 0, 0, 0},
     {"chat_template_kwargs", IGNORED, CHAT, 0, 0, 0},
     {"max_tokens", INTEGER, COMPLETION, AT(max_tokens), 0, 1e9},
@@ -55,7 +57,6 @@ static const row rows[] = {
     {"service_tier", IGNORED, BOTH, 0, 0, 0},
     {"safety_identifier", IGNORED, BOTH, 0, 0, 0},
     {"prompt_cache_key", IGNORED, BOTH, 0, 0, 0},
-    {"parallel_tool_calls", IGNORED, CHAT, 0, 0, 0},
     {"priority", IGNORED, BOTH, 0, 0, 0},
     {"request_id", IGNORED, BOTH, 0, 0, 0},
     {"echo", OFF, BOTH, 0, 0, 0},
@@ -71,7 +72,6 @@ static const row rows[] = {
     {"use_beam_search", OFF, BOTH, 0, 0, 0},
     {"include_stop_str_in_output", OFF, BOTH, 0, 0, 0},
     {"response_format", OFF, BOTH, 0, 0, 0},
-    {"tool_choice", OFF, CHAT, 0, 0, 0},
     {"functions", OFF, CHAT, 0, 0, 0},
     {"modalities", OFF, CHAT, 0, 0, 0},
     {"skip_special_tokens", OFF, BOTH, 0, 1, 1},
@@ -199,6 +199,8 @@ static ravel_status check(const ravel__json *doc, train_ask *ask, const train_as
     if (ask->n > limits->samples) return wrong(ask, "n", text, err);
     if (ask->chat && (!ask->messages || ask->messages->count == 0))
         return wrong(ask, "messages", "a list with at least one message", err);
+    if (ask->tool_choice && !ravel__json_is(ask->tool_choice, "auto") && !ravel__json_is(ask->tool_choice, "none"))
+        return wrong(ask, "tool_choice", "\"auto\" or \"none\": this server cannot make a model call a tool", err);
     if (!ask->chat && !ask->prompt == !ask->prompt_ids)
         return wrong(ask, "prompt", "given, or prompt_token_ids, and not both", err);
     return RAVEL_OK;
@@ -216,7 +218,8 @@ ravel_status train_ask_parse(const ravel__json *doc, int32_t chat, const train_a
                        .seed = -1,
                        .logprobs = -1,
                        .top_logprobs = -1,
-                       .prompt_logprobs = -1};
+                       .prompt_logprobs = -1,
+                       .several_calls = 1};
     if (root->kind != RAVEL__JSON_OBJECT)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "the body must be a JSON object");
     for (const ravel__json_node *n = ravel__json_first(doc, root); n; n = ravel__json_next(doc, n)) {
@@ -233,6 +236,10 @@ ravel_status train_ask_parse(const ravel__json *doc, int32_t chat, const train_a
     if (!status) status = check(doc, ask, limits, err);
     if (!status) ask->field = NULL;
     return status;
+}
+
+int train_ask_calls(const train_ask *ask) {
+    return ask->tools && ask->tools->count && !ravel__json_is(ask->tool_choice, "none");
 }
 
 /* ---- prompts -------------------------------------------------------------------------------------------- */

@@ -13,7 +13,8 @@ enum { TRAIN_ASK_STOPS = 16, TRAIN_ASK_STOP_IDS = 16, TRAIN_ASK_STOP_BYTES = 256
 typedef struct train_ask {
     int32_t chat; /* 1: of /v1/chat/completions */
     const char *model;
-    const ravel__json_node *prompt, *prompt_ids, *messages, *stop_node, *stop_ids_node, *stream_options;
+    const ravel__json_node *prompt, *prompt_ids, *messages, *stop_node, *stop_ids_node, *stream_options, *tools,
+        *tool_choice;
     double temperature, top_p, min_p;
     int64_t top_k, n, max_tokens; /* max_tokens -1: as many as fit; 0: with prompt_logprobs only */
     int64_t seed;                 /* -1: none */
@@ -25,6 +26,7 @@ typedef struct train_ask {
     int32_t with_logprobs;        /* of chat */
     int32_t stream, usage;
     int32_t ignore_eos, token_ids, tokens_as_ids;
+    int32_t several_calls;              /* one answer may call several tools */
     const char *stops[TRAIN_ASK_STOPS]; /* strings of the document */
     int32_t stop_count;
     int32_t stop_ids[TRAIN_ASK_STOP_IDS];
@@ -38,6 +40,8 @@ typedef struct train_ask_limits {
     int32_t top; /* most likeliest tokens */
 } train_ask_limits;
 
+/* Whether calls of tools are looked for. */
+int train_ask_calls(const train_ask *ask);
 /* E_ARGUMENT says what is wrong and names ask->field. Strings and nodes belong to the document. */
 ravel_status train_ask_parse(const ravel__json *doc, int32_t chat, const train_ask_limits *limits, train_ask *ask,
                              ravel_error *err);

@@ -1,6 +1,7 @@
 #include "train/serve/exchange.h"
 
 #include "base/assert.h"
+#include "base/memory.h"
 
 #include "train/kernels/host.h"
 
@@ -14,6 +15,7 @@ void train_exchange_free(train_exchange *x) {
         train_text_stream_close(&x->choices[i].letters);
         train_stop_stream_free(&x->choices[i].stop);
         train_out_free(&x->choices[i].text);
+        train_calls_free(&x->choices[i].calls);
     }
     for (int64_t i = 0; i < x->count; i++) train_job_free(x->jobs[i]);
     ravel__json_free(x->doc);
@@ -28,6 +30,14 @@ static ravel_status show(train_serve_choice *c, const char *piece, size_t bytes,
     ravel_status status = train_stop_stream_push(&c->stop, piece, bytes, &piece, &bytes, err);
     if (!status) train_out_put(&c->text, piece, bytes);
     return status;
+}
+
+static void read_calls(const train_exchange *x, train_serve_choice *c) {
+    if (x->calls.form) train_calls_read(&c->calls, &x->calls, c->text.data, c->text.used, c->ended != 0);
+}
+
+static const train_out *shown(const train_exchange *x, const train_serve_choice *c) {
+    return x->calls.form ? &c->calls.text : &c->text;
 }
 
 static ravel_status advance(train_exchange *x, train_serve_choice *c, const train_job_answer *a, ravel_error *err) {
@@ -47,12 +57,14 @@ static ravel_status advance(train_exchange *x, train_serve_choice *c, const trai
         status = show(c, piece, bytes, err);
     }
     c->seen = ended ? count : train__max(c->seen, letters);
+    if (!ended) read_calls(x, c);
     if (status || !ended || c->ended) return status;
     train_text_stream_flush(&c->letters, &piece, &bytes);
     status = show(c, piece, bytes, err);
     train_stop_stream_flush(&c->stop, &piece, &bytes);
     train_out_put(&c->text, piece, bytes);
     c->ended = x->ask.max_tokens ? ended : 3;
+    read_calls(x, c);
     return status;
 }
 
@@ -63,18 +75,15 @@ static train_serve_choice *choices_of(train_exchange *x, const train_job *job) {
 
 ravel_status train_exchange_advance(train_exchange *x, const train_job *job, ravel_error *err) {
     ravel_status status = RAVEL_OK;
-    for (int32_t i = 0; job->answers && i < job->samples && !status; i++)
-        status = advance(x, choices_of(x, job) + i, &job->answers[i], err);
+    for (int32_t i = 0; job->answers && i < job->samples && !status; i++) {
+        train_serve_choice *c = choices_of(x, job) + i;
+        status = advance(x, c, &job->answers[i], err);
+        if (c->text.failed || c->calls.text.failed) status = ravel__no_memory(err, c->text.used, "an answer");
+    }
     return status;
 }
 
 /* ---- tokens --------------------------------------------------------------------------------------------- */
-
-void train_out_tokens(train_out *o, const int32_t *ids, int64_t count) {
-    train_out_puts(o, "[");
-    for (int64_t i = 0; i < count; i++) train_out_print(o, i ? ",%d" : "%d", ids[i]);
-    train_out_puts(o, "]");
-}
 
 /* The bytes of a token, special ones by name. */
 static const char *token_bytes(const train_exchange *x, int32_t id, char own[16], size_t *bytes) {
@@ -185,8 +194,34 @@ static void put_tokens(train_out *o, const train_exchange *x, train_serve_choice
     train_out_puts(o, "]");
 }
 
-static void put_reason(train_out *o, int32_t ended) {
-    train_out_print(o, ",\"finish_reason\":%s", !ended ? "null" : ended == 3 ? "\"length\"" : "\"stop\"");
+static void put_reason(train_out *o, const train_serve_choice *c) {
+    const char *stop = c->calls.count ? "\"tool_calls\"" : "\"stop\"";
+    train_out_print(o, ",\"finish_reason\":%s", !c->ended ? "null" : c->ended == 3 ? "\"length\"" : stop);
+}
+
+/* Nine letters and digits: what Mistral's template takes. */
+static void put_call_id(train_out *o, const train_exchange *x, const train_serve_choice *c, int64_t call) {
+    uint64_t number = train__random(x->drawn, (uint64_t)(c - x->choices), (uint64_t)call);
+    train_out_print(o, "\"id\":\"%09llx\"", (unsigned long long)(number & 0xfffffffff));
+}
+
+/* Calls [from, count) of a choice; `event`: with their index. */
+static void put_calls(train_out *o, const train_exchange *x, const train_serve_choice *c, int64_t from, int event) {
+    const char *parts = c->calls.parts.data;
+    if (from == c->calls.count) return;
+    train_out_puts(o, ",\"tool_calls\":[");
+    for (int64_t i = from; i < c->calls.count; i++) {
+        const train_call *call = &c->calls.all[i];
+        train_out_puts(o, i > from ? ",{" : "{");
+        if (event) train_out_print(o, "\"index\":%lld,", (long long)i);
+        put_call_id(o, x, c, i);
+        train_out_puts(o, ",\"type\":\"function\",\"function\":{\"name\":");
+        train_out_quote(o, parts + call->name, call->name_bytes);
+        train_out_puts(o, ",\"arguments\":");
+        train_out_quote(o, parts + call->arguments, call->arguments_bytes);
+        train_out_puts(o, "}}");
+    }
+    train_out_puts(o, "]");
 }
 
 static void put_prompt_ids(train_out *o, const train_job *job) {
@@ -243,6 +278,7 @@ static void put_event(train_out *o, train_exchange *x, const train_job *job, int
     train_serve_choice *c = choices_of(x, job) + sample;
     const train_job_answer *a = &job->answers[sample];
     int chat = x->ask.chat, first = !c->begun;
+    const train_out *text = shown(x, c);
     train_out_puts(o, "data: ");
     put_head(o, x, chat ? "chat.completion.chunk" : "text_completion");
     if (chat && first && x->ask.token_ids) put_prompt_ids(o, job);
@@ -250,16 +286,18 @@ static void put_event(train_out *o, train_exchange *x, const train_job *job, int
     train_out_puts(o, !chat   ? "\"text\":"
                       : first ? "\"delta\":{\"role\":\"assistant\",\"content\":"
                               : "\"delta\":{\"content\":");
-    train_out_quote(o, c->text.data + c->sent, c->text.used - c->sent);
+    train_out_quote(o, text->data + c->sent, text->used - c->sent);
+    put_calls(o, x, c, c->called, 1);
     if (chat) train_out_puts(o, "}");
     put_tokens(o, x, c, a, c->told, c->seen);
     if (!chat && first && x->ask.token_ids) put_prompt_ids(o, job);
-    put_reason(o, c->ended);
+    put_reason(o, c);
     train_out_puts(o, "}]");
     if (x->ask.usage) train_out_puts(o, ",\"usage\":null");
     train_out_puts(o, "}\n\n");
     c->begun = 1;
-    c->sent = c->text.used;
+    c->sent = text->used;
+    c->called = c->calls.count;
     c->told = c->seen;
     c->finished = c->ended != 0;
 }
@@ -268,7 +306,8 @@ void train_exchange_events(train_exchange *x, const train_job *job, train_out *o
     int tokens = x->ask.token_ids || x->ask.logprobs >= 0;
     for (int32_t i = 0; job->answers && i < job->samples; i++) {
         train_serve_choice *c = choices_of(x, job) + i;
-        int more = c->text.used > c->sent || (tokens && c->seen > c->told) || c->ended;
+        int more =
+            shown(x, c)->used > c->sent || c->calls.count > c->called || (tokens && c->seen > c->told) || c->ended;
         if (more && !c->finished) put_event(o, x, job, i);
     }
 }
@@ -288,12 +327,17 @@ static void put_choice(train_out *o, train_exchange *x, const train_job *job, in
     train_serve_choice *c = choices_of(x, job) + sample;
     train_out_print(o, "{\"index\":%lld,", (long long)job->index * x->ask.n + sample);
     train_out_puts(o, x->ask.chat ? "\"message\":{\"role\":\"assistant\",\"content\":" : "\"text\":");
-    train_out_quote(o, c->text.data, c->text.used);
+    const train_out *text = shown(x, c);
+    if (c->calls.count && !text->used)
+        train_out_puts(o, "null");
+    else
+        train_out_quote(o, text->data, text->used);
+    put_calls(o, x, c, 0, 0);
     if (x->ask.chat) train_out_puts(o, ",\"refusal\":null}");
     put_tokens(o, x, c, &job->answers[sample], 0, c->seen);
     if (!x->ask.chat && x->ask.token_ids) put_prompt_ids(o, job);
     put_prompt_logprobs(o, x, job);
-    put_reason(o, c->ended);
+    put_reason(o, c);
     train_out_puts(o, "}");
 }
 

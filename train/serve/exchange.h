@@ -11,14 +11,16 @@
 
 #include "train/serve/ask.h"
 #include "train/serve/engine.h"
-#include "train/model/out.h"
+#include "train/rl/calls.h"
 
 typedef struct train_serve_choice {
     train_text_stream letters;
     train_stop_stream stop;
-    train_out text;          /* that can be shown */
+    train_out text;
+    train_calls calls;       /* in it, if they are looked for */
     int64_t seen, told;      /* tokens in `text`; in events that were written */
-    size_t sent;             /* bytes of text in events */
+    size_t sent;             /* bytes of what is shown in events */
+    int64_t called;          /* calls in events */
     int64_t offset;          /* characters of the tokens in events or in the whole answer */
     int32_t ended;           /* as train_job_answer; `text` is complete */
     int32_t begun, finished; /* the first and the last event were written */
@@ -29,6 +31,7 @@ typedef struct train_exchange {
     ravel__json *doc; /* of the request */
     train_ask ask;
     train_stop_texts stops;
+    train_calls_options calls; /* form NONE: they are text */
     const char *model;
     int32_t adapter; /* of the model */
     const train_text *text;
@@ -36,6 +39,7 @@ typedef struct train_exchange {
     int64_t count, over, first_tokens;
     train_serve_choice *choices; /* [count * ask.n] */
     char id[40];
+    uint64_t drawn;         /* the number in it */
     int64_t created;        /* seconds since 1970 */
     double began, first_at; /* train__now */
     struct train_exchange *next, *previous;
@@ -49,8 +53,5 @@ void train_exchange_events(train_exchange *x, const train_job *job, train_out *o
 /* After the last one: usage, where it was asked for, and [DONE]. */
 void train_exchange_end(const train_exchange *x, train_out *out);
 void train_exchange_whole(train_exchange *x, train_out *out);
-
-/* Tokens as a JSON list. */
-void train_out_tokens(train_out *out, const int32_t *ids, int64_t count);
 
 #endif

@@ -30,8 +30,10 @@ struct train_serve {
     ravel__json *doc; /* of small requests */
     volatile sig_atomic_t stop;
     int64_t created;
-    uint64_t drawn; /* ids and seeds */
-    double page_at; /* of the last metrics page, and the tokens then */
+    uint64_t drawn;         /* ids and seeds */
+    train_calls_form calls; /* of tools, as the model writes them */
+    int warned;             /* that they are not known */
+    double page_at;         /* of the last metrics page, and the tokens then */
     int64_t page_tokens;
     double page_rate;
 };

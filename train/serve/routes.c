@@ -2,6 +2,7 @@
 #include "train/serve/internal.h"
 
 #include "base/assert.h"
+#include "base/log.h"
 #include "base/memory.h"
 
 #include "train/kernels/host.h"
@@ -159,6 +160,18 @@ static int read_body(train_serve *s, const ravel__http_request *r, ravel__json *
     return 0;
 }
 
+/* The tokens of a conversation. */
+static ravel_status encode_chat(train_serve *s, const ravel__json *doc, const int32_t **ids, int64_t *count,
+                                ravel_error *err) {
+    train_out talk = {0};
+    train_calls_conversation(&talk, doc, ravel__json_root(doc));
+    ravel_status status = talk.failed
+                              ? ravel__no_memory(err, talk.used, "a conversation")
+                              : train_text_prompt(s->options.text, talk.data, talk.used, NULL, 0, ids, count, err);
+    train_out_free(&talk);
+    return status;
+}
+
 static void post_tokenize(train_serve *s, const ravel__http_request *r) {
     ravel_error err = RAVEL_ERROR_INIT;
     const int32_t *ids = NULL;
@@ -169,7 +182,7 @@ static void post_tokenize(train_serve *s, const ravel__http_request *r) {
     if (prompt && prompt->kind == RAVEL__JSON_STRING)
         status = train_text_encode(s->options.text, prompt->as.string, prompt->bytes, &ids, &count, &err);
     else if (ravel__json_get(s->doc, root, "messages"))
-        status = train_text_prompt(s->options.text, r->body, r->bytes, NULL, 0, &ids, &count, &err);
+        status = encode_chat(s, s->doc, &ids, &count, &err);
     else
         status = ravel_error_set(&err, RAVEL_E_ARGUMENT, "give \"prompt\", a text, or \"messages\"");
     if (status) {
@@ -288,7 +301,7 @@ static ravel_status add_prompt(train_serve *s, train_exchange *x, const ravel__j
     return status;
 }
 
-static ravel_status add_prompts(train_serve *s, train_exchange *x, const ravel__http_request *r, ravel_error *err) {
+static ravel_status add_prompts(train_serve *s, train_exchange *x, ravel_error *err) {
     const int32_t *ids;
     int64_t count = 1;
     ravel_status status = x->ask.chat ? RAVEL_OK : train_ask_prompts(x->doc, &x->ask, &count, err);
@@ -298,12 +311,20 @@ static ravel_status add_prompts(train_serve *s, train_exchange *x, const ravel__
     if (!x->jobs || !x->choices) return ravel__no_memory(err, (size_t)count * sizeof *x->choices, "prompts");
     if (x->ask.chat) {
         x->ask.field = "messages";
-        status = train_text_prompt(s->options.text, r->body, r->bytes, NULL, 0, &ids, &count, err);
+        status = encode_chat(s, x->doc, &ids, &count, err);
         return status ? status : add_job(s, x, ids, count, err);
     }
     x->ask.field = "prompt";
     for (int64_t i = 0; i < count && !status; i++) status = add_prompt(s, x, train_ask_prompt(x->doc, &x->ask, i), err);
     return status;
+}
+
+static void look_for_calls(train_serve *s, train_exchange *x) {
+    if (!train_ask_calls(&x->ask)) return;
+    x->calls = (train_calls_options){s->calls, x->ask.several_calls ? INT64_MAX : 1, x->doc, x->ask.tools};
+    if (s->calls || s->warned++) return;
+    ravel__log(s->options.logger, RAVEL_LOG_WARN,
+               "the chat template writes calls of tools in no form that is known here: they are given as text");
 }
 
 static ravel_status read_ask(train_serve *s, train_exchange *x, const ravel__http_request *r, int chat,
@@ -323,7 +344,8 @@ static ravel_status read_ask(train_serve *s, train_exchange *x, const ravel__htt
     x->adapter = i;
     x->model = model_name(s, i);
     x->stops = (train_stop_texts){x->ask.stops, x->ask.stop_count};
-    return add_prompts(s, x, r, err);
+    look_for_calls(s, x);
+    return add_prompts(s, x, err);
 }
 
 static void complete(train_serve *s, const ravel__http_request *r, int chat) {
@@ -335,6 +357,7 @@ static void complete(train_serve *s, const ravel__http_request *r, int chat) {
     }
     s->drawn = train__random(s->drawn, 0, 0);
     x->http = r->id;
+    x->drawn = s->drawn;
     x->model = s->options.name;
     x->text = s->options.text;
     x->created = (int64_t)time(NULL);

@@ -28,9 +28,9 @@ ravel_status train_env_step(train_peer *env, int64_t id, const train_env_action 
     train_out line = {0};
     train_out_print(&line, "{\"id\": %lld, \"event\": \"step\", \"action\": ", (long long)id);
     train_out_quote(&line, a->text, a->bytes);
-    train_out_puts(&line, ", \"ids\": [");
-    for (int64_t i = 0; i < a->tokens; i++) train_out_print(&line, i ? ", %d" : "%d", a->ids[i]);
-    train_out_print(&line, "], \"ended\": %s, \"last\": %s", a->ended ? "true" : "false", a->last ? "true" : "false");
+    train_out_puts(&line, ", \"ids\": ");
+    train_out_tokens(&line, a->ids, a->tokens);
+    train_out_print(&line, ", \"ended\": %s, \"last\": %s", a->ended ? "true" : "false", a->last ? "true" : "false");
     return send_line(env, id, &line, 0, err);
 }
 

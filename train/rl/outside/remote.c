@@ -382,14 +382,13 @@ static void put_request(const train_remote *r, const server *s, const train_requ
     uint64_t seed = ravel ? how->seed : train__random(how->seed, (uint64_t)q->id, (uint64_t)q->first_sample) >> 33;
     train_out_puts(o, "{\"model\":");
     train_out_quote(o, s->model, strlen(s->model));
-    train_out_puts(o, ",\"prompt\":[");
-    for (int64_t i = 0; i < q->count; i++) train_out_print(o, i ? ",%d" : "%d", q->prompt[i]);
-    train_out_print(o, "],\"n\":%d,\"max_tokens\":%lld,\"temperature\":%.17g,\"top_p\":%.17g,\"seed\":%lld", q->samples,
+    train_out_puts(o, ",\"prompt\":");
+    train_out_tokens(o, q->prompt, q->count);
+    train_out_print(o, ",\"n\":%d,\"max_tokens\":%lld,\"temperature\":%.17g,\"top_p\":%.17g,\"seed\":%lld", q->samples,
                     (long long)room_of(r, q), how->temperature, how->top_p, (long long)(seed & INT64_MAX));
     if (how->top_k > 0) train_out_print(o, ",\"top_k\":%d", how->top_k);
-    train_out_puts(o, ",\"logprobs\":0,\"return_token_ids\":true,\"stop_token_ids\":[");
-    for (int32_t i = 0; i < how->stops; i++) train_out_print(o, i ? ",%d" : "%d", how->stop[i]);
-    train_out_puts(o, "]");
+    train_out_puts(o, ",\"logprobs\":0,\"return_token_ids\":true,\"stop_token_ids\":");
+    train_out_tokens(o, how->stop, how->stops);
     if (r->routes.topk && s->kind != TRAIN_REMOTE_VLLM) train_out_puts(o, ",\"return_routed_experts\":true");
     if (ravel)
         train_out_print(o, ",\"ignore_eos\":true,\"prompt_id\":%lld,\"sample_id\":%d", (long long)q->id,

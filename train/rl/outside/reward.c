@@ -24,20 +24,16 @@ static void put_text(train_out *o, const char *key, const char *text, size_t byt
     train_out_quote(o, text, bytes);
 }
 
-static void put_ids(train_out *o, const char *key, const int32_t *ids, int64_t count) {
-    train_out_print(o, ", \"%s\": [", key);
-    for (int64_t i = 0; i < count; i++) train_out_print(o, i ? ", %d" : "%d", ids[i]);
-    train_out_puts(o, "]");
-}
-
 static ravel_status send_line(const train_reward *r, int64_t id, const train_rollout_text *x, ravel_error *err) {
     train_out o = {0};
     train_out_print(&o, "{\"id\": %lld", (long long)id);
     put_text(&o, "prompt", x->prompt, x->prompt_bytes);
     put_text(&o, "response", x->response, x->response_bytes);
     if (x->answer) put_text(&o, "answer", x->answer, x->answer_bytes);
-    put_ids(&o, "prompt_ids", x->prompt_ids, x->prompt_tokens);
-    put_ids(&o, "response_ids", x->response_ids, x->tokens);
+    train_out_puts(&o, ", \"prompt_ids\": ");
+    train_out_tokens(&o, x->prompt_ids, x->prompt_tokens);
+    train_out_puts(&o, ", \"response_ids\": ");
+    train_out_tokens(&o, x->response_ids, x->tokens);
     train_out_print(&o, ", \"tokens\": %lld, \"ended\": %s", (long long)x->tokens, x->ended ? "true" : "false");
     if (x->row) train_out_puts(&o, ", \"row\": ");
     if (x->row) train_out_puts(&o, x->row);

@@ -73,9 +73,8 @@ static ravel_status ask(scoring *s, int64_t sample, int32_t at, ravel_error *err
     train_out_puts(&body, "{\"model\":");
     train_out_quote(&body, s->t->model, strlen(s->t->model));
     train_out_puts(&body, ",\"max_tokens\":1,\"temperature\":0,\"prompt_logprobs\":0,\"prompt\":");
-    for (int64_t i = x->offsets[sample]; i < x->offsets[sample + 1]; i++)
-        train_out_print(&body, i == x->offsets[sample] ? "[%d" : ",%d", x->ids[i]);
-    train_out_puts(&body, "]}");
+    train_out_tokens(&body, x->ids + x->offsets[sample], x->offsets[sample + 1] - x->offsets[sample]);
+    train_out_puts(&body, "}");
     ravel_status status = train_servers_post(s->t->servers, at, &post, err);
     train_out_free(&body);
     return status;
