@@ -18,8 +18,8 @@ print(max(list(t['model']['vocab'].values()) + [a['id'] for a in t['added_tokens
 model=$dir/new/checkpoints/step-00000001
 cp $golden/tokenizer.json $golden/tokenizer_config.json "$model/"
 printf '%s' "{% for m in messages %}<|im_start|>{{ m['role'] }}
-{{ m['content'] or '' }}{% for t in m.tool_calls or [] %}<tool_call>
-{"name": "{{ t.function.name }}", "arguments": {{ t.function.arguments | tojson }}}
+{{ m['content'] }}{% for t in m.tool_calls or [] %}<tool_call>
+{\"name\": \"{{ t.function.name }}\", \"arguments\": {{ t.function.arguments | tojson }}}
 </tool_call>{% endfor %}<|im_end|>
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}" >"$model/chat_template.jinja"

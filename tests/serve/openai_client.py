@@ -60,6 +60,8 @@ def conversations(c):
     check("a second turn", next_turn.choices[0].message.content is not None and next_turn.usage.prompt_tokens > whole.usage.prompt_tokens)
     parts = [{"role": "user", "content": [{"type": "text", "text": "Say red."}]}]
     check("content in parts", c.chat.completions.create(model="m", messages=parts, max_tokens=8, temperature=0).choices[0].message.content == "red")
+    image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,x"}}]}]
+    check("an image is refused by a template of text", refused(openai.BadRequestError, lambda: c.chat.completions.create(model="m", messages=image)))
     ids = c.chat.completions.create(**how, extra_body={"return_token_ids": True, "top_k": 1})
     check("tokens and versions", len(ids.choices[0].token_ids) == len(ids.choices[0].versions) == ids.usage.completion_tokens and
           len(ids.prompt_token_ids) == ids.usage.prompt_tokens, ids)
@@ -70,7 +72,7 @@ def conversations(c):
 def tools(c):
     """Calls as OpenAI's objects, whole and in a stream; the next turn has them as clients send them, with arguments as text."""
     schema = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}}}}]
-    how = dict(model="m", messages=[{"role": "user", "content": "Call f."}], tools=schema, max_tokens=40, temperature=0)
+    how = dict(model="m", messages=[{"role": "user", "content": "Call f."}], tools=schema, max_tokens=60, temperature=0)
     whole = c.chat.completions.create(**how)
     answer = whole.choices[0].message
     call = answer.tool_calls[0] if answer.tool_calls else None

@@ -115,6 +115,18 @@ def alone():
     check("three processes and other slots change nothing", code == 0 and losses(folder("many")) == losses(folder("alone")), out)
 
 
+def together():
+    """Two ranks share a generator's layers: the first has the environment, and both do the same."""
+    for name, more in (("one", {}), ("two", {"generators": 2, "generator_tp": 2, "env_processes": 2}), ("two-ahead", {"generators": 2, "generator_tp": 2, "async": 2})):
+        out, code = whole(folder(name), folder("n7"), kv_heads=2, **more)
+        check("a generator of %s" % ("one rank" if name == "one" else "two ranks, " + name), code == 0, out)
+    mine, own = losses(folder("two")), losses(folder("one"))
+    check("two ranks learn what one learns", own.keys() == mine.keys() and len(own) == 4 and
+          all(abs(own[k] - mine[k]) < 1e-3 for k in own), (mine, own))
+    out, code = direct("--env-command", "exit 7", "--run", folder("no-env"), kv_heads=2, generators=2, generator_tp=2, eval_prompts=0)
+    check("what fails on the first rank ends both with its sentence", code == 1 and "exit code 7" in out, out)
+
+
 def killed():
     """Processes of the environment are killed while the run goes on."""
     notes, done = folder("n1"), 0
@@ -235,7 +247,7 @@ def refused():
 
 
 try:
-    for part in (alone, killed, resumed, excepted, dropped, served, interrupted, refused):
+    for part in (alone, together, killed, resumed, excepted, dropped, served, interrupted, refused):
         part()
 finally:
     shutil.rmtree(scratch, ignore_errors=True)

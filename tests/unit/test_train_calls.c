@@ -129,24 +129,37 @@ TEST(calls_of_tools_lose_no_text) {
     }
 }
 
-TEST(calls_of_earlier_turns_are_objects_for_the_template) {
-    static const char talk[] =
-        "{\"messages\": [{\"role\": \"user\", \"content\": \"{\\\"a\\\": 1}\"}, {\"role\": \"assistant\", \"content\": null, \"tool_calls\": "
-        "[{\"id\": \"x\", \"function\": {\"name\": \"f\", \"arguments\": \"{\\\"n\\\": 1}\"}}, {\"function\": {\"arguments\": \"no JSON\"}}]}], "
-        "\"tools\": [{\"function\": {\"arguments\": \"{}\"}}], \"n\": 2}";
-    static const char want[] =
-        "{\"messages\":[{\"role\":\"user\",\"content\":\"{\\\"a\\\": 1}\"},{\"role\":\"assistant\",\"content\":null,\"tool_calls\":"
-        "[{\"id\":\"x\",\"function\":{\"name\":\"f\",\"arguments\":{\"n\": 1}}},{\"function\":{\"arguments\":\"no JSON\"}}]}],"
-        "\"tools\":[{\"function\": {\"arguments\": \"{}\"}}],\"n\":2}";
+/* What follows flat: contents that are lists of texts are one text, and other parts are told. */
+static void check_conversation(const char *talk, int flat, int good, const char *want) {
     ravel__json *doc = NULL;
-    ravel_error err = RAVEL_ERROR_INIT;
     train_out out = {0};
+    ravel_error err = RAVEL_ERROR_INIT;
     CHECK_OK(ravel__json_parse(talk, strlen(talk), NULL, &doc, &err), &err);
-    train_calls_conversation(&out, doc, ravel__json_root(doc));
+    CHECK_EQ(train_calls_conversation(&out, doc, ravel__json_root(doc), flat), good);
     train_out_put(&out, "", 1);
-    CHECK_STR(out.data, want);
+    if (want) CHECK_STR(out.data, want);
     train_out_free(&out);
     ravel__json_free(doc);
+}
+
+TEST(calls_of_earlier_turns_are_objects_for_the_template) {
+    check_conversation(
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"{\\\"a\\\": 1}\"}, {\"content\": null, \"tool_calls\": "
+        "[{\"function\": {\"name\": \"f\", \"arguments\": \"{\\\"n\\\": 1}\"}}, {\"function\": {\"arguments\": \"no\"}}]}],"
+        " \"tools\": [{\"function\": {\"arguments\": \"{}\"}}], \"n\": 2}",
+        1, 1,
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"{\\\"a\\\": 1}\"},{\"content\":null,\"tool_calls\":"
+        "[{\"function\":{\"name\":\"f\",\"arguments\":{\"n\": 1}}},{\"function\":{\"arguments\":\"no\"}}]}],"
+        "\"tools\":[{\"function\": {\"arguments\": \"{}\"}}],\"n\":2}");
+    static const char parts[] =
+        "{\"messages\": [{\"content\": [{\"type\": \"text\", \"text\": \"a\"}, \"b\"]}, {\"content\": []}]}";
+    static const char image[] =
+        "{\"messages\": [{\"content\": [{\"type\": \"image_url\", \"image_url\": {\"url\": \"x\"}}]}]}";
+    check_conversation(parts, 1, 1, "{\"messages\":[{\"content\":\"a\\nb\"},{\"content\":\"\"}]}");
+    check_conversation(
+        parts, 0, 1, "{\"messages\":[{\"content\":[{\"type\": \"text\", \"text\": \"a\"}, \"b\"]},{\"content\":[]}]}");
+    check_conversation(image, 1, 0, NULL);
+    check_conversation(image, 0, 1, NULL);
 }
 
 /* What a template writes for a call says how its model calls. */

@@ -26,10 +26,15 @@ static int grow(train_out *o, size_t more) {
     return 1;
 }
 
-void train_out_put(train_out *o, const char *text, size_t bytes) {
-    if (!bytes || !grow(o, bytes)) return;
-    memcpy(o->data + o->used, text, bytes);
+char *train_out_take(train_out *o, size_t bytes) {
+    if (!grow(o, bytes)) return NULL;
     o->used += bytes;
+    return o->data + o->used - bytes;
+}
+
+void train_out_put(train_out *o, const char *text, size_t bytes) {
+    char *to = bytes ? train_out_take(o, bytes) : NULL;
+    if (to) memcpy(to, text, bytes);
 }
 
 void train_out_puts(train_out *o, const char *text) {

@@ -13,6 +13,8 @@ typedef struct train_out {
 
 void train_out_free(train_out *out);
 void train_out_put(train_out *out, const char *text, size_t bytes);
+/* Room for more bytes, which the caller fills; NULL: there is no memory. */
+char *train_out_take(train_out *out, size_t bytes);
 void train_out_puts(train_out *out, const char *text);
 void train_out_print(train_out *out, const char *format, ...) RAVEL_PRINTF(2, 3); /* up to 500 bytes */
 void train_out_quote(train_out *out, const char *text, size_t bytes);             /* as a JSON string */

@@ -33,6 +33,21 @@ train_calls_form train_calls_form_of(train_text *text) {
     return tag && tag < name ? TRAIN_CALLS_TAGGED : member && member < name ? TRAIN_CALLS_BARE : TRAIN_CALLS_NONE;
 }
 
+int train_calls_flat(train_text *text) {
+    static const char talk[2][100] = {"{\"messages\": [{\"role\": \"user\", \"content\": \"ravelled\"}]}",
+                                      "{\"messages\": [{\"role\": \"user\", \"content\": "
+                                      "[{\"type\": \"text\", \"text\": \"ravelled\"}]}]}"};
+    const char *out;
+    size_t bytes;
+    train_out plain = {0};
+    if (!train_text_has_format(text) || train_text_render(text, talk[0], strlen(talk[0]), &out, &bytes, NULL)) return 0;
+    train_out_put(&plain, out, bytes);
+    int same = !plain.failed && !train_text_render(text, talk[1], strlen(talk[1]), &out, &bytes, NULL) &&
+               bytes == plain.used && memcmp(out, plain.data, bytes) == 0;
+    train_out_free(&plain);
+    return !same;
+}
+
 /* ---- spans of text -------------------------------------------------------------------------------------- */
 
 typedef struct span {
@@ -175,8 +190,12 @@ static int take_function(train_calls *c, const train_calls_options *o, span x) {
         put_value(&c->parts, value, type_of(o, name, key));
     }
     train_out_puts(&c->parts, "}");
-    end_call(c);
-    return 1;
+    ravel__json *doc = NULL; /* values may be too deep together */
+    size_t from = c->all[c->count].arguments;
+    int good = !c->parts.failed && !ravel__json_parse(c->parts.data + from, c->parts.used - from, NULL, &doc, NULL);
+    ravel__json_free(doc);
+    if (good) end_call(c);
+    return good;
 }
 
 /* 0: it is no call, and nothing was added. */
@@ -251,36 +270,61 @@ void train_calls_read(train_calls *c, const train_calls_options *o, const char *
 
 /* ---- conversations -------------------------------------------------------------------------------------- */
 
-/* A node; of what lies at the path inside it, text that is JSON becomes that. */
-static void put_parsed(train_out *o, const ravel__json *doc, const ravel__json_node *n, const char *const *path) {
+/* The text of parts that are all texts, by lines; 0: they are not. */
+static int put_flat(train_out *o, const ravel__json *doc, const ravel__json_node *list) {
+    train_out text = {0};
+    int good = 1;
+    for (const ravel__json_node *n = ravel__json_first(doc, list); n; n = ravel__json_next(doc, n)) {
+        const ravel__json_node *part = n->kind == RAVEL__JSON_STRING ? n : ravel__json_get(doc, n, "text");
+        good = part && part->kind == RAVEL__JSON_STRING;
+        if (!good) break;
+        if (text.used) train_out_puts(&text, "\n");
+        train_out_put(&text, part->as.string, part->bytes);
+    }
+    if (good) train_out_quote(o, text.data ? text.data : "", text.used);
+    o->failed |= text.failed;
+    train_out_free(&text);
+    return good;
+}
+
+/* Text that is JSON becomes that. */
+static void put_inner(train_out *o, const ravel__json *doc, const ravel__json_node *n) {
     ravel__json *inner = NULL;
-    int list = n->kind == RAVEL__JSON_ARRAY, text = !*path && n->kind == RAVEL__JSON_STRING;
-    if (text && ravel__json_parse(n->as.string, n->bytes, NULL, &inner, NULL) == RAVEL_OK) {
-        train_out_json(o, inner, ravel__json_root(inner));
-        ravel__json_free(inner);
-        return;
-    }
+    int good = n->kind == RAVEL__JSON_STRING && !ravel__json_parse(n->as.string, n->bytes, NULL, &inner, NULL);
+    train_out_json(o, good ? inner : doc, good ? ravel__json_root(inner) : n);
     ravel__json_free(inner);
-    if (!*path || (!list && n->kind != RAVEL__JSON_OBJECT)) {
-        train_out_json(o, doc, n);
-        return;
+}
+
+/* A node on the way to the arguments of calls; `path` is what is left of it. */
+static int put_parsed(train_out *o, const ravel__json *doc, const ravel__json_node *n, const char *const *path,
+                      int flat) {
+    int list = n->kind == RAVEL__JSON_ARRAY, good = 1;
+    if (!*path || n->kind < RAVEL__JSON_ARRAY) {
+        if (*path)
+            train_out_json(o, doc, n);
+        else
+            put_inner(o, doc, n);
+        return 1;
     }
+    int message = flat && !list && strcmp(*path, "tool_calls") == 0;
     const ravel__json_node *first = ravel__json_first(doc, n);
     train_out_puts(o, list ? "[" : "{");
     for (const ravel__json_node *x = first; x; x = ravel__json_next(doc, x)) {
-        int on_path = list || strcmp(x->key, *path) == 0;
         if (x != first) train_out_puts(o, ",");
         if (!list) train_out_quote(o, x->key, strlen(x->key));
         if (!list) train_out_puts(o, ":");
-        if (on_path)
-            put_parsed(o, doc, x, list ? path : path + 1);
+        if (list || strcmp(x->key, *path) == 0)
+            good &= put_parsed(o, doc, x, list ? path : path + 1, flat);
+        else if (message && x->kind == RAVEL__JSON_ARRAY && strcmp(x->key, "content") == 0)
+            good &= put_flat(o, doc, x);
         else
             train_out_json(o, doc, x);
     }
     train_out_puts(o, list ? "]" : "}");
+    return good;
 }
 
-void train_calls_conversation(train_out *o, const ravel__json *doc, const ravel__json_node *root) {
+int train_calls_conversation(train_out *o, const ravel__json *doc, const ravel__json_node *root, int flat) {
     static const char *const path[] = {"messages", "tool_calls", "function", "arguments", NULL};
-    put_parsed(o, doc, root, path);
+    return put_parsed(o, doc, root, path, flat);
 }

@@ -46,8 +46,11 @@ typedef struct train_calls_options {
 void train_calls_read(train_calls *calls, const train_calls_options *options, const char *text, size_t bytes,
                       int ended);
 
-/* A conversation for the chat template: {"messages": ..} with what else templates read of `root`. Arguments of earlier calls,
- * which clients send as text, become the objects that templates expect. */
-void train_calls_conversation(train_out *out, const ravel__json *doc, const ravel__json_node *root);
+/* Whether the template takes the content of a message as text alone: what it writes for a list of parts is not their
+ * text. */
+int train_calls_flat(train_text *text);
+/* A request for the chat template. Arguments of earlier calls, which clients send as text, become the objects that templates
+ * expect; `flat`: a content that is a list of texts becomes one text, by lines. 0: a list holds something else. */
+int train_calls_conversation(train_out *out, const ravel__json *doc, const ravel__json_node *root, int flat);
 
 #endif

@@ -32,6 +32,7 @@ struct train_serve {
     int64_t created;
     uint64_t drawn;         /* ids and seeds */
     train_calls_form calls; /* of tools, as the model writes them */
+    int flat;               /* its template takes contents as text alone */
     int warned;             /* that they are not known */
     double page_at;         /* of the last metrics page, and the tokens then */
     int64_t page_tokens;

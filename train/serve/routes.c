@@ -164,10 +164,13 @@ static int read_body(train_serve *s, const ravel__http_request *r, ravel__json *
 static ravel_status encode_chat(train_serve *s, const ravel__json *doc, const int32_t **ids, int64_t *count,
                                 ravel_error *err) {
     train_out talk = {0};
-    train_calls_conversation(&talk, doc, ravel__json_root(doc));
-    ravel_status status = talk.failed
-                              ? ravel__no_memory(err, talk.used, "a conversation")
-                              : train_text_prompt(s->options.text, talk.data, talk.used, NULL, 0, ids, count, err);
+    ravel_status status = RAVEL_OK;
+    if (!train_calls_conversation(&talk, doc, ravel__json_root(doc), s->flat))
+        status =
+            ravel_error_set(err, RAVEL_E_DATA, "a content has a part without \"text\"; this model takes text alone");
+    else if (talk.failed)
+        status = ravel__no_memory(err, talk.used, "a conversation");
+    if (!status) status = train_text_prompt(s->options.text, talk.data, talk.used, NULL, 0, ids, count, err);
     train_out_free(&talk);
     return status;
 }

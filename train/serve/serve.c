@@ -144,6 +144,7 @@ ravel_status train_serve_open(const train_serve_options *options, train_serve **
     if (!s) return ravel__no_memory(err, sizeof *s, "a server");
     s->options = *options;
     s->calls = train_calls_form_of(options->text);
+    s->flat = train_calls_flat(options->text);
     s->created = (int64_t)time(NULL);
     s->drawn = train__random((uint64_t)s->created, (uint64_t)(train__now() * 1e9), 0);
     ravel__http_server_options http;

@@ -82,6 +82,45 @@ int train_env_take(train_peer *env, train_env_reply *r) {
     return 1;
 }
 
+/* ---- several ranks -------------------------------------------------------------------------------------- */
+
+/* One answer after the other, each with its texts. */
+static ravel_status take_all(train_peer *env, train_out *heard, ravel_error *err) {
+    train_env_reply r;
+    while (train_env_take(env, &r)) {
+        train_out_put(heard, (const char *)&r, sizeof r);
+        train_out_put(heard, r.role, strlen(r.role) + 1);
+        train_out_put(heard, r.observation, r.bytes);
+        train_out_put(heard, "", 1);
+    }
+    if (heard->failed) return ravel__no_memory(err, heard->used, "what an environment says");
+    return train_peer_status(env, err);
+}
+
+ravel_status train_env_hear(train_peer *env, ravel_comm *comm, train_out *heard, ravel_error *err) {
+    heard->used = 0;
+    ravel_status status = env ? take_all(env, heard, err) : RAVEL_OK;
+    int64_t bytes = (int64_t)heard->used;
+    if (!comm) return status;
+    status = ravel_agree(comm, status, err);
+    if (!status) status = ravel_comm_broadcast(comm, &bytes, 1, RAVEL_I64, 0, err);
+    if (status || bytes == 0) return status;
+    char *to = env ? heard->data : train_out_take(heard, (size_t)bytes);
+    status = ravel_agree(comm, to ? RAVEL_OK : ravel__no_memory(err, (size_t)bytes, "what an environment says"), err);
+    return status ? status : ravel_comm_broadcast(comm, to, bytes, RAVEL_U8, 0, err);
+}
+
+int train_env_heard(const train_out *heard, size_t *at, train_env_reply *r) {
+    if (*at == heard->used) return 0;
+    memcpy(r, heard->data + *at, sizeof *r);
+    r->role = heard->data + *at + sizeof *r;
+    const char *text = r->role + strlen(r->role) + 1;
+    if (r->observation) r->observation = text;
+    *at = (size_t)(text - heard->data) + r->bytes + 1;
+    RAVEL_ASSERT(*at <= heard->used);
+    return 1;
+}
+
 ravel_status train_env_open(const train_peer_options *options, train_peer **env, ravel_error *err) {
     train_peer_options own = *options;
     own.what = "environment";

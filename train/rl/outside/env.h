@@ -32,6 +32,8 @@
 #ifndef TRAIN_ENV_H
 #define TRAIN_ENV_H
 
+#include <ravel/comm.h>
+
 #include "train/rl/outside/peer.h"
 
 /* A peer with sessions; `what` is set here. It is waited for, and freed, as any peer. */
@@ -65,4 +67,11 @@ typedef struct train_env_reply {
 
 /* The next answer that has come, or 0. */
 int train_env_take(train_peer *env, train_env_reply *reply);
+
+/* For ranks that do the same at the same time: all answers that have come to the first rank, which has the environment, in
+ * `heard` on all of them; `env` is NULL on the others. Its status (train_peer_status) is an error of all. comm NULL: one
+ * rank. */
+ravel_status train_env_hear(train_peer *env, ravel_comm *comm, train_out *heard, ravel_error *err);
+/* The answer at *at, 0 at first; 0 after the last. Its strings live as long as `heard`. */
+int train_env_heard(const train_out *heard, size_t *at, train_env_reply *reply);
 #endif

@@ -314,10 +314,6 @@ static ravel_status check_env(const train_config *c, ravel_error *err) {
                                o->task             ? "task"
                                : o->reward_command ? "reward-command"
                                                    : "reward");
-    if (o->generator_tp > 1)
-        return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
-                               "--generator-tp %d with an environment is not supported yet; say --generator-tp 1",
-                               o->generator_tp);
     return o->env ? train_servers_check("--env", o->env, err) : RAVEL_OK;
 }
 

@@ -31,7 +31,9 @@ typedef struct seat {
 
 struct train__episodes {
     train__episodes_options options;
-    train_peer *env;               /* NULL: rollouts of one answer */
+    int has_env;                   /* 0: rollouts of one answer */
+    train_peer *env;               /* NULL also on ranks of a generator after its first */
+    train_out heard;               /* what it has said */
     train_sampling sampling[2];    /* greedy: [1] */
     seat *seats;                   /* [count] */
     int64_t count, taken, running; /* running: at the generator */
@@ -84,7 +86,7 @@ static ravel_status leave(train__episodes *e, seat *s, ravel_error *err) {
 }
 
 static void warn(train__episodes *e, const seat *s, const char *why) {
-    if (e->warnings++ >= WARNINGS) return;
+    if ((e->has_env && !e->env) || e->warnings++ >= WARNINGS) return;
     ravel__log(logger_of(e), RAVEL_LOG_WARN, "question %lld, rollout %lld: %.300s%s", (long long)s->item.group,
                (long long)s->item.member, why, e->warnings == WARNINGS ? " (further ones are only counted)" : "");
 }
@@ -99,7 +101,7 @@ static ravel_status drop(train__episodes *e, seat *s, const char *why, ravel_err
 
 static ravel_status finish(train__episodes *e, seat *s, int ended, ravel_error *err) {
     s->item.ended = ended;
-    if (e->env) {
+    if (e->has_env) {
         s->item.scored = 1;
         if (isnan(s->item.accuracy)) s->item.accuracy = s->item.reward;
     }
@@ -127,13 +129,14 @@ static ravel_status begin(train__episodes *e, seat *s, ravel_error *err) {
     s->item.reward = 0;
     s->item.accuracy = NAN;
     s->begun = s->lost = 0;
-    if (!e->env) {
+    if (!e->has_env) {
         append_given(s, question, s->question);
         s->item.prompt = s->question;
         s->place = READY;
         return RAVEL_OK;
     }
     s->place = AT_ENV;
+    if (!e->env) return RAVEL_OK;
     return train_env_start(e->env, id_of(s), s->item.group, train_prompts_line(e->options.prompts, s->item.group),
                            s->alone, err);
 }
@@ -200,7 +203,7 @@ static ravel_status observe(train__episodes *e, seat *s, const train_env_reply *
             status = ravel_error_set(err, RAVEL_E_DATA, "environment: it said nothing to begin with");
     }
     s->item.differs += differs;
-    if (differs && e->differing++ == 0)
+    if (differs && e->env && e->differing++ == 0)
         ravel__log(logger_of(e), RAVEL_LOG_WARN,
                    "question %lld: the chat template writes the conversation in other tokens than the model drew and "
                    "was given; the run goes on with those (env/template_differs_share counts such turns)",
@@ -209,18 +212,22 @@ static ravel_status observe(train__episodes *e, seat *s, const train_env_reply *
     return status;
 }
 
+static void end_episode(train__episodes *e, const seat *s, const char *reason) {
+    if (e->env) train_env_end(e->env, id_of(s), reason);
+}
+
 static ravel_status next_turn(train__episodes *e, seat *s, const train_env_reply *r, ravel_error *err) {
     const int32_t *tokens;
     int64_t n = 0;
     ravel_error why = RAVEL_ERROR_INIT;
     ravel_status status = observe(e, s, r, &tokens, &n, &why);
     if (status == RAVEL_E_DATA || (!status && n < 0 && !s->begun)) {
-        train_env_end(e->env, id_of(s), "error");
+        end_episode(e, s, "error");
         return drop(e, s, status ? why.message : "environment: its first observation is longer than --env-tokens", err);
     }
     if (status) return ravel_error_set(err, status, "%s", why.message);
     if (n < 0 || s->item.turns == e->options.config->grpo.max_turns) {
-        train_env_end(e->env, id_of(s), n < 0 ? "tokens" : "turns");
+        end_episode(e, s, n < 0 ? "tokens" : "turns");
         return finish(e, s, 0, err);
     }
     append_given(s, tokens, n);
@@ -233,7 +240,8 @@ static ravel_status next_turn(train__episodes *e, seat *s, const train_env_reply
 
 static ravel_status take_reply(train__episodes *e, const train_env_reply *r, ravel_error *err) {
     seat *s = seat_at(e, r->id);
-    RAVEL_ASSERT(s && (r->status || s->place == AT_ENV));
+    if (!s) return RAVEL_OK; /* lost after the answer that ended it */
+    RAVEL_ASSERT(r->status || s->place == AT_ENV);
     if (r->status) return lost(e, s, r, err);
     s->item.reward += r->reward;
     if (!isnan(r->accuracy)) s->item.accuracy = r->accuracy;
@@ -242,23 +250,25 @@ static ravel_status take_reply(train__episodes *e, const train_env_reply *r, rav
 }
 
 static ravel_status hear_env(train__episodes *e, ravel_error *err) {
-    train_env_reply reply;
-    ravel_status status = RAVEL_OK;
-    if (!e->env) return RAVEL_OK;
-    while (!status && train_env_take(e->env, &reply)) status = take_reply(e, &reply, err);
-    return status ? status : train_peer_status(e->env, err);
+    train_env_reply r;
+    size_t at = 0;
+    if (!e->has_env) return RAVEL_OK;
+    ravel_status status = train_env_hear(e->env, e->options.tp, &e->heard, err);
+    while (!status && train_env_heard(&e->heard, &at, &r)) status = take_reply(e, &r, err);
+    return status;
 }
 
 /* An answer goes to the environment. */
 static ravel_status act(train__episodes *e, seat *s, ravel_error *err) {
     const int32_t *ids = s->tokens + s->used - s->item.drawn;
     int64_t tokens = s->item.drawn - (s->ended != 0);
+    s->place = AT_ENV;
+    if (!e->env) return RAVEL_OK;
     size_t bytes = train_text_decode(e->options.text, ids, tokens, NULL, 0);
     char *text = train__grown(NULL, e->text, &e->text_room, 0, (int64_t)bytes + 1, 1);
     if (!text) return ravel__no_memory(err, bytes, "an action");
     e->text = text;
     (void)train_text_decode(e->options.text, ids, tokens, text, bytes + 1);
-    s->place = AT_ENV;
     const train_env_action action = {.text = text,
                                      .bytes = bytes,
                                      .ids = ids,
@@ -299,13 +309,13 @@ ravel_status train__episodes_answer(void *user, const train_answer *a, ravel_err
     train__episodes *e = user;
     seat *s = take_tokens(e, a);
     if (a->count == 0) {
-        if (e->env) train_env_end(e->env, id_of(s), "error");
+        if (e->has_env) end_episode(e, s, "error");
         return drop(e, s, "no server answered", err);
     }
     s->item.turns++;
     s->ended = a->ended != 0;
     if (s->lost) return begin(e, s, err);
-    return e->env ? act(e, s, err) : finish(e, s, s->ended, err);
+    return e->has_env ? act(e, s, err) : finish(e, s, s->ended, err);
 }
 
 static ravel_status reserve_requests(train__episodes *e, int64_t need, ravel_error *err) {
@@ -358,7 +368,7 @@ static ravel_status go_on(train__episodes *e, ravel_error *err) {
     e->polls.until = 0;
     if (e->env) train_peer_poll(e->env, &e->polls);
     train__draw_poll(e->options.drawing, &e->polls);
-    train_polls_wait(&e->polls, 0.2);
+    if (e->env || !e->has_env) train_polls_wait(&e->polls, 0.2); /* other ranks wait for the first */
     if (e->env) train_peer_advance(e->env, &e->polls);
     return train__draw_advance(e->options.drawing, &e->polls, train__episodes_answer, e, err);
 }
@@ -464,7 +474,9 @@ ravel_status train__episodes_create(const train__episodes_options *options, trai
                                     .seconds = o->env_seconds,
                                     .wait = o->service_wait,
                                     .logger = logger_of(e)};
-    if (!status && train_config_has_env(options->config)) status = train_env_open(&env, &e->env, err);
+    e->has_env = train_config_has_env(options->config);
+    int first = !options->tp || ravel_comm_rank(options->tp) == 0;
+    if (!status && e->has_env && first) status = train_env_open(&env, &e->env, err);
     if (status) {
         train__episodes_free(e);
         return status;
@@ -491,6 +503,7 @@ void train__episodes_free(train__episodes *e) {
     train_rollouts_free(&e->done);
     train_rollouts_free(&e->spare);
     train_polls_free(&e->polls);
+    train_out_free(&e->heard);
     free(e);
 }
 
@@ -513,7 +526,7 @@ static void drop_due(train__episodes *e) {
     for (int64_t i = 0; i < e->count; i++) {
         seat *s = &e->seats[i];
         if (s->place == FREE || s->item.batch != e->due) continue;
-        if (e->env) train_env_end(e->env, id_of(s), "stopped");
+        end_episode(e, s, "stopped");
         s->place = FREE;
         e->taken--;
     }
@@ -559,11 +572,11 @@ ravel_status train__episodes_keep(const train__episodes *e, train_rollouts *all,
         const seat *s = &e->seats[i];
         train_rollout x = s->item;
         if (s->place == FREE) continue;
-        x.progress = e->env ? TRAIN_ROLLOUT_ASKED : TRAIN_ROLLOUT_BEGUN;
-        x.length = e->env ? s->question : s->used;
+        x.progress = e->has_env ? TRAIN_ROLLOUT_ASKED : TRAIN_ROLLOUT_BEGUN;
+        x.length = e->has_env ? s->question : s->used;
         x.prompt = s->question;
-        if (e->env) x.turns = x.member + 1;
-        if (e->env)
+        if (e->has_env) x.turns = x.member + 1;
+        if (e->has_env)
             status = train_rollouts_copy(all, &e->questions, &x, err);
         else
             status = add_seat(e, s, &x, all, err);
@@ -615,7 +628,7 @@ ravel_status train__episodes_restore(train__episodes *e, const train_rollouts *a
         train_rollout x = all->items[i];
         int begun = x.progress == TRAIN_ROLLOUT_BEGUN,
             fits = x.length < room && x.drawn >= 0 && x.drawn <= x.length - x.prompt;
-        if (begun && (e->env || seats == e->count || !fits)) { /* other options than before: from its beginning */
+        if (begun && (e->has_env || seats == e->count || !fits)) { /* other options than before: from its beginning */
             x = (train_rollout){.first = x.first,
                                 .length = x.prompt,
                                 .prompt = x.prompt,

@@ -13,6 +13,8 @@
  * on time. Servers (--rollout) are not paused: what they draw goes on while they take new weights, and is heard by
  * train__episodes_answer in the meantime.
  *
+ * Of ranks that share a generator's layers the first has the environment, and the others do what it hears, in its order.
+ *
  * What is drawn is a function of the weights, the question and what the environment says: random numbers are of (seed,
  * group, member, turn), and a rollout that begins again draws the same tokens. */
 #ifndef TRAIN_GRPO_EPISODES_H
