@@ -71,6 +71,23 @@ def test_versions_are_folders_that_appear_whole(tmp_path):
         part.close()
 
 
+def test_parts_of_a_fused_tensor_become_one(tmp_path):
+    layer, rng = "base_model.model.model.layers.0.", np.random.default_rng(3)
+    sizes = {"self_attn.qkv_proj.lora_A": (2, 8), "self_attn.q_proj.lora_B": (8, 2), "self_attn.k_proj.lora_B": (4, 2),
+             "self_attn.v_proj.lora_B": (4, 2), "self_attn.o_proj.lora_A": (2, 8), "self_attn.o_proj.lora_B": (8, 2)}
+    tensors = {f"{layer}{name}.weight": rng.standard_normal(size, np.float32) for name, size in sizes.items()}
+    publisher = ravel.Publisher(_address(), lora.adapter_tensors(tensors, dict(CONFIG, target_modules=["qkv_proj", "o_proj"])))
+    publisher.publish(1)
+    folder = lora.AdapterFolder(publisher.address, tmp_path, "policy", timeout=60)
+    folder.receive()
+    found = ravel.read_safetensors(folder.take() / lora.WEIGHTS)
+    b = [tensors.pop(f"{layer}self_attn.{part}_proj.lora_B.weight") for part in "qkv"]
+    tensors[f"{layer}self_attn.qkv_proj.lora_B.weight"] = np.concatenate(b)
+    assert set(found) == set(tensors) and all(np.array_equal(found[n], tensors[n]) for n in tensors)
+    folder.close()
+    publisher.close()
+
+
 @dataclasses.dataclass
 class _RecordedHelper:
     """vllm 0.33.0's PEFTHelper, as far as it is called."""

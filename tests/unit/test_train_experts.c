@@ -60,12 +60,13 @@ static int32_t random_ep(uint64_t *seed, const train_config *c, const ravel_shap
 
 /* SFT of mock rows, of rows whose prompts are computed once, and DPO. */
 static void random_experts(uint64_t seed, int count, int32_t most) {
+    uint64_t other = ~seed; /* what adapters draw */
     static const char *const kinds[] = {"sft", "sft with shared prompts", "dpo"};
     for (int i = 0; i < count; i++) {
         train_config c;
         ravel_shape shape;
         layout_outcome one = {0}, many = {0};
-        char folder[128], data[64] = "", what[200];
+        char folder[128], data[64] = "", adapter[64] = "", path[128], what[200];
         int kind = (int)layout_draw(&seed, 3);
         layout_small_job(&c);
         const char *name = random_model(&seed, &c, folder);
@@ -77,6 +78,8 @@ static void random_experts(uint64_t seed, int count, int32_t most) {
         if (kind == 2) c.learn.aggregation = 0;
         c.learn.share_prefix = RAVEL_SHARE_OFF;
         CHECK(train_shape(&c.model, &shape, NULL) == RAVEL_OK);
+        if (layout_draw(&other, 2) && !layout_adapt(&c, kind == 2 ? TRAIN_DPO : TRAIN_SFT, &other, adapter, path))
+            return;
         bool ran = layout_run_once(&c, kind == 2 ? TRAIN_DPO : TRAIN_SFT, 1, &one);
         int32_t ranks = layout_random_mesh(&seed, &shape, most, &c.mesh);
         if (kind == 1) c.learn.share_prefix = RAVEL_SHARE_ON;
@@ -89,11 +92,13 @@ static void random_experts(uint64_t seed, int count, int32_t most) {
             c.plan.budget = c.mesh.dp == 2 ? 24 : 16;
         }
         c.learn.ep = random_ep(&seed, &c, &shape);
-        (void)snprintf(what, sizeof what,
-                       "%s, %s, load loss %g %s, ep %d, tp %d%s cp %d dp %d pp %d vpp %d, pool %d, shard %d, budget %d",
-                       kinds[kind], name, c.learn.router_aux, c.learn.router_scope ? "by layer" : "", c.learn.ep,
-                       c.mesh.tp, c.model.sequence ? " (sequence parallel)" : "", c.mesh.cp, c.mesh.dp, c.mesh.pp,
-                       c.mesh.vpp, c.plan.cp_pool, c.learn.shard, (int)c.plan.budget);
+        (void)snprintf(
+            what, sizeof what,
+            "%s, %s%s, load loss %g %s, ep %d, tp %d%s cp %d dp %d pp %d vpp %d, pool %d, shard %d, budget %d",
+            kinds[kind], name, adapter[0] ? " with an adapter" : "", c.learn.router_aux,
+            c.learn.router_scope ? "by layer" : "", c.learn.ep, c.mesh.tp,
+            c.model.sequence ? " (sequence parallel)" : "", c.mesh.cp, c.mesh.dp, c.mesh.pp, c.mesh.vpp, c.plan.cp_pool,
+            c.learn.shard, (int)c.plan.budget);
         if (getenv("RAVEL_VERBOSE")) printf("    %s\n", what);
         ran = ran && layout_run_once(&c, kind == 2 ? TRAIN_DPO : TRAIN_SFT, ranks, &many);
         CHECK(!ran || !(c.learn.router_aux > 0) == !(one.load > 0.5)); /* at least 1 where it is even */
@@ -102,6 +107,7 @@ static void random_experts(uint64_t seed, int count, int32_t most) {
         else
             printf("    %s\n", what);
         if (kind) CHECK(unlink(data) == 0);
+        if (adapter[0]) job_wipe(adapter);
         free(one.moment), free(many.moment);
         if (!ran) return;
     }
@@ -417,8 +423,8 @@ static void count_matmul(train_device *device, const train_matmul *product) {
 
 /* An adapter's u and d_u are made a second time for the gradients of A and B, and in the first layer nothing is made for the
  * input of q, k and v (net_lora.c). */
-static double made_again(const train_params *p, int64_t tokens) {
-    double weights = (double)p->parameters;
+static double made_again(const train_params *p, int64_t adapter, int64_t tokens) {
+    double weights = (double)adapter;
     for (int which = TRAIN_Q; which <= TRAIN_V; which++)
         for (int64_t i = 0; i < p->count; i++)
             for (int half = 0; half < 2; half++)
@@ -452,7 +458,7 @@ TEST(train_experts_products_are_what_flops_say) {
         train_model_options_default(&o);
         o.budget = N;
         if (i > 3) o.lora = (train_lora){.rank = 3, .alpha = 8, .targets = train_lora_all()};
-        const int64_t adapter = o.lora.rank ? train_trained_parameters(&shape, &o.lora) : 0;
+        const int64_t adapter = o.lora.rank ? train_trained_active(&shape, &o.lora) : 0;
         CHECK_OK(counting.open(&device_options, &device, &err), &err);
         CHECK_OK(train_model_create(&counting, device, &shape, &o, &model, &err), &err);
         CHECK_OK(train_model_init(model, 3, 0.2, &err), &err);
@@ -463,7 +469,7 @@ TEST(train_experts_products_are_what_flops_say) {
         double pairs = 0, attention = 6 * (double)ravel__shape_attention_width(&shape);
         for (int s = 0; s < 2; s++) pairs += (double)(cu[s + 1] - cu[s]) * (cu[s + 1] - cu[s] + 1) / 2;
         double told = train_model_flops(&shape, adapter, 2, (int64_t[]){15, 25}, N - 2) - attention * pairs;
-        if (adapter) told += made_again(train_model_params(model), N);
+        if (adapter) told += made_again(train_model_params(model), adapter, N);
         if (!EXPECT(fabs(2 * multiplied - told) < 1e-9 * told))
             printf("    %s: %.0f multiplied, %.0f told\n", folders[i], 2 * multiplied, told);
         train_model_free(model);

@@ -300,16 +300,23 @@ TEST(train_hf_rest_of_a_folder) {
     int32_t stops[4];
     ravel_error err = RAVEL_ERROR_INIT;
     CHECK(make_folder(from, sizeof from) && make_folder(to, sizeof to));
-    CHECK(write_text(from, "config.json", "{\"eos_token_id\": 7}"));
+    CHECK(write_text(from, "config.json",
+                     "{\"eos_token_id\": 7, \"router_jitter_noise\": 0.0, \"theta\": 5e5, \"k\": 2}"));
     CHECK(train_stops_read(from, stops, 4) == 1 && stops[0] == 7);
     CHECK(write_text(from, "generation_config.json", "{\"eos_token_id\": [5, 6, 8, 9, 10]}"));
     CHECK(train_stops_read(from, stops, 4) == 4 && stops[0] == 5 && stops[3] == 9);
     CHECK(write_text(from, "tokenizer.json", "the tokenizer"));
     CHECK_OK(train_folder_copy_rest(from, to, RAVEL_F32, &err), &err);
     CHECK(train_stops_read(to, stops, 4) == 4);
-    char path[512];
-    (void)snprintf(path, sizeof path, "%s/tokenizer.json", to);
+    char path[512], config[256] = "";
+    (void)snprintf(path, sizeof path, "%s/config.json", to);
     FILE *f = fopen(path, "r");
+    CHECK(f != NULL && fread(config, 1, sizeof config - 1, f) > 0 && fclose(f) == 0);
+    CHECK_HAS(config, "\"router_jitter_noise\": 0.0,"); /* transformers tells real numbers from integers */
+    CHECK_HAS(config, "\"theta\": 500000.0,");
+    CHECK_HAS(config, "\"k\": 2");
+    (void)snprintf(path, sizeof path, "%s/tokenizer.json", to);
+    f = fopen(path, "r");
     CHECK(f != NULL);
     CHECK(fgets(text, sizeof text, f) != NULL);
     (void)fclose(f);

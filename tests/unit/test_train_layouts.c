@@ -18,23 +18,6 @@ static void random_pool(uint64_t *seed, train_config *c) {
     c->run.single = 0;
 }
 
-/* An adapter in place of the model, whose A and B are not 0: what two updates on one rank left. path[128] is its folder. */
-static bool adapt(train_config *c, train_kind kind, uint64_t *seed, char folder[64], char path[128]) {
-    static const char *const targets[] = {NULL, NULL, "q,v", "o_proj,down_proj", "k,gate,down", "up"};
-    train_config first = *c;
-    curve loss;
-    job_folder(folder);
-    first.run.run = folder;
-    first.run.steps = 2;
-    first.learn.lr = 0.05;
-    first.model.lora_rank = 1 + (int32_t)layout_draw(seed, 6);
-    first.model.lora_targets = targets[layout_draw(seed, 6)];
-    first.model.lora_rslora = (int32_t)layout_draw(seed, 2);
-    (void)snprintf(path, 128, "%s/checkpoints/step-00000002", folder);
-    c->model.adapter = path;
-    return job_run(&first, kind, kind == TRAIN_GRPO ? 2 : 1, "train/loss", &loss);
-}
-
 /* SFT on golden models and on new ones of more layers, every aggregation, budgets, sharding and orders of micro-batches. */
 static void random_layouts(uint64_t seed, int count, int32_t most) {
     static const char *const folders[] = {NULL,     "llama3",  "qwen2",     "mistral", NULL,        "qwen3", "smollm",
@@ -59,8 +42,7 @@ static void random_layouts(uint64_t seed, int count, int32_t most) {
             c.learn.router_aux = (double)layout_draw(&other, 2) * 0.5;
             c.learn.router_scope = (int32_t)layout_draw(&other, 2);
         }
-        int fused = name && (strcmp(name, "phi3") == 0 || shape.experts); /* has no adapters, or not all of them */
-        if (layout_draw(&other, 3) == 0 && !fused && !adapt(&c, TRAIN_SFT, &other, adapter, path)) return;
+        if (layout_draw(&other, 3) == 0 && !layout_adapt(&c, TRAIN_SFT, &other, adapter, path)) return;
         if (!layout_run_once(&c, TRAIN_SFT, 1, &one)) return;
         int32_t ranks = layout_random_mesh(&seed, &shape, most, &c.mesh);
         c.plan.budget = 40 + (int64_t)layout_draw(&seed, 3) * 40;
@@ -199,7 +181,7 @@ static void random_pairs(uint64_t seed, int count, int32_t most) {
         c.model.model = model;
         CHECK(train_shape(&c.model, &shape, NULL) == RAVEL_OK);
         char adapter[64] = "", path[128];
-        bool ran = layout_draw(&other, 3) || adapt(&c, TRAIN_DPO, &other, adapter, path);
+        bool ran = layout_draw(&other, 3) || layout_adapt(&c, TRAIN_DPO, &other, adapter, path);
         ran = ran && layout_run_once(&c, TRAIN_DPO, 1, &one);
         int32_t ranks = layout_random_mesh(&seed, &shape, most, &c.mesh);
         c.plan.budget = 40 + (int64_t)layout_draw(&seed, 3) * 40;
@@ -414,7 +396,7 @@ static void random_grpo(uint64_t seed, int count, int32_t most) {
         c.learn.aggregation = (int32_t)layout_draw(&seed, 3);
         CHECK(train_shape(&c.model, &shape, NULL) == RAVEL_OK);
         char adapter[64] = "", path[128];
-        if (layout_draw(&other, 2) == 0 && !adapt(&c, TRAIN_GRPO, &other, adapter, path)) return;
+        if (layout_draw(&other, 2) == 0 && !layout_adapt(&c, TRAIN_GRPO, &other, adapter, path)) return;
         one = c;
         int32_t ranks = layout_random_mesh(&seed, &shape, most, &c.mesh);
         c.grpo.generator_tp = (int32_t)layout_draw(&seed, 2) + 1;

@@ -1,4 +1,5 @@
 /* Adapters: against the model into which they are merged, as PEFT folders, and their options. */
+#include "tests/unit/train_job.h"
 #include "tests/unit/train_support.h"
 
 #include "train/model/generate/generator.h"
@@ -215,26 +216,98 @@ static void compare_with_peft(const char *set, const char *name) {
     }
     const train_params *p = train_model_params(r.model);
     float *grads = rig_grads(&r);
+    int64_t count = 2; /* nll and base */
     for (int64_t i = 0; i < p->count; i++) {
         const train_tensor *t = &p->tensors[i];
         const ravel_safetensor *want = NULL;
-        (void)snprintf(path, sizeof path, "grad/%s", t->name);
-        CHECK_OK(ravel_safetensors_get(made, path, 2, t->dims, &want, &err), &err);
-        double off = relative_distance(grads + t->offset, want->data, t->count);
+        (void)snprintf(path, sizeof path, "grad/%s", t->file_name);
+        const int64_t dims[2] = {t->file_rows, t->dims[1]};
+        CHECK_OK(ravel_safetensors_get(made, path, 2, dims, &want, &err), &err);
+        double off =
+            relative_distance(grads + t->offset, (const float *)want->data + t->file_first * dims[1], t->count);
         if (!EXPECT(off < 1e-4)) printf("    %s, %s: %s off by %g\n", set, name, t->name, off);
+        count += t->file_first == 0;
     }
-    CHECK_EQ(p->count + 2, ravel_safetensors_count(made));
+    CHECK_EQ(count, ravel_safetensors_count(made));
     free(grads);
     ravel_safetensors_free(made);
     ravel_safetensors_free(ids);
     rig_close(&r);
 }
 
+static const char *const adapted[] = {"llama3", "qwen2", "gemma3", "phi3", "olmoe", "mixtral"};
+enum { ADAPTED = sizeof adapted / sizeof *adapted };
+
 /* Losses with the adapter on and off, and the gradient of every A and B to 1e-4. */
 TEST(train_lora_is_that_of_peft) {
-    static const char *const adapted[] = {"llama3", "qwen2", "gemma3"};
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < ADAPTED; i++)
         for (int s = 0; s < 2; s++) compare_with_peft(sets[s], adapted[i]);
+}
+
+/* The merged folder has the losses that PEFT has with the adapter beside the model. */
+TEST(train_lora_merges_what_peft_wrote) {
+    for (int i = 0; i < ADAPTED; i++) {
+        char base[256], folder[256], merged[64], path[300];
+        ravel_error err = RAVEL_ERROR_INIT;
+        ravel_shape shape;
+        train_model_options o;
+        rig r;
+        ravel_safetensors *made = NULL, *ids = NULL;
+        job_folder(merged);
+        (void)snprintf(base, sizeof base, "tests/golden/archs/%s", adapted[i]);
+        (void)snprintf(folder, sizeof folder, "tests/golden/adapters/%s", adapted[i]);
+        CHECK_OK(train_adapter_merge(base, folder, merged, -1, 0, 2, &err), &err);
+        CHECK_OK(train_config_read(merged, &shape, &err), &err);
+        train_model_options_default(&o);
+        o.budget = TOKENS;
+        CHECK(rig_open(&r, "cpu", 1, &shape, &o));
+        const train_array to = train_model_array(r.model);
+        CHECK_OK(train_tensors_load(train_model_params(r.model), &to, merged, &err), &err);
+        (void)snprintf(path, sizeof path, "%s/golden.safetensors", folder);
+        CHECK_OK(ravel_safetensors_open(path, NULL, &made, &err), &err);
+        (void)snprintf(path, sizeof path, "%s/golden.safetensors", base);
+        CHECK_OK(ravel_safetensors_open(path, NULL, &ids, &err), &err);
+        const ravel_safetensor *tokens = ravel_safetensors_find(ids, "ids/0");
+        const double *nll = ravel_safetensors_find(made, "nll")->data;
+        const int32_t cu[] = {0, (int32_t)tokens->count};
+        float logprob[TOKENS];
+        train_batch batch = {.samples = 1, .tokens = tokens->data, .cu_seqlens = cu};
+        train_result result = {.logprob = logprob};
+        CHECK_OK(train_model_score(r.model, &batch, &result, &err), &err);
+        for (int64_t t = 1; t < tokens->count; t++) EXPECT(fabs((double)logprob[t] + nll[t - 1]) < 2e-5);
+        ravel_safetensors_free(made);
+        ravel_safetensors_free(ids);
+        rig_close(&r);
+        job_wipe(merged);
+    }
+}
+
+/* Targets of a fused tensor go together, and experts that ranks share out are not all. */
+TEST(train_lora_targets_fit_the_family) {
+    static const struct {
+        const char *model, *targets, *says;
+        int32_t ep;
+    } rows[] = {{"phi3", "q_proj,v_proj", "gate_up_proj", 1},
+                {"phi3", "qkv_proj,o", NULL, 1},
+                {"phi3", "up", "qkv_proj", 1},
+                {"mixtral", "w1,w2,w3", NULL, 1},
+                {"mixtral", "w1,w2,w3", "--ep", 2},
+                {"mixtral", "w1,o", NULL, 2}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char base[256];
+        ravel_shape shape;
+        train_params *params = NULL;
+        train_lora lora = {.rank = 2, .alpha = 4};
+        ravel_error err = RAVEL_ERROR_INIT;
+        const train_slice part = {.ep = rows[i].ep};
+        (void)snprintf(base, sizeof base, "tests/golden/archs/%s", rows[i].model);
+        CHECK_OK(train_config_read(base, &shape, &err), &err);
+        CHECK_OK(train_lora_targets(rows[i].targets, &lora.targets, &err), &err);
+        CHECK_EQ(train_trained_params(&shape, &part, &lora, NULL, &params, &err),
+                 rows[i].says ? RAVEL_E_ARGUMENT : RAVEL_OK);
+        if (rows[i].says) CHECK_HAS(err.message, rows[i].says);
+        train_params_free(params);
+    }
 }
 
 /* Configurations that PEFT wrote: plain LoRA is read, and what would compute something else is refused by the name of its key. */

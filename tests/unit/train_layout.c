@@ -1,6 +1,8 @@
 #include "tests/unit/train_layout.h"
 #include "tests/unit/train_support.h"
 
+#include "base/model/family.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,6 +66,29 @@ void layout_small_job(train_config *c) {
     c->source.mock = mock;
     c->sft.batch = 12;
     c->plan.budget = 64;
+}
+
+bool layout_adapt(train_config *c, train_kind kind, uint64_t *seed, char folder[64], char path[128]) {
+    static const char *const targets[][2] = {{NULL, NULL},
+                                             {NULL, NULL},
+                                             {"q,v", "qkv_proj"},
+                                             {"o_proj,down_proj", "o_proj,down_proj"},
+                                             {"k,gate,down", "qkv,down"},
+                                             {"up,o", "gate_up_proj,o"}};
+    train_config first = *c;
+    ravel_shape shape;
+    curve loss;
+    job_folder(folder);
+    if (!EXPECT(train_shape(&c->model, &shape, NULL) == RAVEL_OK)) return false;
+    first.run.run = folder;
+    first.run.steps = 2;
+    first.learn.lr = 0.05;
+    first.model.lora_rank = 1 + (int32_t)layout_draw(seed, 6);
+    first.model.lora_targets = targets[layout_draw(seed, 6)][ravel__shape_family(&shape)->fused];
+    first.model.lora_rslora = (int32_t)layout_draw(seed, 2);
+    (void)snprintf(path, 128, "%s/checkpoints/step-00000002", folder);
+    c->model.adapter = path;
+    return job_run(&first, kind, kind == TRAIN_GRPO ? 2 : 1, "train/loss", &loss);
 }
 
 double layout_distance(const layout_outcome *one, const layout_outcome *many) {

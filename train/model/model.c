@@ -83,9 +83,11 @@ static size_t cut_working(train_model *m, char *base) {
     w->y = train__cut_take(&cut, 1, train__net_bytes(n, rows * n->hidden));
     if (m->adapter) {
         train__adapter *a = &m->net.adapter;
-        int64_t wide = TRAIN__JOINED * m->adapter->lora.rank;
-        a->u = train__cut_take(&cut, 1, train__net_bytes(n, t * wide));
-        if (!m->options.inference) a->d_u = train__cut_take(&cut, 1, train__net_bytes(n, t * wide));
+        /* a rank of an exchange may receive all pairs for one expert, whose gate and up are one matrix */
+        int64_t rows_wide = train__max(TRAIN__JOINED * t, n->exchange ? 2 * train__net_pairs(n, t) : 0);
+        size_t bytes = train__net_bytes(n, rows_wide * m->adapter->lora.rank);
+        a->u = train__cut_take(&cut, 1, bytes);
+        if (!m->options.inference) a->d_u = train__cut_take(&cut, 1, bytes);
     }
     w->whole = n->sequence ? train__cut_take(&cut, 1, train__net_bytes(n, share * m->tp.ranks * n->hidden)) : w->y;
     if (!m->options.inference) w->d_x = train__cut_take(&cut, 1, train__net_bytes(n, share * n->hidden));

@@ -7,15 +7,21 @@
 typedef struct products {
     const train_model *m;
     const train__routes *r;
-    int64_t n, k;  /* of a matrix */
-    int64_t first; /* the first expert's, in the flat array */
+    int64_t n, k; /* of a matrix */
+    int64_t layer;
+    train_layer_tensor which;
 } products;
 
 static products products_of(const train_model *m, const train__routes *r, int64_t layer, train_layer_tensor which) {
-    products p = {.m = m, .r = r, .first = train_params_layer(m->params, layer, which)};
+    products p = {.m = m, .r = r, .layer = layer, .which = which};
     train__net_expert_size(&m->net, which, &p.n, &p.k);
-    RAVEL_ASSERT(p.first >= 0 && p.n > 0 && p.k > 0);
+    RAVEL_ASSERT(p.n > 0 && p.k > 0);
     return p;
+}
+
+/* The gradients of all experts' matrices. */
+static void *grads_of(const train_model *m, int64_t layer, train_layer_tensor which) {
+    return train__model_grad(m, train_params_layer(m->params, layer, which));
 }
 
 /* d_x = d_y w */
@@ -24,20 +30,20 @@ static void inputs(const products *p, void *d_x, const void *d_y) {
     for (int64_t e = 0; e < n->shape.experts; e++) {
         int64_t at = p->r->offsets[e], rows = p->r->offsets[e + 1] - at;
         if (rows)
-            train__net_linear_input(n, train__net_at(n, d_x, at * p->k), train__net_at(n, d_y, at * p->n),
-                                    p->first + e * p->m->params->expert_stride, rows, p->n, p->k);
+            train__net_expert_input(n, train__net_at(n, d_x, at * p->k), train__net_at(n, d_y, at * p->n),
+                                    &(train__expert){p->layer, e, p->which, NULL}, rows);
     }
 }
 
-/* d_w += d_y' x, unless only an adapter is trained */
+/* d_w += d_y' x, or those of the adapter */
 static void weights(const products *p, const void *d_y, const void *x) {
     const train__net *n = &p->m->net;
-    for (int64_t e = 0; e < n->shape.experts && !train__model_frozen(p->m); e++) {
+    void *d_w = grads_of(p->m, p->layer, p->which);
+    for (int64_t e = 0; e < n->shape.experts; e++) {
         int64_t at = p->r->offsets[e], rows = p->r->offsets[e + 1] - at;
-        void *d_w = train__model_grad(p->m, p->first + e * p->m->params->expert_stride);
         if (rows)
-            train__net_linear_weight(n, d_w, train__net_at(n, d_y, at * p->n), train__net_at(n, x, at * p->k), rows,
-                                     p->n, p->k);
+            train__net_expert_weight(n, d_w, train__net_at(n, d_y, at * p->n), train__net_at(n, x, at * p->k),
+                                     &(train__expert){p->layer, e, p->which, NULL}, rows);
     }
 }
 
@@ -59,26 +65,28 @@ typedef struct passed {
     const train_model *m;
     const void *d_y, *x; /* received rows */
     void *d_x;
-    int64_t first, n, k;
+    int64_t layer, n, k;
+    train_layer_tensor which;
 } passed;
 
 static void passed_inputs(void *user, int64_t expert, int64_t at, int64_t rows) {
     const passed *p = user;
     const train__net *n = &p->m->net;
-    train__net_linear_input(n, train__net_at(n, p->d_x, at * p->k), train__net_at(n, p->d_y, at * p->n),
-                            p->first + expert * n->params->expert_stride, rows, p->n, p->k);
+    train__net_expert_input(n, train__net_at(n, p->d_x, at * p->k), train__net_at(n, p->d_y, at * p->n),
+                            &(train__expert){p->layer, expert, p->which, NULL}, rows);
 }
 
 static void passed_weights(void *user, int64_t expert, int64_t at, int64_t rows) {
     const passed *p = user;
     const train__net *n = &p->m->net;
-    train__net_linear_weight(n, train__model_grad(p->m, p->first + expert * n->params->expert_stride),
-                             train__net_at(n, p->d_y, at * p->n), train__net_at(n, p->x, at * p->k), rows, p->n, p->k);
+    train__net_expert_weight(n, grads_of(p->m, p->layer, p->which), train__net_at(n, p->d_y, at * p->n),
+                             train__net_at(n, p->x, at * p->k), &(train__expert){p->layer, expert, p->which, NULL},
+                             rows);
 }
 
 static passed passed_of(const train_model *m, int64_t layer, train_layer_tensor which, const void *d_y, const void *x,
                         void *d_x) {
-    passed p = {.m = m, .d_y = d_y, .x = x, .d_x = d_x, .first = train_params_layer(m->params, layer, which)};
+    passed p = {.m = m, .d_y = d_y, .x = x, .d_x = d_x, .layer = layer, .which = which};
     train__net_expert_size(&m->net, which, &p.n, &p.k);
     return p;
 }
@@ -100,10 +108,8 @@ static void round_backward(train_model *m, int64_t layer, const train__acts *a, 
         n->kernels->weigh_backward(n->device, &weigh);
         train__net_gate_backward(n, a->gate_up, NULL, m->working.d_h, a->gate_up, rows, ffn);
     }
-    if (!train__model_frozen(m)) {
-        train__exchange_each(n, passed_weights, &down);
-        train__exchange_each(n, passed_weights, &up);
-    }
+    train__exchange_each(n, passed_weights, &down);
+    train__exchange_each(n, passed_weights, &up);
     train__exchange_each(n, passed_inputs, &up);
 }
 

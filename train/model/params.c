@@ -56,13 +56,6 @@ static int has(const ravel_shape *shape, int64_t layer, int which) {
     return 1;
 }
 
-/* Tensors of a layer. */
-static int64_t tensors_of(const ravel_shape *shape, int64_t layer) {
-    int64_t count = 0;
-    for (int which = 0; which < TRAIN_LAYER_TENSORS; which++) count += has(shape, layer, which);
-    return ravel_shape_has_experts(shape, layer) ? count + 3 * (shape->experts - 1) : count;
-}
-
 /* name[64] of a layer's tensor, within the layer; `expert` below 0: of none. */
 static const char *name_of(const ravel_shape *shape, int which, int64_t expert, char *name) {
     const ravel__family *f = ravel__shape_family(shape);
@@ -164,8 +157,9 @@ typedef struct walk {
     train_tensor *tensors;
     char *names;
     size_t names_used;
-    int64_t number;  /* of the next tensor in the whole model */
-    train_params to; /* what has been added so far */
+    int64_t number;     /* of the next tensor in the whole model */
+    int64_t of_experts; /* parameters that have been added */
+    train_params to;    /* what has been added so far */
 } walk;
 
 /* Properties that all tensors of a kind share. */
@@ -228,16 +222,18 @@ static int64_t add(walk *w, const char *prefix, const kind *k, const int64_t dim
     return offset;
 }
 
+static const struct {
+    int first, last;
+    const char *name;
+} fused_rows[] = {{TRAIN_Q, TRAIN_V, "self_attn.qkv_proj.weight"}, {TRAIN_GATE, TRAIN_UP, "mlp.gate_up_proj.weight"}};
+enum { FUSED = sizeof fused_rows / sizeof *fused_rows };
+
 /* Where a family's files have q, k and v as one tensor, and gate and up. */
 static void fuse(kind *k, int which, int64_t whole[TRAIN_LAYER_TENSORS][2]) {
-    static const struct {
-        int first, last;
-        const char *name;
-    } groups[] = {{TRAIN_Q, TRAIN_V, "self_attn.qkv_proj.weight"}, {TRAIN_GATE, TRAIN_UP, "mlp.gate_up_proj.weight"}};
-    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {
-        if (which < groups[i].first || which > groups[i].last) continue;
-        k->file_name = groups[i].name;
-        for (int t = groups[i].first; t <= groups[i].last; t++) {
+    for (int i = 0; i < FUSED; i++) {
+        if (which < fused_rows[i].first || which > fused_rows[i].last) continue;
+        k->file_name = fused_rows[i].name;
+        for (int t = fused_rows[i].first; t <= fused_rows[i].last; t++) {
             if (t < which) k->file_first += whole[t][0];
             k->file_rows += whole[t][0];
         }
@@ -281,50 +277,8 @@ static int64_t add_tensor(layer_walk *l, int which, int64_t expert) {
     return add(l->w, l->prefix, &k, l->dims[which], l->whole[which]);
 }
 
-/* gate, up and down of every expert. */
-static void add_experts(layer_walk *l, int64_t *offsets) {
-    train_params *to = &l->w->to;
-    int64_t first = -1, begin = to->expert_first, end = begin + to->expert_count;
-    l->w->number += 3 * begin;
-    for (int64_t e = begin; e < end; e++)
-        for (int which = TRAIN_GATE; which <= TRAIN_DOWN; which++) {
-            int64_t at = add_tensor(l, which, e);
-            if (e == begin && offsets) offsets[which] = at;
-            if (e == begin && which == TRAIN_GATE) first = at;
-            if (e == begin + 1 && which == TRAIN_GATE) to->expert_stride = at - first;
-        }
-    l->w->number += 3 * (l->w->whole->experts - end);
-}
-
-static void add_layer(walk *w, table *t, int64_t layer) {
-    char prefix[64];
-    int sparse = ravel_shape_has_experts(w->whole, layer);
-    layer_walk l = {.w = w, .prefix = prefix, .layer = layer};
-    int64_t *offsets = t ? t->layer_offsets + layer * TRAIN_LAYER_TENSORS : NULL, experts = -1;
-    (void)snprintf(prefix, sizeof prefix, "model.layers.%lld.", (long long)layer);
-    layer_dims(&w->local, sparse, l.dims);
-    layer_dims(w->whole, sparse, l.whole);
-    for (int which = 0; which < TRAIN_LAYER_TENSORS; which++) {
-        if (!has(w->whole, layer, which) || (sparse && is_feed(which) && which != TRAIN_GATE)) continue;
-        if (sparse && which == TRAIN_GATE) {
-            experts = w->number;
-            if (w->to.part.ep == 1)
-                add_experts(&l, offsets);
-            else
-                w->number += 3 * w->whole->experts;
-            continue;
-        }
-        int64_t offset = add_tensor(&l, which, -1);
-        if (offsets) offsets[which] = offset;
-    }
-    if (experts < 0 || w->to.part.ep == 1) return;
-    int64_t end = w->number;
-    w->number = experts;
-    add_experts(&l, offsets);
-    w->number = end;
-}
-
-/* ---- adapters: A of all targets that are one matrix to the model follow one another, then each one's B --------- */
+/* ---- adapters: A of all targets that are one matrix to the model follow one another, then each one's B ---------
+ * Where such targets are one tensor of the family's files they have one A, and their B are one matrix. */
 
 static int is_target(const train_lora *l, int which) {
     return (int)(l->targets >> which & 1);
@@ -334,66 +288,150 @@ static train_split in_split(train_split split) {
     return split == TRAIN_SPLIT_HEADS_IN || split == TRAIN_SPLIT_FFN_IN ? split : TRAIN_SPLIT_NONE;
 }
 
-static int64_t add_half(walk *w, const char *prefix, int64_t local[TRAIN_LAYER_TENSORS][2],
-                        int64_t whole[TRAIN_LAYER_TENSORS][2], int which, int half, int joins) {
-    const train_lora *l = &w->to.lora;
-    char name[64];
+/* Targets that are one matrix have this half in common. */
+static int shares_half(const train_lora *l, int half) {
+    return l->family->fused && half == TRAIN_LORA_A;
+}
+
+/* name[64] of a half of the target whose weight is called so. */
+static const char *half_name(char *name, const char *weight, int half) {
+    (void)snprintf(name, 64, "%.*slora_%c.weight", (int)(strlen(weight) - strlen("weight")), weight,
+                   half == TRAIN_LORA_B ? 'B' : 'A');
+    return name;
+}
+
+static int64_t add_half(layer_walk *w, int which, int half, int64_t expert, int gap) {
+    const int64_t rank = w->w->to.lora.rank, *local = w->dims[which], *whole = w->whole[which];
+    char own[64], name[64], file_name[64];
     train_split split = in_split(layer_rows[which].split);
-    if (half == TRAIN_LORA_B) split = split ? TRAIN_SPLIT_NONE : layer_rows[which].split;
-    int64_t dims[2] = {l->rank, local[which][1]}, all[2] = {l->rank, whole[which][1]};
+    int64_t dims[2] = {rank, local[1]}, all[2] = {rank, whole[1]};
     if (half == TRAIN_LORA_B) {
-        dims[0] = local[which][0], all[0] = whole[which][0];
-        dims[1] = all[1] = l->rank;
+        split = split ? TRAIN_SPLIT_NONE : layer_rows[which].split;
+        dims[0] = local[0], all[0] = whole[0];
+        dims[1] = all[1] = rank;
     }
-    (void)snprintf(name, sizeof name, "%.*slora_%c.weight", (int)(strlen(layer_rows[which].name) - strlen("weight")),
-                   layer_rows[which].name, half == TRAIN_LORA_B ? 'B' : 'A');
-    kind k = {.name = name, .decay = 1, .gap = !joins, .partial = split == TRAIN_SPLIT_NONE, .split = split};
-    return add(w, prefix, &k, dims, all);
+    kind k = {.name = half_name(name, name_of(w->w->whole, which, expert, own), half), .decay = 1, .gap = gap};
+    k.split = split;
+    k.partial = split == TRAIN_SPLIT_NONE;
+    k.expert = expert >= 0;
+    if (w->w->to.lora.family->fused) fuse(&k, which, w->whole);
+    if (k.file_name) k.file_name = half_name(file_name, k.file_name, half);
+    if (k.file_name && half == TRAIN_LORA_A) k.name = k.file_name, k.file_name = NULL, k.file_first = 0;
+    return add(w->w, w->prefix, &k, dims, all);
 }
 
-static void add_adapter_layer(walk *w, table *t, int64_t layer) {
-    int64_t dims[TRAIN_LAYER_TENSORS][2], whole[TRAIN_LAYER_TENSORS][2];
+static void add_halves(layer_walk *l, int first, int end, int64_t expert, int64_t *offsets) {
+    const train_lora *lora = &l->w->to.lora;
+    for (int half = TRAIN_LORA_A; half <= TRAIN_LORA_B; half++)
+        for (int which = first, joins = 0; which < end; which++) {
+            if (!is_target(lora, which) || (joins && shares_half(lora, half))) continue;
+            int gap = !joins || (half == TRAIN_LORA_B && !lora->family->fused);
+            int64_t at = add_half(l, which, half, expert, gap);
+            if (offsets) offsets[half * TRAIN_LAYER_TENSORS + which] = at;
+            joins = 1;
+        }
+}
+
+/* ---- layers, of a model or of its adapter ----------------------------------------------------------------- */
+
+/* Tensors of a layer's `which`. */
+static int64_t tensors_of_one(const walk *w, int64_t layer, int which) {
+    const train_lora *l = &w->to.lora;
+    if (!l->rank) return has(w->whole, layer, which);
+    return is_target(l, which) ? 2 - (joined(which) && shares_half(l, TRAIN_LORA_A)) : 0;
+}
+
+/* Tensors first .. end - 1 of a layer; of all its experts, or of one. */
+static int64_t tensors_of(const walk *w, int64_t layer, int first, int end) {
+    int64_t count = 0;
+    for (int which = first; which < end; which++) count += tensors_of_one(w, layer, which);
+    return count;
+}
+
+static int64_t tensors_of_layer(const walk *w, int64_t layer) {
+    int64_t experts = ravel_shape_has_experts(w->whole, layer) ? w->whole->experts : 1;
+    return tensors_of(w, layer, 0, TRAIN_LAYER_TENSORS) +
+           (experts - 1) * tensors_of(w, layer, TRAIN_GATE, TRAIN_DOWN + 1);
+}
+
+/* The first tensor after `first` that does not continue its matrix. */
+static int group_end(int first) {
+    int end = first + 1;
+    while (end < TRAIN_LAYER_TENSORS && joined(end)) end++;
+    return end;
+}
+
+/* What is one matrix: that tensor and those that continue it. */
+static void add_group(layer_walk *l, int first, int64_t expert, int64_t *offsets) {
+    const int end = group_end(first);
+    if (l->w->to.lora.rank) {
+        add_halves(l, first, end, expert, offsets);
+        return;
+    }
+    for (int which = first; which < end; which++) {
+        if (!has(l->w->whole, l->layer, which)) continue;
+        int64_t at = add_tensor(l, which, expert);
+        if (offsets) offsets[which] = at;
+    }
+}
+
+/* gate, up and down of every expert. */
+static void add_experts(layer_walk *l, int64_t *offsets) {
+    train_params *to = &l->w->to;
+    const int64_t each = tensors_of(l->w, l->layer, TRAIN_GATE, TRAIN_DOWN + 1), begin = to->expert_first;
+    const int64_t end = begin + to->expert_count, before = to->parameters;
+    int64_t first = -1;
+    l->w->number += each * begin;
+    for (int64_t e = begin; e < end; e++) {
+        int64_t at = train__round_up(to->elements, GAP);
+        if (e == begin) first = at;
+        if (e == begin + 1) to->expert_stride = at - first;
+        add_group(l, TRAIN_GATE, e, e == begin ? offsets : NULL);
+        add_group(l, TRAIN_DOWN, e, e == begin ? offsets : NULL);
+    }
+    l->w->number += each * (l->w->whole->experts - end);
+    l->w->of_experts += to->parameters - before;
+}
+
+static void add_layer(walk *w, table *t, int64_t layer) {
     char prefix[80];
-    (void)snprintf(prefix, sizeof prefix, "base_model.model.model.layers.%lld.", (long long)layer);
-    layer_dims(&w->local, 0, dims);
-    layer_dims(w->whole, 0, whole);
-    for (int first = 0, end; first < TRAIN_LAYER_TENSORS; first = end) {
-        for (end = first + 1; end < TRAIN_LAYER_TENSORS && joined(end);) end++;
-        for (int half = TRAIN_LORA_A; half <= TRAIN_LORA_B; half++)
-            for (int which = first, joins = 0; which < end; which++) {
-                if (!is_target(&w->to.lora, which)) continue;
-                int64_t at = add_half(w, prefix, dims, whole, which, half, joins && half == TRAIN_LORA_A);
-                if (t) t->layer_offsets[(2 * layer + half) * TRAIN_LAYER_TENSORS + which] = at;
-                joins = 1;
-            }
+    int sparse = ravel_shape_has_experts(w->whole, layer), halves = w->to.lora.rank ? 2 : 1;
+    layer_walk l = {.w = w, .prefix = prefix, .layer = layer};
+    int64_t *offsets = t ? t->layer_offsets + halves * layer * TRAIN_LAYER_TENSORS : NULL, experts = -1;
+    (void)snprintf(prefix, sizeof prefix, "%smodel.layers.%lld.", w->to.lora.rank ? "base_model.model." : "",
+                   (long long)layer);
+    layer_dims(&w->local, sparse, l.dims);
+    layer_dims(w->whole, sparse, l.whole);
+    for (int first = 0; first < TRAIN_LAYER_TENSORS; first = group_end(first)) {
+        if (!sparse || !is_feed(first))
+            add_group(&l, first, -1, offsets);
+        else if (first == TRAIN_GATE && w->to.part.ep == 1)
+            add_experts(&l, offsets);
+        else if (first == TRAIN_GATE) {
+            experts = w->number;
+            w->number += w->whole->experts * tensors_of(w, layer, TRAIN_GATE, TRAIN_DOWN + 1);
+        }
     }
-}
-
-static void add_adapter(walk *w, table *t) {
-    int64_t each = 0;
-    for (int which = 0; which < TRAIN_LAYER_TENSORS; which++) each += 2 * is_target(&w->to.lora, which);
-    w->to.embedding = w->to.norm = w->to.head = -1;
-    w->number = w->to.part.first_layer * each;
-    for (int64_t layer = w->to.part.first_layer; layer < w->to.part.last_layer; layer++) add_adapter_layer(w, t, layer);
-    w->to.elements = train__round_up(w->to.elements, GAP);
+    if (experts < 0) return;
+    int64_t end = w->number;
+    w->number = experts;
+    add_experts(&l, offsets);
+    w->number = end;
 }
 
 static void add_all(walk *w, table *t) {
     const ravel_shape *s = w->whole;
-    if (w->to.lora.rank) {
-        add_adapter(w, t);
-        return;
-    }
     const int64_t matrix[2] = {w->local.vocab, s->hidden}, whole[2] = {s->vocab, s->hidden}, vector[2] = {s->hidden, 0};
-    int first = w->to.part.first_layer == 0, last = w->to.part.last_layer == s->layers;
+    int model = !w->to.lora.rank; /* else layers alone */
+    int first = model && w->to.part.first_layer == 0, last = model && w->to.part.last_layer == s->layers;
     const kind embed = {
         .name = "model.embed_tokens.weight", .decay = 1, .gap = 1, .again = !first, .split = TRAIN_SPLIT_VOCAB};
     const kind norm = {.name = "model.norm.weight", .gap = 1};
     const kind head = {.name = "lm_head.weight", .decay = 1, .gap = 1, .split = TRAIN_SPLIT_VOCAB};
     w->to.embedding = w->to.norm = w->to.head = -1;
     if (first || (last && s->tied)) w->to.embedding = add(w, "", &embed, matrix, whole);
-    w->number = 1;
-    for (int64_t layer = 0; layer < w->to.part.first_layer; layer++) w->number += tensors_of(s, layer);
+    w->number = model;
+    for (int64_t layer = 0; layer < w->to.part.first_layer; layer++) w->number += tensors_of_layer(w, layer);
     for (int64_t layer = w->to.part.first_layer; layer < w->to.part.last_layer; layer++) add_layer(w, t, layer);
     if (last) w->to.norm = add(w, "", &norm, vector, vector);
     if (last) w->to.head = s->tied ? w->to.embedding : add(w, "", &head, matrix, whole);
@@ -445,15 +483,22 @@ static void begin_unit(const table *t, train_unit *units, int64_t *count, int64_
     units[(*count)++] = (train_unit){.first = offset, .tensor = tensor};
 }
 
-/* The first of a layer's tensors. */
-static int64_t layer_begin(const table *t, int64_t layer) {
+/* Where the first of a layer's tensors first .. end - 1 begins; -1: it has none of them. */
+static int64_t layer_begin(const table *t, int64_t layer, int first, int end) {
     int halves = t->view.lora.rank ? 2 : 1;
     const int64_t *offsets = t->layer_offsets + halves * layer * TRAIN_LAYER_TENSORS;
-    int64_t least = INT64_MAX;
-    for (int i = 0; i < halves * TRAIN_LAYER_TENSORS; i++)
-        if (offsets[i] >= 0) least = train__min(least, offsets[i]);
-    RAVEL_ASSERT(least < INT64_MAX);
+    int64_t least = -1;
+    for (int half = 0; half < halves; half++, offsets += TRAIN_LAYER_TENSORS)
+        for (int i = first; i < end; i++)
+            if (offsets[i] >= 0 && (least < 0 || offsets[i] < least)) least = offsets[i];
     return least;
+}
+
+/* Where a layer's experts begin; `tensor` is the layer's first one. -1: it has none. */
+static int64_t experts_begin(const table *t, int64_t layer, int64_t tensor) {
+    int64_t at = layer_begin(t, layer, TRAIN_GATE, TRAIN_DOWN + 1);
+    while (at >= 0 && t->view.tensors[tensor].offset != at) tensor++;
+    return at >= 0 && t->view.tensors[tensor].expert ? at : -1;
 }
 
 static void fill_units(table *t, train_unit *units) {
@@ -461,10 +506,10 @@ static void fill_units(table *t, train_unit *units) {
     int64_t count = 0;
     begin_unit(t, units, &count, p->embedding);
     for (int64_t layer = p->part.first_layer; layer < p->part.last_layer; layer++) {
-        const int64_t *offsets = t->layer_offsets + layer * TRAIN_LAYER_TENSORS;
-        begin_unit(t, units, &count, layer_begin(t, layer));
-        if (p->lora.rank || p->part.ep == 1 || offsets[TRAIN_ROUTER] < 0) continue;
-        begin_unit(t, units, &count, offsets[TRAIN_GATE]);
+        begin_unit(t, units, &count, layer_begin(t, layer, 0, TRAIN_LAYER_TENSORS));
+        int64_t experts = p->part.ep == 1 ? -1 : experts_begin(t, layer, units[count - 1].tensor);
+        if (experts < 0) continue;
+        begin_unit(t, units, &count, experts);
         units[count - 1].experts = 1;
     }
     begin_unit(t, units, &count, p->norm);
@@ -487,6 +532,23 @@ ravel_status train_params_create(const ravel_shape *shape, const train_slice *pa
     return train_trained_params(shape, part, NULL, allocator, params, err);
 }
 
+/* Targets that are one tensor of the files are one target; and a layer has more than what ranks share out. */
+static ravel_status check_targets(const train_lora *l, int32_t ep, ravel_error *err) {
+    for (int i = 0; i < FUSED && l->family->fused; i++) {
+        uint32_t all = (UINT32_C(2) << fused_rows[i].last) - (UINT32_C(1) << fused_rows[i].first);
+        if ((l->targets & all) == 0 || (l->targets & all) == all) continue;
+        return ravel_error_set(
+            err, RAVEL_E_ARGUMENT,
+            "targets of an adapter of %s are qkv_proj, o_proj, gate_up_proj and down_proj: q, k and v "
+            "are one tensor of its files, and gate and up, with one adapter",
+            l->family->model_type);
+    }
+    if (ep == 1 || l->targets & ((UINT32_C(1) << TRAIN_GATE) - 1)) return RAVEL_OK;
+    return ravel_error_set(
+        err, RAVEL_E_ARGUMENT,
+        "with --ep an adapter needs a target beside the experts: add q_proj, k_proj, v_proj or o_proj");
+}
+
 /* What is walked over: the checks, and the shape of the part. */
 static ravel_status begin_walk(walk *w, const ravel_shape *shape, const train_slice *part, const train_lora *lora,
                                ravel_error *err) {
@@ -495,17 +557,8 @@ static ravel_status begin_walk(walk *w, const ravel_shape *shape, const train_sl
     train_lora *l = &w->to.lora;
     ravel_status status = check(shape, err);
     if (!status && l->rank) status = train_lora_check(lora, err);
-    if (!status && l->rank && ravel__shape_family(shape)->fused)
-        status = ravel_error_set(err, RAVEL_E_UNSUPPORTED,
-                                 "no adapters for %s: q, k and v of its files are one tensor, and PEFT "
-                                 "adapts that",
-                                 ravel__shape_family(shape)->model_type);
-    if (l->rank && shape->experts && l->targets == train_lora_all())
-        l->targets &= (UINT32_C(1) << TRAIN_GATE) - 1; /* all linear layers of transformers' model */
-    if (!status && l->rank && shape->experts && l->targets >> TRAIN_GATE)
-        status = ravel_error_set(err, RAVEL_E_UNSUPPORTED,
-                                 "no adapters for the experts of %s: set lora-targets to q_proj,k_proj,v_proj,o_proj",
-                                 ravel__shape_family(shape)->model_type);
+    l->family = ravel__shape_family(shape);
+    if (!status && l->rank) status = check_targets(l, w->to.part.ep, err);
     if (!status) status = train_slice_shape(shape, part, &w->local, err);
     w->to.expert_count = shape->experts / w->to.part.ep;
     w->to.expert_first = w->to.expert_count * w->to.part.ep_rank;
@@ -517,6 +570,14 @@ int64_t train_trained_parameters(const ravel_shape *shape, const train_lora *lor
     if (begin_walk(&w, shape, NULL, lora, NULL)) return 0;
     add_all(&w, NULL);
     return w.to.parameters;
+}
+
+int64_t train_trained_active(const ravel_shape *shape, const train_lora *lora) {
+    walk w;
+    if (begin_walk(&w, shape, NULL, lora, NULL)) return 0;
+    add_all(&w, NULL);
+    return w.to.parameters -
+           (shape->experts ? w.of_experts / shape->experts * (shape->experts - shape->experts_active) : 0);
 }
 
 ravel_status train_trained_params(const ravel_shape *shape, const train_slice *part, const train_lora *lora,
@@ -608,7 +669,7 @@ int64_t train_params_tensor_at(const train_params *params, int64_t offset) {
 int64_t train_params_layer_unit(const train_params *params, int64_t layer) {
     RAVEL_ASSERT(layer >= params->part.first_layer && layer < params->part.last_layer);
     if (params->part.ep == 1) return (params->embedding >= 0) + layer - params->part.first_layer;
-    return train_params_unit(params, layer_begin((const table *)params, layer));
+    return train_params_unit(params, layer_begin((const table *)params, layer, 0, TRAIN_LAYER_TENSORS));
 }
 
 int64_t train_params_expert_unit(const train_params *params, int64_t layer) {

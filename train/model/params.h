@@ -69,6 +69,8 @@ typedef struct train_lora {
     double alpha;     /* scale by alpha / rank */
     uint32_t targets; /* 1 << train_layer_tensor of each matrix that has one */
     uint32_t reserved;
+    /* Set by the table: that of the model. If its files have q k v as one tensor, these are one target with one A. */
+    const struct ravel__family *family;
 } train_lora;
 enum train_lora_half { TRAIN_LORA_A, TRAIN_LORA_B }; /* [rank, in] and [out, rank] */
 

@@ -29,6 +29,9 @@ from ._staged import Staged
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 _MARK = "ravel.json"  # the identity of what a folder holds
+# Phi-3's files have these as one tensor, and so has PEFT; the trainers' parts have a B each.
+_FUSED = {"self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+          "mlp.gate_up_proj": ("mlp.gate_proj", "mlp.up_proj")}
 
 
 def _plain(value: Any) -> Any:
@@ -44,6 +47,19 @@ def adapter_tensors(tensors: Mapping[str, Any], config: Any) -> dict[str, Any]:
         config) and not isinstance(config, type) else dict(config)
     text = json.dumps(made, default=_plain).encode()
     return {**tensors, CONFIG: np.frombuffer(text, np.uint8).copy()}
+
+
+def _join(weights: dict[str, Any], dtypes: dict[str, str]) -> dict[str, str]:
+    """The parts of fused tensors become what PEFT has; the dtypes of all tensors then."""
+    joined = dict(dtypes)
+    for whole, parts in _FUSED.items():
+        end = f"{whole}.lora_A.weight"
+        for stem in [name.removesuffix(end) for name in weights if name.endswith(end)]:
+            names = [f"{stem}{part}.lora_B.weight" for part in parts]
+            if all(name in weights for name in names):
+                joined[f"{stem}{whole}.lora_B.weight"] = dtypes[names[0]]
+                weights[f"{stem}{whole}.lora_B.weight"] = np.concatenate([weights.pop(name) for name in names])
+    return joined
 
 
 class LoraVersion(NamedTuple):
@@ -78,10 +94,11 @@ class AdapterFolder:
         self.drop()
         self.staged.receive(version)
         weights = dict(self.staged.take())
+        dtypes = _join(weights, self.dtypes)
         self.staging = self.root / f".{uuid.uuid4().hex}"
         self.staging.mkdir()
         (self.staging / CONFIG).write_bytes(weights.pop(CONFIG).tobytes())
-        write_safetensors(self.staging / WEIGHTS, {n: RefitTensor(a, dtype=self.dtypes[n]) for n, a in weights.items()})
+        write_safetensors(self.staging / WEIGHTS, {n: RefitTensor(a, dtype=dtypes[n]) for n, a in weights.items()})
         (self.staging / _MARK).write_text(json.dumps(self.staged.identity._asdict()))
         return self.staging
 

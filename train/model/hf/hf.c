@@ -181,9 +181,8 @@ int32_t train_weights_dtype(const char *path) {
     return dtype;
 }
 
-/* A tensor's place in the file: by its own name or, of experts, in the stack that the file has. */
-static ravel_status find_in_file(const train_tensor *t, const ravel_safetensors *file, train_tensor_file *from,
-                                 ravel_error *err) {
+ravel_status train_tensor_find(const train_tensor *t, const ravel_safetensors *file, train_tensor_file *from,
+                               ravel_error *err) {
     const int64_t dims[2] = {t->file_rows, t->whole[1]};
     from->first = t->file_first * t->whole[1];
     if (!t->stacked || train_weights_find(file, t->file_name) || !train_weights_find(file, t->stacked))
@@ -201,7 +200,7 @@ ravel_status train_tensors_load(const train_params *params, const train_array *t
     from.piece = train__arena_take_array(&arena, TRAIN_PIECE, (size_t)ravel_dtype_bytes(to->dtype));
     status = train__arena_status(&arena, "a piece of a tensor", err);
     for (int64_t i = 0; i < params->count && !status; i++) {
-        status = find_in_file(params->tensors + i, file, &from, err);
+        status = train_tensor_find(params->tensors + i, file, &from, err);
         if (!status) status = train_tensor_load(params->tensors + i, &from, to, err);
     }
     if (!status) status = check_all_used(params, file, err);
@@ -228,7 +227,7 @@ int train_tensors_mappable(const train_params *params, int32_t dtype, const rave
         const train_tensor *t = params->tensors + i;
         train_tensor_file from = {0};
         if (t->rank == 1) continue;
-        if (find_in_file(t, file, &from, NULL) || from.tensor->dtype != dtype || !from.tensor->aligned) return 0;
+        if (train_tensor_find(t, file, &from, NULL) || from.tensor->dtype != dtype || !from.tensor->aligned) return 0;
     }
     return 1;
 }
@@ -250,7 +249,7 @@ ravel_status train_tensors_map(const train_params *params, int32_t dtype, const 
     for (int64_t i = 0, used = 0; i < params->count && !status; i++) {
         const train_tensor *t = params->tensors + i;
         train_tensor_file from = {0};
-        status = find_in_file(t, file, &from, err);
+        status = train_tensor_find(t, file, &from, err);
         if (status) return status;
         int64_t first = from.first + t->first[0] * t->whole[1], count = t->dims[0] * t->whole[1];
         void *vector = train__at(vectors, dtype, used);

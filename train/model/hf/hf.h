@@ -81,6 +81,9 @@ typedef struct train_tensor_writer {
     int32_t dtype;           /* of the file */
     void *piece, *converted; /* a block of rows as received, and in the dtype of the file */
 } train_tensor_writer;
+/* Its place in a file: by its own name or, of experts, in the stack that the file has. */
+ravel_status train_tensor_find(const train_tensor *tensor, const ravel_safetensors *file, train_tensor_file *from,
+                               ravel_error *err);
 /* The part of the tensor that the array has. */
 ravel_status train_tensor_load(const train_tensor *tensor, const train_tensor_file *file, const train_array *to,
                                ravel_error *err);

@@ -9,6 +9,7 @@
 
 #include <ravel/tokenizer.h>
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -250,7 +251,10 @@ static void print_value(FILE *f, const ravel__json *doc, const ravel__json_node 
     case RAVEL__JSON_FALSE: (void)fputs("false", f); return;
     case RAVEL__JSON_TRUE: (void)fputs("true", f); return;
     case RAVEL__JSON_INTEGER: (void)fprintf(f, "%lld", (long long)node->as.integer); return;
-    case RAVEL__JSON_REAL: print_real(f, "", node->as.real); return;
+    case RAVEL__JSON_REAL: /* stays one: transformers refuses 0 where a key has 0.0 */
+        print_real(f, "", node->as.real);
+        if (node->as.real == trunc(node->as.real) && fabs(node->as.real) < 1e15) (void)fputs(".0", f);
+        return;
     case RAVEL__JSON_STRING: (void)train_file_quote(f, node->as.string, node->bytes); return;
     default: break;
     }

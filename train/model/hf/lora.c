@@ -2,6 +2,7 @@
 #include "train/model/hf/lora.h"
 
 #include "base/assert.h"
+#include "base/model/family.h"
 #include "base/system/file.h"
 #include "base/json.h"
 #include "base/memory.h"
@@ -13,12 +14,23 @@
 
 #define TENSORS_FILE "adapter_model.safetensors"
 
-/* PEFT's names of the matrices that can be targets. */
+/* PEFT's names of the matrices that can be targets; of a fused tensor, before those that it is made of. */
+#define BIT(which) (UINT32_C(1) << TRAIN_##which)
 static const struct {
     const char *name;
-    train_layer_tensor which;
-} target_rows[] = {{"q_proj", TRAIN_Q},       {"k_proj", TRAIN_K},   {"v_proj", TRAIN_V},      {"o_proj", TRAIN_O},
-                   {"gate_proj", TRAIN_GATE}, {"up_proj", TRAIN_UP}, {"down_proj", TRAIN_DOWN}};
+    uint32_t bits;
+} target_rows[] = {{"qkv_proj", BIT(Q) | BIT(K) | BIT(V)},
+                   {"q_proj", BIT(Q)},
+                   {"k_proj", BIT(K)},
+                   {"v_proj", BIT(V)},
+                   {"o_proj", BIT(O)},
+                   {"gate_up_proj", BIT(GATE) | BIT(UP)},
+                   {"gate_proj", BIT(GATE)},
+                   {"up_proj", BIT(UP)},
+                   {"down_proj", BIT(DOWN)},
+                   {"w1", BIT(GATE)}, /* of Mixtral's experts */
+                   {"w3", BIT(UP)},
+                   {"w2", BIT(DOWN)}};
 enum { TARGETS = sizeof target_rows / sizeof *target_rows };
 
 double train_lora_scale(const train_lora *l) {
@@ -55,23 +67,24 @@ static uint32_t target_of(const char *word, size_t bytes) {
             break;
         }
     for (int i = 0; i < TARGETS; i++) {
-        size_t whole = strlen(target_rows[i].name), stem = whole - strlen("_proj");
-        if ((bytes == whole || bytes == stem) && memcmp(word, target_rows[i].name, bytes) == 0)
-            return UINT32_C(1) << target_rows[i].which;
+        size_t whole = strlen(target_rows[i].name);
+        if ((bytes == whole || bytes + strlen("_proj") == whole) && memcmp(word, target_rows[i].name, bytes) == 0)
+            return target_rows[i].bits;
     }
     return 0;
 }
 
 uint32_t train_lora_all(void) {
     uint32_t all = 0;
-    for (int i = 0; i < TARGETS; i++) all |= UINT32_C(1) << target_rows[i].which;
+    for (int i = 0; i < TARGETS; i++) all |= target_rows[i].bits;
     return all;
 }
 
 static ravel_status unknown_target(const char *word, size_t bytes, ravel_error *err) {
     return ravel_error_set(err, RAVEL_E_ARGUMENT,
                            "\"%.*s\" is no target of an adapter; targets are q_proj, k_proj, v_proj, o_proj, "
-                           "gate_proj, up_proj and down_proj, or all of them: all-linear",
+                           "gate_proj, up_proj and down_proj, of Phi-3 qkv_proj, o_proj, gate_up_proj and down_proj, "
+                           "or all of them: all-linear",
                            (int)(bytes < 60 ? bytes : 60), word);
 }
 
@@ -231,13 +244,19 @@ ravel_status train_adapter_base(const char *folder, char *base, ravel_error *err
     return RAVEL_OK;
 }
 
-static void print_targets(FILE *f, uint32_t targets) {
+static void print_targets(FILE *f, const train_lora *l) {
     const char *before = "";
-    for (int i = 0; i < TARGETS; i++)
-        if (targets >> target_rows[i].which & 1) {
-            (void)fprintf(f, "%s\"%s\"", before, target_rows[i].name);
-            before = ", ";
-        }
+    uint32_t left = l->targets;
+    const ravel__family *family = l->family;
+    int mixtral = family && family->router && strcmp(family->experts[1], "w1") == 0;
+    for (int i = 0; i < TARGETS; i++) {
+        uint32_t bits = target_rows[i].bits;
+        int several = (bits & (bits - 1)) != 0, other = mixtral && bits >= BIT(GATE) && target_rows[i].name[0] != 'w';
+        if ((left & bits) != bits || other || (several && !(family && family->fused))) continue;
+        (void)fprintf(f, "%s\"%s\"", before, target_rows[i].name);
+        before = ", ";
+        left -= bits;
+    }
 }
 
 /* A model of the hub's cache (.../models--ORG--NAME/snapshots/...) by its name, another as it was given, so that a folder with
@@ -263,7 +282,7 @@ static void print_config(FILE *f, const train_lora *l, const char *base) {
                   l->rank, l->alpha, l->rslora ? "true" : "false");
     (void)fputs("  \"bias\": \"none\",\n  \"fan_in_fan_out\": false,\n  \"inference_mode\": true,\n", f);
     (void)fputs("  \"target_modules\": [", f);
-    print_targets(f, l->targets);
+    print_targets(f, l);
     (void)fputs("]\n}\n", f);
 }
 

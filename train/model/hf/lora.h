@@ -6,7 +6,7 @@
  *
  * The tensors of an adapter are a table of their own (params.h), named as PEFT names them, so that everything that
  * works on parameters (gradients over ranks, the optimiser, checkpoints, refit) works on an adapter as it does on a
- * model.
+ * model. Experts are named one by one, as PEFT has named them before transformers stacked them: PEFT reads both.
  *
  * Tensor-parallel: of a target whose rows are split (q, k, v, gate, up), every rank has all of A and its rows of B; of
  * one whose columns are split (o, down), its columns of A and all of B. What every rank has gets its gradient summed
@@ -34,13 +34,14 @@ ravel_status train_lora_targets(const char *list, uint32_t *targets, ravel_error
 /* The targets of "all-linear". */
 uint32_t train_lora_all(void);
 
-/* The table of an adapter; of a model where `lora` is NULL or its rank 0. Experts have no adapters: all-linear leaves
- * them out, as PEFT does, and E_UNSUPPORTED says so where they are named. */
+/* The table of an adapter; of a model where `lora` is NULL or its rank 0. Every expert has A and B of its own. */
 ravel_status train_trained_params(const ravel_shape *shape, const train_slice *part, const train_lora *lora,
                                   const ravel_allocator *allocator, train_params **params, ravel_error *err);
 
-/* Parameters of that table for the whole model; 0 where there can be none. */
+/* Parameters of that table for the whole model, and those that a token meets: of experts, its own. 0 where there can be
+ * none. */
 int64_t train_trained_parameters(const ravel_shape *shape, const train_lora *lora);
+int64_t train_trained_active(const ravel_shape *shape, const train_lora *lora);
 
 /* From the adapter_config.json of a PEFT folder. E_UNSUPPORTED names what cannot be applied: another kind of adapter,
  * DoRA, biases, other modules, ranks per layer, an init_lora_weights that changed the model, keys that are not known. */

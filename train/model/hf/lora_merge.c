@@ -16,24 +16,29 @@ typedef struct merger {
     ravel_safetensors *file;
 } merger;
 
+static const train_tensor *find_half(const merger *m, const char *weight, char half) {
+    char name[160];
+    size_t stem = strlen(weight) - (strlen(weight) > 6 ? strlen("weight") : 0);
+    (void)snprintf(name, sizeof name, "base_model.model.%.*slora_%c.weight", (int)stem, weight, half);
+    return train_params_find(m->adapter, name);
+}
+
 /* The tensors of the adapter beside a matrix of the model; 0: there are none. */
 static int find_halves(const merger *m, const train_tensor *t, const train_tensor **a, const train_tensor **b) {
-    char name[160];
-    size_t stem = strlen(t->name) - (strlen(t->name) > 6 ? strlen("weight") : 0);
-    (void)snprintf(name, sizeof name, "base_model.model.%.*slora_A.weight", (int)stem, t->name);
-    *a = train_params_find(m->adapter, name);
-    (void)snprintf(name, sizeof name, "base_model.model.%.*slora_B.weight", (int)stem, t->name);
-    *b = train_params_find(m->adapter, name);
+    *a = find_half(m, t->file_name, 'A'); /* that q, k and v of a fused tensor have in common */
+    *b = find_half(m, t->name, 'B');
     return *a && *b;
 }
 
 static ravel_status read_rows(void *user, const train_tensor *t, int64_t first, int64_t rows, void *to,
                               ravel_error *err) {
     const merger *m = user;
-    const ravel_safetensor *source;
+    train_tensor_file from = {0};
     const train_tensor *a, *b;
-    ravel_status status = train_weights_get(m->file, t->name, t->rank, t->whole, &source, err);
-    if (!status) status = ravel_safetensor_read(source, first * t->dims[1], rows * t->dims[1], RAVEL_F32, to, err);
+    ravel_status status = train_tensor_find(t, m->file, &from, err);
+    if (!status)
+        status =
+            ravel_safetensor_read(from.tensor, from.first + first * t->dims[1], rows * t->dims[1], RAVEL_F32, to, err);
     if (status || !find_halves(m, t, &a, &b)) return status;
     RAVEL_ASSERT(a->dims[0] == b->dims[1] && a->dims[1] == t->dims[1] && first + rows <= b->dims[0]);
     train_matmul product = {.m = rows, .n = t->dims[1], .k = a->dims[0], .c = to, .add = 1};

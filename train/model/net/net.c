@@ -215,12 +215,16 @@ int train__net_joined(const train__net *net, train_layer_tensor which, int64_t *
     return which == TRAIN_Q ? 3 : which == TRAIN_GATE ? 2 : 1;
 }
 
+static void adapt(const train__net *net, void *y, const void *x, const train__expert *e, int64_t rows) {
+    if (net->adapter.weights || net->adapter.run_count) train__adapter_project(net, y, x, e, rows);
+}
+
 void train__net_project(const train__net *net, void *y, const void *x, int64_t layer, train_layer_tensor which,
                         int64_t rows) {
     int64_t n, k;
     train__net_matrix_size(net, which, &n, &k);
     train__net_linear(net, y, x, train_params_layer(net->params, layer, which), rows, n, k);
-    if (net->adapter.weights || net->adapter.run_count) train__adapter_project(net, y, x, layer, which, rows);
+    adapt(net, y, x, &(train__expert){layer, -1, which, NULL}, rows);
 }
 
 void train__net_project_input(const train__net *net, void *d_x, const void *d_y, int64_t layer,
@@ -228,18 +232,57 @@ void train__net_project_input(const train__net *net, void *d_x, const void *d_y,
     int64_t n, k;
     train__net_matrix_size(net, which, &n, &k);
     train__net_linear_input(net, d_x, d_y, train_params_layer(net->params, layer, which), rows, n, k);
-    if (net->adapter.weights) train__adapter_input(net, d_x, d_y, layer, which, rows);
+    if (net->adapter.weights) train__adapter_input(net, d_x, d_y, &(train__expert){layer, -1, which, NULL}, rows);
 }
 
 void train__net_project_weight(const train__net *net, void *d_w, const void *d_y, const void *x, int64_t layer,
                                train_layer_tensor which, int64_t rows) {
     int64_t n, k;
     if (net->adapter.params) {
-        train__adapter_weight(net, d_y, x, layer, which, rows);
+        train__adapter_weight(net, d_y, x, &(train__expert){layer, -1, which, NULL}, rows);
         return;
     }
     RAVEL_ASSERT(layer >= 0 && d_w);
     train__net_matrix_size(net, which, &n, &k);
+    train__net_linear_weight(net, d_w, d_y, x, rows, n, k);
+}
+
+/* ---- experts ---------------------------------------------------------------------------------------------- */
+
+void train__net_expert_size(const train__net *net, train_layer_tensor which, int64_t *n, int64_t *k) {
+    RAVEL_ASSERT(which == TRAIN_GATE || which == TRAIN_DOWN);
+    *n = which == TRAIN_GATE ? 2 * net->shape.expert_ffn : net->hidden;
+    *k = which == TRAIN_GATE ? net->hidden : net->shape.expert_ffn;
+}
+
+static int64_t expert_at(const train__net *net, const train__expert *e) {
+    RAVEL_ASSERT(e->number >= 0 && e->number < net->params->expert_count);
+    return train_params_layer(net->params, e->layer, e->which) + e->number * net->params->expert_stride;
+}
+
+void train__net_expert(const train__net *net, void *y, const void *x, const train__expert *e, int64_t rows) {
+    int64_t n, k;
+    train__net_expert_size(net, e->which, &n, &k);
+    train__net_linear(net, y, x, expert_at(net, e), rows, n, k);
+    adapt(net, y, x, e, rows);
+}
+
+void train__net_expert_input(const train__net *net, void *d_x, const void *d_y, const train__expert *e, int64_t rows) {
+    int64_t n, k;
+    train__net_expert_size(net, e->which, &n, &k);
+    train__net_linear_input(net, d_x, d_y, expert_at(net, e), rows, n, k);
+    if (net->adapter.weights) train__adapter_input(net, d_x, d_y, e, rows);
+}
+
+void train__net_expert_weight(const train__net *net, void *d_w, const void *d_y, const void *x, const train__expert *e,
+                              int64_t rows) {
+    int64_t n, k;
+    if (net->adapter.params) {
+        train__adapter_weight(net, d_y, x, e, rows);
+        return;
+    }
+    train__net_expert_size(net, e->which, &n, &k);
+    d_w = train__at(d_w, net->types.grad, e->number * net->params->expert_stride);
     train__net_linear_weight(net, d_w, d_y, x, rows, n, k);
 }
 

@@ -162,13 +162,21 @@ void train__net_project_input(const train__net *net, void *d_x, const void *d_y,
 void train__net_project_weight(const train__net *net, void *d_w, const void *d_y, const void *x, int64_t layer,
                                train_layer_tensor which, int64_t rows);
 
-/* net_lora.c: what an adapter adds to these three. */
-void train__adapter_project(const train__net *net, void *y, const void *x, int64_t layer, train_layer_tensor which,
-                            int64_t rows);
-void train__adapter_input(const train__net *net, void *d_x, const void *d_y, int64_t layer, train_layer_tensor which,
-                          int64_t rows);
-void train__adapter_weight(const train__net *net, const void *d_y, const void *x, int64_t layer,
-                           train_layer_tensor which, int64_t rows);
+/* A matrix of an expert, `expert` counted from this part's first one, and the same three; d_w is that of all experts. */
+typedef struct train__expert {
+    int64_t layer, number;
+    train_layer_tensor which;
+    const int32_t *tokens; /* [rows] on the host: the row of the pass that a row comes from; generators with adapters */
+} train__expert;
+void train__net_expert(const train__net *net, void *y, const void *x, const train__expert *e, int64_t rows);
+void train__net_expert_input(const train__net *net, void *d_x, const void *d_y, const train__expert *e, int64_t rows);
+void train__net_expert_weight(const train__net *net, void *d_w, const void *d_y, const void *x, const train__expert *e,
+                              int64_t rows);
+
+/* net_lora.c: what an adapter adds to these. `number` -1: the matrix is no expert's. */
+void train__adapter_project(const train__net *net, void *y, const void *x, const train__expert *e, int64_t rows);
+void train__adapter_input(const train__net *net, void *d_x, const void *d_y, const train__expert *e, int64_t rows);
+void train__adapter_weight(const train__net *net, const void *d_y, const void *x, const train__expert *e, int64_t rows);
 /* A product with activations at its left; the sizes, pointers and transpositions are the caller's. */
 void train__net_multiply(const train__net *net, train_matmul product, int32_t b_type, int32_t c_type);
 /* Rows n and columns k of a layer's matrix. */

@@ -135,18 +135,19 @@ typedef struct products {
     const train__net *net;
     void *y;
     const void *x;
-    int64_t first, n, k;
+    int64_t layer, n, k;
+    train_layer_tensor which;
 } products;
 
 static void product(void *user, int64_t expert, int64_t at, int64_t rows) {
     const products *p = user;
     const train__net *n = p->net;
-    train__net_linear(n, train__net_at(n, p->y, at * p->n), train__net_at(n, p->x, at * p->k),
-                      p->first + expert * n->params->expert_stride, rows, p->n, p->k);
+    train__net_expert(n, train__net_at(n, p->y, at * p->n), train__net_at(n, p->x, at * p->k),
+                      &(train__expert){p->layer, expert, p->which, NULL}, rows);
 }
 
 void train__exchange_project(const train__net *net, void *y, const void *x, int64_t layer, train_layer_tensor which) {
-    products p = {.net = net, .y = y, .x = x, .first = train_params_layer(net->params, layer, which)};
+    products p = {.net = net, .y = y, .x = x, .layer = layer, .which = which};
     train__net_expert_size(net, which, &p.n, &p.k);
     train__exchange_each(net, product, &p);
 }

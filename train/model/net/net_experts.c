@@ -102,20 +102,13 @@ void train__net_from_experts(const train__net *net, const train__routes *r, void
 /* y = x w' for the rows of every expert. */
 static void project(const train__net *net, const train__routes *r, void *y, const void *x, int64_t layer,
                     train_layer_tensor which) {
-    int64_t n, k, first = train_params_layer(net->params, layer, which);
+    int64_t n, k;
     train__net_expert_size(net, which, &n, &k);
     for (int64_t e = 0; e < net->shape.experts; e++) {
         int64_t at = r->offsets[e], rows = r->offsets[e + 1] - at;
-        if (rows)
-            train__net_linear(net, train__net_at(net, y, at * n), train__net_at(net, x, at * k),
-                              first + e * net->params->expert_stride, rows, n, k);
+        const train__expert expert = {layer, e, which, net->router->index + at};
+        if (rows) train__net_expert(net, train__net_at(net, y, at * n), train__net_at(net, x, at * k), &expert, rows);
     }
-}
-
-void train__net_expert_size(const train__net *net, train_layer_tensor which, int64_t *n, int64_t *k) {
-    RAVEL_ASSERT(which == TRAIN_GATE || which == TRAIN_DOWN);
-    *n = which == TRAIN_GATE ? 2 * net->shape.expert_ffn : net->hidden;
-    *k = which == TRAIN_GATE ? net->hidden : net->shape.expert_ffn;
 }
 
 /* What the host keeps of the ids: the load, and a record of routes. */

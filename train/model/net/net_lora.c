@@ -8,6 +8,8 @@
  *     d_u = scale * [d_y_q Bq, d_y_k Bk, d_y_v Bv]      d_x += d_u [Aq; Ak; Av]
  *     d_B += d_y' u   for each                          d_A += d_u' x   for all
  *
+ * Of a family whose files have them as one tensor (ravel__family.fused) they are one target: u is [rows, rank].
+ *
  * Tensor-parallel ranks add nothing here: what is partial in y, d_x, d_A and d_B is summed where the model's own is. */
 #include "train/model/hf/lora.h"
 #include "train/model/net/net.h"
@@ -30,22 +32,38 @@ typedef struct group {
     const void *weights;
 } group;
 
+/* Rows n and columns k of the matrix, and the widths of the tensors that it is made of; returns how many. */
+static int size_of(const train__net *net, const train__expert *e, int64_t *n, int64_t *k,
+                   int64_t widths[TRAIN__JOINED]) {
+    if (e->number < 0) {
+        train__net_matrix_size(net, e->which, n, k);
+        return train__net_joined(net, e->which, widths);
+    }
+    train__net_expert_size(net, e->which, n, k);
+    int members = e->which == TRAIN_GATE ? 2 : 1;
+    for (int i = 0; i < members; i++) widths[i] = *n / members;
+    return members;
+}
+
 /* The targets among the tensors that are one matrix; 0: none. */
-static int find_group(const train__net *net, const train_params *p, const void *weights, int64_t layer,
-                      train_layer_tensor which, group *g) {
-    int64_t widths[TRAIN__JOINED];
-    int members = train__net_joined(net, which, widths);
+static int find_group(const train__net *net, const train_params *p, const void *weights, const train__expert *e,
+                      group *g) {
+    int64_t widths[TRAIN__JOINED], layer = e->layer;
+    train_layer_tensor which = e->which;
     *g = (group){.rank = p->lora.rank, .scale = train_lora_scale(&p->lora), .params = p, .weights = weights};
-    train__net_matrix_size(net, which, &g->n, &g->k);
+    int members = size_of(net, e, &g->n, &g->k, widths);
+    if (p->lora.family->fused) members = 1, widths[0] = g->n; /* their B are one matrix */
+    const int64_t apart = e->number > 0 ? e->number * p->expert_stride : 0;
     for (int64_t i = 0, column = 0; i < members; i++) {
         int64_t width = widths[i];
         int64_t b = train_params_lora(p, layer, (train_layer_tensor)(which + i), TRAIN_LORA_B);
         if (b >= 0) {
             if (!g->count) g->a = train_params_lora(p, layer, (train_layer_tensor)(which + i), TRAIN_LORA_A);
-            g->parts[g->count++] = (part){b, column, width};
+            g->parts[g->count++] = (part){b + apart, column, width};
         }
         column += width;
     }
+    g->a += apart;
     g->wide = g->count * g->rank;
     return g->count > 0;
 }
@@ -85,11 +103,10 @@ static void make_d_u(const train__net *net, const group *g, const void *d_y, int
     }
 }
 
-static void project(const train__net *net, const train__adapter_run *run, void *y, const void *x, int64_t layer,
-                    train_layer_tensor which) {
+static void project(const train__net *net, const train__adapter_run *run, void *y, const void *x,
+                    const train__expert *e, int64_t rows) {
     group g;
-    int64_t rows = run->rows;
-    if (!find_group(net, run->params, run->weights, layer, which, &g)) return;
+    if (!find_group(net, run->params, run->weights, e, &g)) return;
     make_u(net, &g, x, rows);
     for (int64_t i = 0; i < g.count; i++) {
         const part *p = &g.parts[i];
@@ -103,33 +120,36 @@ static void project(const train__net *net, const train__adapter_run *run, void *
     }
 }
 
-void train__adapter_project(const train__net *net, void *y, const void *x, int64_t layer, train_layer_tensor which,
-                            int64_t rows) {
+/* The rows of an expert are in the order of the tokens, so those of a run of tokens follow one another. */
+void train__adapter_project(const train__net *net, void *y, const void *x, const train__expert *e, int64_t rows) {
     const train__adapter *a = &net->adapter;
     const train__adapter_run all = {rows, a->params, a->weights}, *runs = a->runs ? a->runs : &all;
     const int64_t count = a->runs ? a->run_count : 1;
-    int64_t n, k, first = 0;
-    train__net_matrix_size(net, which, &n, &k);
-    for (int64_t i = 0; i < count; first += runs[i++].rows)
-        if (runs[i].weights)
-            project(net, &runs[i], columns(net, y, first * n), columns(net, x, first * k), layer, which);
-    RAVEL_ASSERT(first == rows);
+    const int32_t *tokens = a->runs ? e->tokens : NULL;
+    int64_t n, k, widths[TRAIN__JOINED], first = 0, end, token = 0;
+    (void)size_of(net, e, &n, &k, widths);
+    for (int64_t i = 0; i < count; i++, first = end) {
+        token += runs[i].rows;
+        for (end = tokens ? first : token; tokens && end < rows && tokens[end] < token;) end++;
+        if (runs[i].weights && end > first)
+            project(net, &runs[i], columns(net, y, first * n), columns(net, x, first * k), e, end - first);
+    }
+    RAVEL_ASSERT(first == rows && (e->number < 0 || tokens || !a->runs));
 }
 
-void train__adapter_input(const train__net *net, void *d_x, const void *d_y, int64_t layer, train_layer_tensor which,
-                          int64_t rows) {
+void train__adapter_input(const train__net *net, void *d_x, const void *d_y, const train__expert *e, int64_t rows) {
     group g;
-    if (!find_group(net, net->adapter.params, net->adapter.weights, layer, which, &g)) return;
+    if (!find_group(net, net->adapter.params, net->adapter.weights, e, &g)) return;
     make_d_u(net, &g, d_y, rows);
     train_matmul product = {.m = rows, .n = g.k, .k = g.wide, .a = net->adapter.d_u, .c = d_x, .add = 1};
     product.b = weight(net, &g, g.a);
     train__net_multiply(net, product, net->types.weight, net->types.activation);
 }
 
-void train__adapter_weight(const train__net *net, const void *d_y, const void *x, int64_t layer,
-                           train_layer_tensor which, int64_t rows) {
+void train__adapter_weight(const train__net *net, const void *d_y, const void *x, const train__expert *e,
+                           int64_t rows) {
     group g;
-    if (!net->adapter.weights || !find_group(net, net->adapter.params, net->adapter.weights, layer, which, &g)) return;
+    if (!net->adapter.weights || !find_group(net, net->adapter.params, net->adapter.weights, e, &g)) return;
     make_u(net, &g, x, rows);
     make_d_u(net, &g, d_y, rows);
     for (int64_t i = 0; i < g.count; i++) {

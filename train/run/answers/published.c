@@ -172,6 +172,7 @@ static ravel_status copy_tensor(const train_published *p, const train_adapter *t
                                 const ravel_refit_tensor *from, const char *data, ravel_error *err) {
     int32_t type = p->kernels->types.weight;
     int64_t each = ravel_dtype_bytes(type), from_each = ravel_dtype_bytes(from->dtype);
+    if (from->dims[0] != t->dims[0]) data += t->file_first * t->dims[1] * from_each; /* the files' tensor */
     ravel_status status = RAVEL_OK;
     for (int64_t done = 0, n; done < t->count && !status; done += n) {
         n = train__min(PIECE, t->count - done);
@@ -241,28 +242,32 @@ ravel_status train_published_open(train_published *p, const train_pulled_options
 
 /* ---- in a generator -------------------------------------------------------------------------------------- */
 
-static int64_t find(const train_published *p, const train_tensor *t) {
+static int64_t find(const train_published *p, const char *name) {
     for (int64_t i = 0; i < p->count; i++)
-        if (strcmp(p->tensors[i].name, t->name) == 0) return i;
+        if (strcmp(p->tensors[i].name, name) == 0) return i;
     return -1;
 }
 
-/* Every tensor of the adapter is published with its shape, and nothing else is. */
+/* Every tensor of the adapter is published with its shape, by its name or as part of the one that files have, and nothing
+ * else is. */
 static ravel_status match(train_published *p, const train_params *params, ravel_error *err) {
+    int64_t used = 1; /* and the configuration */
     for (int64_t i = 0; i < params->count; i++) {
         const train_tensor *t = &params->tensors[i];
-        const int64_t at = p->places[i] = find(p, t);
+        int64_t at = find(p, t->name), rows = at < 0 ? t->file_rows : t->dims[0];
+        used += at >= 0 || t->file_first == 0;
+        p->places[i] = at = at < 0 ? find(p, t->file_name) : at;
         const ravel_refit_tensor *r = at < 0 ? NULL : &p->tensors[at];
-        if (!r || r->ndim != t->rank || r->dims[0] != t->dims[0] || r->dims[1] != t->dims[1])
+        if (!r || r->ndim != t->rank || r->dims[0] != rows || r->dims[1] != t->dims[1])
             return ravel_error_set(err, RAVEL_E_MISMATCH,
                                    "the adapter that is published is not one of this model: %s must be [%lld, %lld]%s",
-                                   t->name, (long long)t->dims[0], (long long)t->dims[1],
+                                   t->file_name, (long long)t->file_rows, (long long)t->dims[1],
                                    r ? "" : ", and is not there");
     }
-    if (params->count + 1 == p->count) return RAVEL_OK;
+    if (used == p->count) return RAVEL_OK;
     return ravel_error_set(err, RAVEL_E_MISMATCH,
                            "the adapter that is published has %lld tensors; its configuration describes %lld",
-                           (long long)p->count - 1, (long long)params->count);
+                           (long long)p->count - 1, (long long)used - 1);
 }
 
 ravel_status train_published_attach(train_published *p, const train_kernels *kernels, train_device *device,

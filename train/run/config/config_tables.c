@@ -91,7 +91,8 @@ static const ravel_option adapter_table[] = {
     MODEL("lora-alpha", F64, lora_alpha, "0", 0, 1e9, NULL,
           "what the adapter adds is scaled by alpha / rank; 0: alpha is twice the rank"),
     MODEL("lora-targets", STRING, lora_targets, NULL, 0, 0, "LIST",
-          "matrices that get an adapter: q,k,v,o,gate,up,down, or PEFT's names; without it all-linear, all of these"),
+          "matrices that get an adapter: q,k,v,o,gate,up,down (of every expert), or PEFT's names; "
+          "without it all-linear, all of these"),
     MODEL("lora-rslora", BOOL, lora_rslora, "false", 0, 0, NULL, "scale by alpha / sqrt(rank) instead (rsLoRA)"),
     MODEL("lora-dropout", F64, lora_dropout, "0", 0, 1, NULL, "dropout before the adapter: only 0 is supported"),
     MODEL("adapter", STRING, adapter, NULL, 0, 0, "FOLDER",

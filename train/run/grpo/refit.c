@@ -63,7 +63,8 @@ static ravel_status list_config(train__grpo *g, ravel_error *err) {
     train_parts *parts = train_learner_parts(g->learner);
     const train_kernels *kernels = train_parts_kernels(parts);
     if (!m->lora.rank || g->rank != 0) return RAVEL_OK;
-    ravel_status status = train_adapter_print(&m->lora, m->model, &g->adapter_config, &g->config_bytes, err);
+    ravel_status status = train_adapter_print(&train_model_params(train_parts_model(parts, 0))->lora, m->model,
+                                              &g->adapter_config, &g->config_bytes, err);
     if (status) return status;
     ravel_place place = train_place_of(&g->place);
     if (place.stream) {
