@@ -23,13 +23,6 @@ static int64_t number_of(const char *name, int64_t most) {
     return *end || value < 0 || value > most ? -1 : value;
 }
 
-int ravel__launch_has_mpi(void) {
-    static const char *const marks[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK"};
-    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
-        if (getenv(marks[i])) return 1;
-    return 0;
-}
-
 /* A Slurm batch script has these variables too, but is not a rank. */
 static int is_slurm(void) {
     const char *environment = word_of("ENVIRONMENT");

@@ -2,6 +2,7 @@
  *
  * A launcher leaves its mark in the environment of every rank; each row below is such a mark. The first row that is
  * there says which module to try first. Where modules are looked for: ravel/module.h. */
+#include "comm/launch.h"
 #include "comm/remote/remote.h"
 
 #include "base/system/module.h"
@@ -27,6 +28,10 @@ static const struct launcher *find_launcher(void) {
     for (int i = 0; i < LAUNCHERS; i++)
         if (getenv(launchers[i].mark)) return &launchers[i];
     return NULL;
+}
+
+int ravel__launch_has_mpi(void) {
+    return find_launcher() != NULL;
 }
 
 static int32_t promised_ranks(const struct launcher *launcher) {

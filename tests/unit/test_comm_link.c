@@ -112,7 +112,6 @@ static int connect_ends(end *server, end *client, const char *listen) {
     ravel__link *link;
     ravel__hub_options s = options_for(listen, "secret"), c = options_for(NULL, "secret");
     if (open_end(server, &s, &err) || open_end(client, &c, &err)) return EXPECT(!"open"), 0;
-    (void)ravel__hub_set_hello(server->hub, "server", 6, NULL);
     if (ravel__hub_connect(client->hub, ravel__hub_address(server->hub), "client", 6, 60, NULL, &link, &err)) return 0;
     POLL_UNTIL(*server, *client, server->ups && client->ups);
     return EXPECT(server->ups == 1 && client->ups == 1);
@@ -147,7 +146,7 @@ TEST(comm_link_carries_messages_both_ways_over_every_kind_of_socket) {
         enum { COUNT = 60 };
         CHECK(connect_ends(&server, &client, listens[k]));
         CHECK_STR(server.hello, "client");
-        CHECK_STR(client.hello, "server");
+        CHECK_STR(client.hello, "");
         char who[120]; /* a peer at a Unix socket has no address */
         (void)snprintf(who, sizeof who, "process %d at %s", (int)getpid(), k >= 2 ? listens[k] : "");
         CHECK(k < 2 || strcmp(server.link->peer, who) == 0);
@@ -1033,7 +1032,7 @@ static void middle_poll(middle *m) {
     middle_pass(m);
     got = recv(r->out, in, sizeof in, MSG_DONTWAIT);
     if (got > 0) (void)!send(r->in, in, (size_t)got, MSG_NOSIGNAL);
-    int64_t first = RAVEL__GREETING_BYTES + 6 + RAVEL__SHA256_BYTES - m->skipped; /* of the server's frame in `in` */
+    int64_t first = RAVEL__GREETING_BYTES + RAVEL__SHA256_BYTES - m->skipped; /* of the server's frame in `in` */
     for (ssize_t i = first > 0 ? first : 0; i < got && m->returned < FRAME_ALL; i++) m->back[m->returned++] = in[i];
     if (got > 0) m->skipped += got;
 }
@@ -1068,7 +1067,6 @@ TEST(comm_link_ends_with_the_reason_whatever_somebody_in_between_does) {
         s.heartbeat = c.heartbeat = 0;
         CHECK_OK(open_end(&server, &s, &err), &err);
         CHECK_OK(open_end(&client, &c, &err), &err);
-        (void)ravel__hub_set_hello(server.hub, "server", 6, NULL);
         CHECK(relay_open(&m.sockets, ravel__hub_address(server.hub), CUT, 0));
         CHECK_OK(ravel__hub_connect(client.hub, relay_address(&m.sockets, address), "client", 6, 60, NULL, &link, &err),
                  &err);

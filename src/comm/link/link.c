@@ -220,15 +220,6 @@ const char *ravel__hub_address(const ravel__hub *hub) {
     return hub->address;
 }
 
-ravel_status ravel__hub_set_hello(ravel__hub *hub, const void *hello, int32_t bytes, ravel_error *err) {
-    if (bytes < 0 || bytes > RAVEL__HELLO_MOST)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "a hello has at most %d bytes, not %d", RAVEL__HELLO_MOST, bytes);
-    if (bytes > 0) memcpy(hub->hello, hello, (size_t)bytes);
-    hub->hello_bytes = bytes;
-    RAVEL_ASSERT((size_t)hub->hello_bytes <= sizeof hub->hello);
-    return RAVEL_OK;
-}
-
 void ravel__hub_set_once(ravel__hub *hub, int32_t once) {
     hub->options.once = once;
 }

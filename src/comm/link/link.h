@@ -79,9 +79,8 @@ typedef struct ravel__message {
 
 typedef struct ravel__hub_handler {
     void *user;
-    /* The link is up. hello[bytes] is what the peer gave to connect (accepting side), or what the peer's hub answers
-     * with (ravel__hub_set_hello; connecting side). Returning 0 refuses the link; it is closed without `down`. May be
-     * NULL. */
+    /* The link is up. hello[bytes] is what the peer gave to connect; nothing on the connecting side. Returning 0 refuses
+     * the link; it is closed without `down`. May be NULL. */
     int (*up)(void *user, ravel__link *link, const void *hello, int32_t bytes);
     /* A message with a body begins: where its bytes go, room for head->bytes. NULL: they are read and dropped. May be
      * NULL. */
@@ -106,8 +105,6 @@ void ravel__hub_free(ravel__hub *hub);
 const char *ravel__hub_address(const ravel__hub *hub);
 /* From now on refused connections are not tried again (once = 1), or are. */
 void ravel__hub_set_once(ravel__hub *hub, int32_t once);
-/* What accepted peers get as hello: copied; at most 1024 bytes. */
-ravel_status ravel__hub_set_hello(ravel__hub *hub, const void *hello, int32_t bytes, ravel_error *err);
 
 /* Starts to connect to `address`, or to the first of several (comma-separated) that answers; a refused connection is
  * retried until `timeout` seconds have passed. `up` or `down` follows. Waits only for the lookup of a host name. */

@@ -284,7 +284,7 @@ static void take_in(ravel__hub *hub, const link_listener *listener, int fd, cons
     name_peer(link, listener, from);
     set_options(link);
     (void)ravel__link_begins_tls(link);
-    if (!make_greeting(link, hub->hello, hub->hello_bytes) || ravel__link_watch(link, 1, 0) < 0) ravel__link_drop(link);
+    if (!make_greeting(link, NULL, 0) || ravel__link_watch(link, 1, 0) < 0) ravel__link_drop(link);
 }
 
 void ravel__hub_accept(ravel__hub *hub, link_listener *listener) {

@@ -145,8 +145,6 @@ struct ravel__hub {
     link_listener listeners[LINK_LISTENERS];
     int32_t listener_count, up; /* up: accepted links that are */
     char address[LINK_LISTENERS * RAVEL__ADDRESS_TEXT];
-    uint8_t hello[RAVEL__HELLO_MOST];
-    int32_t hello_bytes;
     ravel__link *links, *closed;
     int64_t tick_ns, soonest_ns, polled_ns, events;
     ravel__rng luck;  /* which stranger is closed for another one; nobody outside knows it */
