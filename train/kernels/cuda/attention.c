@@ -295,38 +295,6 @@ static void run(train_device *d, const train_attention *x, plan *p, int32_t firs
     if (s) cuda_fail(d, RAVEL_E_DEVICE, "cuDNN attention: %s", cudnnGetErrorString(s));
 }
 
-static cuda_attention_args own_args(const train_attention *x) {
-    return (cuda_attention_args){.samples = x->samples,
-                                 .heads = x->heads,
-                                 .kv_heads = x->kv_heads,
-                                 .head_dim = x->head_dim,
-                                 .window = x->window,
-                                 .add = x->add,
-                                 .query_tokens = x->queries.tokens,
-                                 .key_tokens = x->keys.tokens,
-                                 .scale = x->scale,
-                                 .query_starts = x->queries.starts,
-                                 .query_lengths = x->queries.lengths,
-                                 .key_starts = x->keys.starts,
-                                 .key_lengths = x->keys.lengths,
-                                 .shifts = x->shifts,
-                                 .q = x->q,
-                                 .k = x->k,
-                                 .v = x->v,
-                                 .o = x->o,
-                                 .lse = x->lse,
-                                 .ld_q = x->ld_q,
-                                 .ld_k = x->ld_k,
-                                 .ld_v = x->ld_v,
-                                 .d_o = x->d_o,
-                                 .d_q = x->d_q,
-                                 .d_k = x->d_k,
-                                 .d_v = x->d_v,
-                                 .ld_dq = x->ld_dq,
-                                 .ld_dk = x->ld_dk,
-                                 .ld_dv = x->ld_dv};
-}
-
 void cuda_attention_forward(train_device *d, const train_attention *x) {
     plan *p = NULL;
     cuda_plan_mask mask;
@@ -339,8 +307,7 @@ void cuda_attention_forward(train_device *d, const train_attention *x) {
         run(d, x, p, 0, x->samples);
         return;
     }
-    cuda_attention_args own = own_args(x);
-    cuda_attention_own(d->stream, &own);
+    cuda_attention_own(d->stream, x);
 }
 
 static int64_t longer(const train_ragged *of, int32_t sample, int64_t than) {
@@ -384,8 +351,7 @@ static int backward_by_plans(train_device *d, const train_attention *x) {
 
 void cuda_attention_backward(train_device *d, const train_attention *x) {
     if (d->failed || x->samples == 0 || backward_by_plans(d, x)) return;
-    cuda_attention_args own = own_args(x);
-    cuda_attention_own_backward(d->stream, &own, (float *)(void *)(d->scratch + room_of(&d->limits).row_sums));
+    cuda_attention_own_backward(d->stream, x, (float *)(void *)(d->scratch + room_of(&d->limits).row_sums));
 }
 
 /* FNV-1a over 64-bit words. */

@@ -58,26 +58,26 @@ __device__ static inline void put_row(bf16 *to, const float *sum, int dim, bool 
 }
 
 /* Keys first .. last - 1 of a sample's keys that query row r of the sample sees. */
-__device__ static void seen(const cuda_attention_args &a, int sample, int r, int *first, int *last) {
-    int shift = a.shifts ? a.shifts[sample] : 0, keys = a.key_lengths[sample];
+__device__ static void seen(const train_attention &a, int sample, int r, int *first, int *last) {
+    int shift = a.shifts ? a.shifts[sample] : 0, keys = a.keys.lengths[sample];
     *last = max(0, min(keys, r + shift + 1));
     *first = a.window > 0 ? max(0, r + shift - a.window + 1) : 0;
 }
 
-__global__ static void forward(cuda_attention_args a) {
+__global__ static void forward(train_attention a) {
     __shared__ float queries[WARPS][256];
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, dim = a.head_dim;
     int64_t place = (int64_t)blockIdx.x * WARPS + warp;
     int row = (int)(place / a.heads), head = (int)(place % a.heads), kv = head / (a.heads / a.kv_heads);
-    if (row >= a.query_tokens) return;
-    int sample = sample_of(a.query_starts, a.query_lengths, a.samples, row);
+    if (row >= a.queries.tokens) return;
+    int sample = sample_of(a.queries.starts, a.queries.lengths, a.samples, row);
     if (sample < 0) return;
     float *q = queries[warp];
     stage_row(q, (const bf16 *)a.q + row * a.ld_q + head * dim, dim);
     int first, last;
-    seen(a, sample, row - a.query_starts[sample], &first, &last);
-    const bf16 *k = (const bf16 *)a.k + a.key_starts[sample] * a.ld_k + kv * dim;
-    const bf16 *v = (const bf16 *)a.v + a.key_starts[sample] * a.ld_v + kv * dim;
+    seen(a, sample, row - a.queries.starts[sample], &first, &last);
+    const bf16 *k = (const bf16 *)a.k + a.keys.starts[sample] * a.ld_k + kv * dim;
+    const bf16 *v = (const bf16 *)a.v + a.keys.starts[sample] * a.ld_v + kv * dim;
     float most = -INFINITY, sum = 0, o[MOST_SLICES] = {};
     for (int base = first; base < last; base += 32) {
         int j = base + lane;
@@ -97,13 +97,13 @@ __global__ static void forward(cuda_attention_args a) {
 }
 
 /* d_q, and the row sums of d_o * o that the keys' kernel needs. */
-__global__ static void backward_queries(cuda_attention_args a, float *row_sums) {
+__global__ static void backward_queries(train_attention a, float *row_sums) {
     __shared__ float queries[WARPS][256], outputs[WARPS][256];
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, dim = a.head_dim;
     int64_t place = (int64_t)blockIdx.x * WARPS + warp;
     int row = (int)(place / a.heads), head = (int)(place % a.heads), kv = head / (a.heads / a.kv_heads);
-    if (row >= a.query_tokens) return;
-    int sample = sample_of(a.query_starts, a.query_lengths, a.samples, row);
+    if (row >= a.queries.tokens) return;
+    int sample = sample_of(a.queries.starts, a.queries.lengths, a.samples, row);
     if (sample < 0) return;
     int64_t at = ((int64_t)row * a.heads + head) * dim;
     stage_row(queries[warp], (const bf16 *)a.q + row * a.ld_q + head * dim, dim);
@@ -113,9 +113,9 @@ __global__ static void backward_queries(cuda_attention_args a, float *row_sums) 
     total = lane_sum<32>(total);
     if (lane == 0) row_sums[place] = total;
     int first, last;
-    seen(a, sample, row - a.query_starts[sample], &first, &last);
-    const bf16 *k = (const bf16 *)a.k + a.key_starts[sample] * a.ld_k + kv * dim;
-    const bf16 *v = (const bf16 *)a.v + a.key_starts[sample] * a.ld_v + kv * dim;
+    seen(a, sample, row - a.queries.starts[sample], &first, &last);
+    const bf16 *k = (const bf16 *)a.k + a.keys.starts[sample] * a.ld_k + kv * dim;
+    const bf16 *v = (const bf16 *)a.v + a.keys.starts[sample] * a.ld_v + kv * dim;
     float lse = a.lse[place], d_q[MOST_SLICES] = {};
     for (int base = first; base < last; base += 32) {
         int j = base + lane;
@@ -130,22 +130,22 @@ __global__ static void backward_queries(cuda_attention_args a, float *row_sums) 
     put_row((bf16 *)a.d_q + row * a.ld_dq + head * dim, d_q, dim, a.add);
 }
 
-__global__ static void backward_keys(cuda_attention_args a, const float *row_sums) {
+__global__ static void backward_keys(train_attention a, const float *row_sums) {
     __shared__ float keys[WARPS][256], values[WARPS][256];
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, dim = a.head_dim, group = a.heads / a.kv_heads;
     int64_t place = (int64_t)blockIdx.x * WARPS + warp;
     int row = (int)(place / a.kv_heads), kv = (int)(place % a.kv_heads);
-    if (row >= a.key_tokens) return;
-    int sample = sample_of(a.key_starts, a.key_lengths, a.samples, row);
+    if (row >= a.keys.tokens) return;
+    int sample = sample_of(a.keys.starts, a.keys.lengths, a.samples, row);
     if (sample < 0) return;
     stage_row(keys[warp], (const bf16 *)a.k + row * a.ld_k + kv * dim, dim);
     stage_row(values[warp], (const bf16 *)a.v + row * a.ld_v + kv * dim, dim);
-    int shift = a.shifts ? a.shifts[sample] : 0, key = row - a.key_starts[sample], count = a.query_lengths[sample];
+    int shift = a.shifts ? a.shifts[sample] : 0, key = row - a.keys.starts[sample], count = a.queries.lengths[sample];
     int first = max(0, key - shift), last = a.window > 0 ? min(count, key - shift + a.window) : count;
     float d_k[MOST_SLICES] = {}, d_v[MOST_SLICES] = {};
     for (int head = kv * group; head < (kv + 1) * group; head++)
         for (int base = first; base < last; base += 32) {
-            int r = a.query_starts[sample] + base + lane;
+            int r = a.queries.starts[sample] + base + lane;
             float p = 0, d_s = 0;
             if (base + lane < last) {
                 int64_t at = (int64_t)r * a.heads + head;
@@ -153,7 +153,7 @@ __global__ static void backward_keys(cuda_attention_args a, const float *row_sum
                 d_s = p * (dot(values[warp], (const bf16 *)a.d_o + at * dim, dim) - row_sums[at]) * a.scale;
             }
             for (int i = 0; i < min(32, last - base); i++) {
-                int64_t from = a.query_starts[sample] + base + i;
+                int64_t from = a.queries.starts[sample] + base + i;
                 add_row(d_v, __shfl_sync(0xffffffffu, p, i), (const bf16 *)a.d_o + (from * a.heads + head) * dim, dim);
                 add_row(d_k, __shfl_sync(0xffffffffu, d_s, i), (const bf16 *)a.q + from * a.ld_q + head * dim, dim);
             }
@@ -166,15 +166,15 @@ static unsigned warps_for(int64_t rows, int heads) {
     return (unsigned)((rows * heads + WARPS - 1) / WARPS);
 }
 
-extern "C" void cuda_attention_own(cudaStream_t stream, const cuda_attention_args *a) {
-    if (a->query_tokens > 0) forward<<<warps_for(a->query_tokens, a->heads), WARPS * 32, 0, stream>>>(*a);
+extern "C" void cuda_attention_own(cudaStream_t stream, const train_attention *a) {
+    if (a->queries.tokens > 0) forward<<<warps_for(a->queries.tokens, a->heads), WARPS * 32, 0, stream>>>(*a);
 }
 
-extern "C" void cuda_attention_own_backward(cudaStream_t stream, const cuda_attention_args *a, float *row_sums) {
-    if (a->query_tokens > 0)
-        backward_queries<<<warps_for(a->query_tokens, a->heads), WARPS * 32, 0, stream>>>(*a, row_sums);
-    if (a->key_tokens > 0)
-        backward_keys<<<warps_for(a->key_tokens, a->kv_heads), WARPS * 32, 0, stream>>>(*a, row_sums);
+extern "C" void cuda_attention_own_backward(cudaStream_t stream, const train_attention *a, float *row_sums) {
+    if (a->queries.tokens > 0)
+        backward_queries<<<warps_for(a->queries.tokens, a->heads), WARPS * 32, 0, stream>>>(*a, row_sums);
+    if (a->keys.tokens > 0)
+        backward_keys<<<warps_for(a->keys.tokens, a->kv_heads), WARPS * 32, 0, stream>>>(*a, row_sums);
 }
 
 /* ---- blocks of a ring ------------------------------------------------------------------------------------ */

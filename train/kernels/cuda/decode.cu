@@ -14,7 +14,7 @@
 #include "train/kernels/cuda/launch.h"
 #include "train/kernels/cuda/vec.cuh"
 
-enum { PAGE = 64, SPLIT = 512, THREADS = 128, UNROLL = 4, MOST = CUDA_DECODE_HEADS };
+enum { PAGE = TRAIN_PAGE, SPLIT = 512, THREADS = 128, UNROLL = 4, MOST = CUDA_DECODE_HEADS };
 
 extern "C" int64_t cuda_decode_splits(int64_t longest) {
     return (longest + SPLIT - 1) / SPLIT;
@@ -297,22 +297,23 @@ extern "C" void cuda_decode(cudaStream_t stream, const cuda_decode_args *a) {
 
 /* ---- writing --------------------------------------------------------------------------------------------- */
 
-__global__ static void cache_write(cuda_cache_write_args a) {
-    int words = a.head_dim / 8, each = a.kv_heads * words;
+__global__ static void cache_write(train_cache_write a) {
+    int words = a.cache.head_dim / 8, each = a.cache.kv_heads * words;
     int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x, r = i / each;
     if (r >= a.rows || (!a.back && a.slots[r] < 0)) return;
     int kv = (int)(i % each) / words, word = (int)(i % each) % words, token = a.back ? (int)r : a.positions[r];
     int64_t row = a.from ? a.from[r] : r, slot = a.back ? 0 : a.slots[r];
-    int64_t page = a.table[slot * a.pages_per_slot + token / PAGE];
-    int64_t column = (int64_t)kv * a.head_dim + word * 8;
-    uint4 *k_there = (uint4 *)a.cache_k + (((page * a.kv_heads + kv) * PAGE + token % PAGE) * a.head_dim) / 8 + word;
-    uint4 *v_there = (uint4 *)a.cache_v + (k_there - (uint4 *)a.cache_k);
+    int64_t page = a.cache.table[slot * a.cache.pages_per_slot + token / PAGE];
+    int64_t column = (int64_t)kv * a.cache.head_dim + word * 8;
+    uint4 *k_there =
+        (uint4 *)a.cache.k + (((page * a.cache.kv_heads + kv) * PAGE + token % PAGE) * a.cache.head_dim) / 8 + word;
+    uint4 *v_there = (uint4 *)a.cache.v + (k_there - (uint4 *)a.cache.k);
     uint4 *k = (uint4 *)((bf16 *)a.k + row * a.ld_k + column), *v = (uint4 *)((bf16 *)a.v + row * a.ld_v + column);
     *(a.back ? k : k_there) = *(a.back ? k_there : k);
     *(a.back ? v : v_there) = *(a.back ? v_there : v);
 }
 
-extern "C" void cuda_cache_write(cudaStream_t stream, const cuda_cache_write_args *a) {
-    int64_t threads = a->rows * a->kv_heads * (a->head_dim / 8);
+extern "C" void cuda_cache_write(cudaStream_t stream, const train_cache_write *a) {
+    int64_t threads = a->rows * a->cache.kv_heads * (a->cache.head_dim / 8);
     if (threads > 0) cache_write<<<(unsigned)((threads + 255) / 256), 256, 0, stream>>>(*a);
 }

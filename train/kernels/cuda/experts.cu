@@ -46,7 +46,7 @@ __device__ static inline void next_expert(const bf16 *row, int experts, int lane
     expert = at;
 }
 
-__global__ static void route(cuda_route_args x) {
+__global__ static void route(train_route x) {
     int64_t r = row_of_warp();
     int lane = threadIdx.x % 32;
     if (r >= x.rows) return;
@@ -67,12 +67,12 @@ __global__ static void route(cuda_route_args x) {
         weights[i] = __expf(__bfloat162float(row[ids[i]]) - total) / (x.normalise ? sum : 1);
 }
 
-extern "C" void cuda_route(cudaStream_t stream, const cuda_route_args *args) {
+extern "C" void cuda_route(cudaStream_t stream, const train_route *args) {
     if (args->rows > 0) route<<<blocks_for(args->rows), THREADS, 0, stream>>>(*args);
 }
 
 /* With p the probabilities and g their gradient: the gradient of a logit is p (g - sum of p g); see the reference. */
-__global__ static void route_backward(cuda_route_args x) {
+__global__ static void route_backward(train_route x) {
     int64_t r = row_of_warp();
     int lane = threadIdx.x % 32;
     if (r >= x.rows) return;
@@ -102,11 +102,11 @@ __global__ static void route_backward(cuda_route_args x) {
     if (x.row_loss && lane == 0) x.row_loss[r] += loss;
 }
 
-extern "C" void cuda_route_backward(cudaStream_t stream, const cuda_route_args *args) {
+extern "C" void cuda_route_backward(cudaStream_t stream, const train_route *args) {
     if (args->rows > 0) route_backward<<<blocks_for(args->rows), THREADS, 0, stream>>>(*args);
 }
 
-__global__ static void weigh(cuda_weigh_args a) {
+__global__ static void weigh(train_weigh a) {
     int64_t r = row_of_warp();
     int lane = threadIdx.x % 32;
     if (r >= a.rows) return;
@@ -128,6 +128,6 @@ __global__ static void weigh(cuda_weigh_args a) {
     if (d_y && lane == 0) a.d_weights[place] = dot;
 }
 
-extern "C" void cuda_weigh(cudaStream_t stream, const cuda_weigh_args *args) {
+extern "C" void cuda_weigh(cudaStream_t stream, const train_weigh *args) {
     if (args->rows > 0) weigh<<<blocks_for(args->rows), THREADS, 0, stream>>>(*args);
 }

@@ -281,7 +281,7 @@ __global__ static void span_squares(double *sums, const float *x, int64_t n, int
 }
 
 /* Thread t adds sums t, t + 1024, ...; then the threads' totals are added in a fixed tree. */
-__global__ static void clip_norm(cuda_clip *clip, const double *sums, int64_t count, double most) {
+__global__ static void clip_norm(train_clip *clip, const double *sums, int64_t count, double most) {
     __shared__ double slots[32];
     double total = 0;
     for (int64_t i = threadIdx.x; i < count; i += 1024) total += sums[i];
@@ -298,7 +298,7 @@ extern "C" void cuda_sum_squares(cudaStream_t stream, double *sums, const float 
     if (n > 0) span_squares<<<(unsigned)((n + span - 1) / span), THREADS, 0, stream>>>(sums, x, n, (int)span);
 }
 
-extern "C" void cuda_clip_norm(cudaStream_t stream, cuda_clip *clip, const double *sums, int64_t count, double most) {
+extern "C" void cuda_clip_norm(cudaStream_t stream, train_clip *clip, const double *sums, int64_t count, double most) {
     clip_norm<<<1, 1024, 0, stream>>>(clip, sums, count, most);
 }
 

@@ -15,7 +15,7 @@
 
 enum { THREADS = ROW_THREADS, WARPS = THREADS / 32 };
 
-template <bool VECTOR> __global__ static void __launch_bounds__(THREADS) softmax_parts(cuda_softmax_args a) {
+template <bool VECTOR> __global__ static void __launch_bounds__(THREADS) softmax_parts(train_softmax a) {
     __shared__ part slots[WARPS];
     int64_t row = blockIdx.x;
     const bf16 *x = (const bf16 *)a.logits + row * a.columns;
@@ -29,7 +29,7 @@ template <bool VECTOR> __global__ static void __launch_bounds__(THREADS) softmax
         target >= 0 && target < a.columns ? a.scale * __bfloat162float(x[target]) - p.most : -INFINITY;
 }
 
-__global__ static void softmax_combine(cuda_softmax_args a) {
+__global__ static void softmax_combine(train_softmax a) {
     int64_t row = (int64_t)blockIdx.x * 256 + threadIdx.x;
     if (row >= a.rows) return;
     part p = empty_part();
@@ -88,7 +88,7 @@ template <bool VECTOR> __device__ static void row_gradient(bf16 *row, int column
     }
 }
 
-template <bool VECTOR> __global__ static void __launch_bounds__(THREADS) softmax_backward(cuda_softmax_args a) {
+template <bool VECTOR> __global__ static void __launch_bounds__(THREADS) softmax_backward(train_softmax a) {
     int64_t row = blockIdx.x;
     float bonus = a.entropy_coef ? a.scale * a.entropy_coef[row] : 0, entropy = a.entropy ? a.entropy[row] : 0;
     row_gradient<VECTOR>((bf16 *)a.logits + row * a.columns, (int)a.columns, (int)(a.targets[row] - a.first),
@@ -97,7 +97,7 @@ template <bool VECTOR> __global__ static void __launch_bounds__(THREADS) softmax
 
 /* One block per multiprocessor walks over rows, so that few rows are in flight and the second reading finds its row in
  * the second-level cache. */
-template <bool VECTOR> __global__ static void __launch_bounds__(THREADS) softmax_fused(cuda_softmax_args a) {
+template <bool VECTOR> __global__ static void __launch_bounds__(THREADS) softmax_fused(train_softmax a) {
     __shared__ part slots[WARPS];
     for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
         bf16 *x = (bf16 *)a.logits + row * a.columns;
@@ -220,7 +220,7 @@ __device__ static inline part cluster_part(const ring_of_steps &ring, int begin,
     return warp_part({other.x, other.y, other.z});
 }
 
-__global__ static void CLUSTER __launch_bounds__(SHARE) softmax_once(cuda_softmax_args a, int steps) {
+__global__ static void CLUSTER __launch_bounds__(SHARE) softmax_once(train_softmax a, int steps) {
     extern __shared__ uint4 rings[]; /* [steps + SPARE, AHEAD, SHARE] */
     __shared__ exchange shared;
     cooperative_groups::cluster_group cluster = cooperative_groups::this_cluster();
@@ -269,11 +269,11 @@ __global__ static void CLUSTER __launch_bounds__(SHARE) softmax_once(cuda_softma
 }
 
 #else /* before Hopper there are no clusters: the kernel is a name that nothing launches */
-__global__ static void softmax_once(cuda_softmax_args, int) {}
+__global__ static void softmax_once(train_softmax, int) {}
 #endif
 
 /* Whether it was launched: else the GPU or the code (PTX of 8.0) has no clusters, or the row does not fit. As many clusters as run at a time. */
-static bool launch_once(cudaStream_t stream, const cuda_softmax_args *a) {
+static bool launch_once(cudaStream_t stream, const train_softmax *a) {
     cuda_forms here = cuda_forms_here();
     int steps = (int)((a->columns + STEP * AHEAD - 1) / (STEP * AHEAD)), clusters = 0;
     size_t bytes = (size_t)(steps + SPARE) * AHEAD * SHARE * sizeof(uint4);
@@ -298,21 +298,21 @@ static bool launch_once(cudaStream_t stream, const cuda_softmax_args *a) {
     else                                   \
         KERNEL<false><<<__VA_ARGS__>>>(*a);
 
-extern "C" void cuda_softmax_parts(cudaStream_t stream, const cuda_softmax_args *a) {
+extern "C" void cuda_softmax_parts(cudaStream_t stream, const train_softmax *a) {
     if (a->rows <= 0) return;
     EACH_ALIGNMENT(softmax_parts, (unsigned)a->rows, THREADS, 0, stream)
 }
 
-extern "C" void cuda_softmax_combine(cudaStream_t stream, const cuda_softmax_args *a) {
+extern "C" void cuda_softmax_combine(cudaStream_t stream, const train_softmax *a) {
     if (a->rows > 0) softmax_combine<<<(unsigned)((a->rows + 255) / 256), 256, 0, stream>>>(*a);
 }
 
-extern "C" void cuda_softmax_backward(cudaStream_t stream, const cuda_softmax_args *a) {
+extern "C" void cuda_softmax_backward(cudaStream_t stream, const train_softmax *a) {
     if (a->rows <= 0) return;
     EACH_ALIGNMENT(softmax_backward, (unsigned)a->rows, THREADS, 0, stream)
 }
 
-extern "C" void cuda_softmax_fused(cudaStream_t stream, const cuda_softmax_args *a, int multiprocessors) {
+extern "C" void cuda_softmax_fused(cudaStream_t stream, const train_softmax *a, int multiprocessors) {
     if (a->rows <= 0) return;
     if (a->columns % 8 == 0 && launch_once(stream, a)) return;
     unsigned blocks = (unsigned)(a->rows < multiprocessors ? a->rows : multiprocessors);

@@ -1,9 +1,9 @@
 /* Launchers of the CUDA set's own kernels, implemented in the .cu files. Internal to the set.
  *
- * Pointers are device memory. Activations and weights are bf16, gradients and statistics f32. Rows have no gap between
- * them unless an `ld` says otherwise; widths are multiples of 8 and blocks are aligned to 16 bytes (the table's limits
- * see to both). Launchers allocate nothing and never wait. Scratch is the caller's; where a launcher needs some, a
- * function beside it says how many bytes. */
+ * Arguments are those of kernels.h where they fit. Pointers are device memory. Activations and weights are bf16,
+ * gradients and statistics f32. Rows have no gap between them unless an `ld` says otherwise; widths are multiples of 8 and
+ * blocks are aligned to 16 bytes (the table's limits see to both). Launchers allocate nothing and never wait. Scratch is
+ * the caller's; where a launcher needs some, a function beside it says how many bytes. */
 #ifndef TRAIN_CUDA_LAUNCH_H
 #define TRAIN_CUDA_LAUNCH_H
 
@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "train/kernels/loss.h"
+#include "train/kernels/kernels.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -25,43 +25,20 @@ typedef struct cuda_forms {
 } cuda_forms;
 cuda_forms cuda_forms_here(void); /* set.c */
 
-/* ---- norm.cu ---- */
-typedef struct cuda_norm_args {
-    int64_t rows, width, ld_x, ld_y; /* ld_y: of y and d_y */
-    float eps, shift;
-    const void *x, *add, *weight;
-    void *y, *sum;
-    const void *d_y; /* backward only, as the rest */
-    void *d_x;
-    float *d_weight;
-} cuda_norm_args;
-void cuda_rmsnorm(cudaStream_t stream, const cuda_norm_args *args);
+/* ---- norm.cu: with ld_x and ld_y ---- */
+void cuda_rmsnorm(cudaStream_t stream, const train_norm *args);
 /* parts: [cuda_norm_parts(rows), width] floats */
-void cuda_rmsnorm_backward(cudaStream_t stream, const cuda_norm_args *args, float *parts);
+void cuda_rmsnorm_backward(cudaStream_t stream, const train_norm *args, float *parts);
 int64_t cuda_norm_parts(int64_t rows);
 /* to[width] += the sum of parts[count, width], rows `ld` apart, in an order that depends on the sizes alone. Where
  * `second` is not NULL: second[width] += the next `width` columns. */
 void cuda_add_parts(cudaStream_t stream, float *to, float *second, const float *parts, int64_t count, int64_t width,
                     int64_t ld);
 
-/* ---- rope.cu ---- */
-typedef struct cuda_rope_args {
-    int64_t tokens;
-    int32_t heads, kv_heads, head_dim; /* head_dim: 8, 16, 32, 64, 96, 128 or 256 */
-    int32_t rotated;                   /* elements of a head, a multiple of 8 */
-    float eps, shift;
-    const void *qkv;                 /* [tokens, (heads + 2 kv_heads) head_dim] */
-    const void *q_weight, *k_weight; /* [head_dim] or both NULL */
-    const float *cosine, *sine;      /* [positions, head_dim / 2] */
-    const int32_t *positions;        /* [tokens] */
-    void *q, *k;
-    const void *d_q, *d_k; /* backward only, as the rest */
-    void *d_qkv;
-    float *d_q_weight, *d_k_weight;
-} cuda_rope_args;
-void cuda_rope(cudaStream_t stream, const cuda_rope_args *args);
+/* ---- rope.cu: with `rotated`; head_dim is 8, 16, 32, 64, 96, 128 or 256, `rotated` a multiple of 8 ---- */
+void cuda_rope(cudaStream_t stream, const train_rope *args);
 /* parts: [cuda_rope_parts(tokens), 2 head_dim] floats */
-void cuda_rope_backward(cudaStream_t stream, const cuda_rope_args *args, float *parts);
+void cuda_rope_backward(cudaStream_t stream, const train_rope *args, float *parts);
 int64_t cuda_rope_parts(int64_t tokens);
 
 /* ---- flat.cu ---- */
@@ -90,104 +67,42 @@ void cuda_embed_backward(cudaStream_t stream, float *table, const void *d_y, con
 void cuda_cast_to_bf16(cudaStream_t stream, void *to, const float *from, int64_t n);
 void cuda_cast_to_f32(cudaStream_t stream, float *to, const void *from, int64_t n);
 void cuda_add(cudaStream_t stream, float *to, const float *from, int64_t n);
-/* train_clip, as the device has it. */
-typedef struct cuda_clip {
-    double norm, scale, finite;
-} cuda_clip;
 /* sums[i] = the sum of squares of span i, in double */
 void cuda_sum_squares(cudaStream_t stream, double *sums, const float *x, int64_t n, int64_t span);
-void cuda_clip_norm(cudaStream_t stream, cuda_clip *clip, const double *sums, int64_t count, double most);
+void cuda_clip_norm(cudaStream_t stream, train_clip *clip, const double *sums, int64_t count, double most);
 
 typedef struct cuda_adamw_args {
     int64_t n;
-    float *master;         /* [n] */
-    void *weight;          /* [n] bf16 copy of the master, or NULL */
-    const float *grad;     /* [n] */
-    void *m, *v;           /* [n] float, or bf16 with bf16_moments */
-    const cuda_clip *clip; /* NULL: neither clipped nor skipped */
+    float *master;          /* [n] */
+    void *weight;           /* [n] bf16 copy of the master, or NULL */
+    const float *grad;      /* [n] */
+    void *m, *v;            /* [n] float, or bf16 with bf16_moments */
+    const train_clip *clip; /* NULL: neither clipped nor skipped */
     float lr, beta1, beta2, eps, decay;
     float correct1, correct2; /* 1 - beta^step */
     int32_t bf16_moments;
 } cuda_adamw_args;
 void cuda_adamw(cudaStream_t stream, const cuda_adamw_args *args);
 
-/* ---- experts.cu: train_route and train_weigh with their types ---- */
-typedef struct cuda_route_args {
-    int64_t rows;
-    int32_t experts, active, normalise, given;
-    const void *logits;
-    int32_t *ids;
-    float *weights;
-    const float *d_weights; /* backward only, as the rest */
-    void *d_logits;
-    const float *balance;   /* or NULL */
-    const int32_t *counted; /* or NULL */
-    float *row_loss;
-} cuda_route_args;
-void cuda_route(cudaStream_t stream, const cuda_route_args *args);
-void cuda_route_backward(cudaStream_t stream, const cuda_route_args *args);
-/* d_y NULL: forward */
-typedef struct cuda_weigh_args {
-    int64_t rows, width;
-    void *x;
-    const float *weights;
-    const int32_t *places;
-    void *d_y;
-    float *d_weights;
-} cuda_weigh_args;
-void cuda_weigh(cudaStream_t stream, const cuda_weigh_args *args);
+/* ---- experts.cu ---- */
+void cuda_route(cudaStream_t stream, const train_route *args);
+void cuda_route_backward(cudaStream_t stream, const train_route *args);
+/* Both directions. */
+void cuda_weigh(cudaStream_t stream, const train_weigh *args);
 
-/* ---- head.cu: train_softmax with its types ---- */
-typedef struct cuda_softmax_args {
-    int64_t rows, columns, first;
-    void *logits; /* [rows, columns] */
-    float scale;
-    const int32_t *targets;
-    float *parts; /* [ranks, 4, rows] */
-    int64_t ranks;
-    float *logprob, *lse, *entropy, *right;
-    const float *coef, *entropy_coef;
-} cuda_softmax_args;
-void cuda_softmax_parts(cudaStream_t stream, const cuda_softmax_args *args);
-void cuda_softmax_combine(cudaStream_t stream, const cuda_softmax_args *args);
-void cuda_softmax_backward(cudaStream_t stream, const cuda_softmax_args *args);
-void cuda_softmax_fused(cudaStream_t stream, const cuda_softmax_args *args, int multiprocessors);
+/* ---- head.cu ---- */
+void cuda_softmax_parts(cudaStream_t stream, const train_softmax *args);
+void cuda_softmax_combine(cudaStream_t stream, const train_softmax *args);
+void cuda_softmax_backward(cudaStream_t stream, const train_softmax *args);
+void cuda_softmax_fused(cudaStream_t stream, const train_softmax *args, int multiprocessors);
 
-/* ---- sample.cu: train_choice and train_sample with their types ---- */
-typedef struct cuda_choice {
-    float temperature, top_p;
-    int32_t top_k;
-    float min_p, uniform;
-} cuda_choice;
-typedef struct cuda_sample_args {
-    int64_t rows, vocab;
-    const void *logits;
-    const cuda_choice *choices;
-    int32_t *tokens;
-    int32_t *last; /* or NULL: last[places[r]] = the token too */
-    const int32_t *places;
-    float *logprob, *kept_logprob;
-} cuda_sample_args;
-void cuda_sample(cudaStream_t stream, const cuda_sample_args *args);
+/* ---- sample.cu ---- */
+void cuda_sample(cudaStream_t stream, const train_sample *args);
 
-/* ---- attention_own.cu ---- */
-typedef struct cuda_attention_args {
-    int32_t samples, heads, kv_heads, head_dim, window, add; /* head_dim: a multiple of 8, at most 256 */
-    int32_t query_tokens, key_tokens;
-    float scale;
-    const int32_t *query_starts, *query_lengths, *key_starts, *key_lengths; /* [samples] ascending */
-    const int32_t *shifts;                                                  /* [samples] or NULL */
-    const void *q, *k, *v;
-    void *o;
-    float *lse;
-    int64_t ld_q, ld_k, ld_v;
-    const void *d_o;
-    void *d_q, *d_k, *d_v;
-    int64_t ld_dq, ld_dk, ld_dv;
-} cuda_attention_args;
-void cuda_attention_own(cudaStream_t stream, const cuda_attention_args *args);
+/* ---- attention_own.cu: head_dim is a multiple of 8, at most 256 ---- */
+void cuda_attention_own(cudaStream_t stream, const train_attention *args);
 /* row_sums: [query tokens, heads] floats */
-void cuda_attention_own_backward(cudaStream_t stream, const cuda_attention_args *args, float *row_sums);
+void cuda_attention_own_backward(cudaStream_t stream, const train_attention *args, float *row_sums);
 /* Samples as rows of one token axis; starts ascend. */
 typedef struct cuda_rows {
     const int32_t *starts, *lengths; /* [samples] */
@@ -228,17 +143,7 @@ void cuda_decode(cudaStream_t stream, const cuda_decode_args *args);
 int64_t cuda_decode_splits(int64_t longest);
 size_t cuda_decode_scratch(int64_t rows, int64_t heads, int64_t dim, int64_t longest);
 
-typedef struct cuda_cache_write_args {
-    void *cache_k, *cache_v;
-    const int32_t *table;
-    int64_t pages_per_slot, rows;
-    int32_t kv_heads, head_dim;
-    const void *k, *v;
-    int64_t ld_k, ld_v;
-    const int32_t *from, *slots, *positions;
-    int32_t back;
-} cuda_cache_write_args;
-void cuda_cache_write(cudaStream_t stream, const cuda_cache_write_args *args);
+void cuda_cache_write(cudaStream_t stream, const train_cache_write *args);
 
 /* ---- loss.cu ---- */
 typedef struct cuda_loss_args {

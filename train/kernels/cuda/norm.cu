@@ -14,7 +14,7 @@ template <int THREADS> __device__ static inline float row_sum(float x, float *sl
     return THREADS == 32 ? lane_sum<32>(x) : block_sum<WARPS * 32>(x, slots);
 }
 
-template <int THREADS, int GROUPS> __global__ static void __launch_bounds__(WARPS * 32) norm_rows(cuda_norm_args a) {
+template <int THREADS, int GROUPS> __global__ static void __launch_bounds__(WARPS * 32) norm_rows(train_norm a) {
     __shared__ float slots[WARPS];
     bf16 *y = (bf16 *)a.y, *sum = (bf16 *)a.sum;
     const bf16 *x = (const bf16 *)a.x, *add = (const bf16 *)a.add, *weight = (const bf16 *)a.weight;
@@ -78,7 +78,7 @@ static constexpr size_t kept_bytes(int rows, int groups) {
  * is. */
 template <int THREADS, int GROUPS, int ROWS>
 __global__ static void __launch_bounds__(WARPS * 32, GROUPS > 4 ? 1 : 2)
-    norm_rows_backward(cuda_norm_args a, float *parts) {
+    norm_rows_backward(train_norm a, float *parts) {
     __shared__ float slots[WARPS];
     bf16 *d_x = (bf16 *)a.d_x;
     const bf16 *d_y = (const bf16 *)a.d_y, *x = (const bf16 *)a.x, *weight = (const bf16 *)a.weight;
@@ -218,7 +218,7 @@ extern "C" int64_t cuda_norm_parts(int64_t rows) {
         X(256, 8)               \
     }
 
-extern "C" void cuda_rmsnorm(cudaStream_t stream, const cuda_norm_args *a) {
+extern "C" void cuda_rmsnorm(cudaStream_t stream, const train_norm *a) {
     int64_t rows = a->rows, width = a->width;
     if (rows <= 0) return;
 #define LAUNCH(THREADS, GROUPS) \
@@ -228,7 +228,7 @@ extern "C" void cuda_rmsnorm(cudaStream_t stream, const cuda_norm_args *a) {
 #undef LAUNCH
 }
 
-extern "C" void cuda_rmsnorm_backward(cudaStream_t stream, const cuda_norm_args *a, float *parts) {
+extern "C" void cuda_rmsnorm_backward(cudaStream_t stream, const train_norm *a, float *parts) {
     int64_t width = a->width;
     if (a->rows <= 0) return;
     unsigned blocks = (unsigned)cuda_norm_parts(a->rows);
@@ -246,5 +246,5 @@ extern "C" void cuda_rmsnorm_backward(cudaStream_t stream, const cuda_norm_args 
     }
     EACH_WIDTH(LAUNCH)
 #undef LAUNCH
-    cuda_add_parts(stream, a->d_weight, NULL, parts, blocks, width, width);
+    cuda_add_parts(stream, (float *)a->d_weight, NULL, parts, blocks, width, width);
 }

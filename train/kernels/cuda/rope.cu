@@ -53,7 +53,7 @@ struct lane_pairs {
     bool used;
 };
 
-template <int DIM> __device__ static inline lane_pairs pairs_of(const cuda_rope_args &a) {
+template <int DIM> __device__ static inline lane_pairs pairs_of(const train_rope &a) {
     int pair = threadIdx.x % lanes_of<DIM>::all * 4, turns = a.rotated / 2;
     bool used = pair < DIM / 2;
     if (pair < turns) return {pair, turns, used};
@@ -109,14 +109,13 @@ template <int DIM> struct chunk {
     }
 };
 
-template <int DIM> __host__ __device__ static inline unsigned chunks_of(const cuda_rope_args &a) {
+template <int DIM> __host__ __device__ static inline unsigned chunks_of(const train_rope &a) {
     constexpr int heads = chunk<DIM>::heads;
     return (unsigned)((a.heads + heads - 1) / heads + (a.kv_heads + heads - 1) / heads);
 }
 
 /* 32 bits: a division of 64 takes longer than the memory. */
-template <int DIM>
-__device__ static inline chunk<DIM> chunk_at(const cuda_rope_args &a, unsigned place, unsigned chunks) {
+template <int DIM> __device__ static inline chunk<DIM> chunk_at(const train_rope &a, unsigned place, unsigned chunks) {
     constexpr int heads = chunk<DIM>::heads, dim = DIM;
     unsigned token = place / chunks;
     int number = (int)(place - token * chunks), of_queries = (a.heads + heads - 1) / heads;
@@ -138,7 +137,7 @@ __device__ static inline void read_heads(raw_head *raw, const chunk<DIM> &at, co
     }
 }
 
-template <int DIM> __global__ static void __launch_bounds__(THREADS) rotate(cuda_rope_args a) {
+template <int DIM> __global__ static void __launch_bounds__(THREADS) rotate(train_rope a) {
     constexpr int dim = DIM, lanes = lanes_of<DIM>::all;
     chunk<DIM> at = chunk_at<DIM>(a, blockIdx.x * WARPS + threadIdx.x / 32, chunks_of<DIM>(a));
     if (at.token >= a.tokens) return; /* whole warps: shuffles need every lane */
@@ -209,7 +208,7 @@ __device__ static inline void add_head(head &to, const head &from, bool add) {
 }
 
 /* The block's row of partial sums, of both kinds: those of its groups, added in order. */
-template <int DIM> __device__ static inline void leave_sums(const cuda_rope_args &a, const head *sums, float *parts) {
+template <int DIM> __device__ static inline void leave_sums(const train_rope &a, const head *sums, float *parts) {
     constexpr int dim = DIM, groups = THREADS / lanes_of<DIM>::all;
     extern __shared__ float all_w[]; /* [groups, 2, dim] */
     const lane_pairs at = pairs_of<DIM>(a);
@@ -232,7 +231,7 @@ template <int DIM> __device__ static inline void leave_sums(const cuda_rope_args
 /* Turns a gradient back by the same angle, then goes through the norm. A warp walks over chunks, so that the weights'
  * gradients stay in registers; blocks leave one row of partial sums per kind (queries first, then keys). */
 template <int DIM, bool NORM>
-__global__ static void __launch_bounds__(THREADS, 2) rotate_back(cuda_rope_args a, float *parts) {
+__global__ static void __launch_bounds__(THREADS, 2) rotate_back(train_rope a, float *parts) {
     constexpr int dim = DIM;
     unsigned chunks = chunks_of<DIM>(a), places = (unsigned)a.tokens * chunks;
     unsigned place = blockIdx.x * WARPS + threadIdx.x / 32, apart = gridDim.x * WARPS;
@@ -284,7 +283,7 @@ extern "C" int64_t cuda_rope_parts(int64_t tokens) {
     case 256: X(256) break; \
     }
 
-extern "C" void cuda_rope(cudaStream_t stream, const cuda_rope_args *a) {
+extern "C" void cuda_rope(cudaStream_t stream, const train_rope *a) {
     if (a->tokens <= 0) return;
 #define LAUNCH(DIM)                                                                                    \
     {                                                                                                  \
@@ -295,7 +294,7 @@ extern "C" void cuda_rope(cudaStream_t stream, const cuda_rope_args *a) {
 #undef LAUNCH
 }
 
-extern "C" void cuda_rope_backward(cudaStream_t stream, const cuda_rope_args *a, float *parts) {
+extern "C" void cuda_rope_backward(cudaStream_t stream, const train_rope *a, float *parts) {
     if (a->tokens <= 0) return;
     int64_t blocks = cuda_rope_parts(a->tokens);
 #define LAUNCH(DIM)                                                                                      \
@@ -308,5 +307,5 @@ extern "C" void cuda_rope_backward(cudaStream_t stream, const cuda_rope_args *a,
 #undef LAUNCH
     if (!a->q_weight) return;
     /* The partial rows hold the queries' sums, then the keys'. */
-    cuda_add_parts(stream, a->d_q_weight, a->d_k_weight, parts, blocks, a->head_dim, 2 * a->head_dim);
+    cuda_add_parts(stream, (float *)a->d_q_weight, (float *)a->d_k_weight, parts, blocks, a->head_dim, 2 * a->head_dim);
 }

@@ -275,12 +275,12 @@ __device__ static int draw(row_state *s, const bf16 *row, int vocab, bool aligne
     return token;
 }
 
-__global__ static void __launch_bounds__(THREADS) sample_rows(cuda_sample_args a) {
+__global__ static void __launch_bounds__(THREADS) sample_rows(train_sample a) {
     __shared__ row_state s;
     int64_t r = blockIdx.x;
     const bf16 *row = (const bf16 *)a.logits + r * a.vocab;
     int vocab = (int)a.vocab;
-    cuda_choice choice = a.choices[r];
+    train_choice choice = a.choices[r];
     bool greedy = !(choice.temperature > 0), aligned = vocab % 8 == 0;
     float scale = greedy ? 1 : 1 / choice.temperature;
     part p = aligned ? row_part<true, false>(row, vocab, scale, s.slots)
@@ -333,6 +333,6 @@ __global__ static void __launch_bounds__(THREADS) sample_rows(cuda_sample_args a
     a.kept_logprob[r] = all ? logprob : (float)(logprob - log((double)s.total / 281474976710656.0));
 }
 
-extern "C" void cuda_sample(cudaStream_t stream, const cuda_sample_args *a) {
+extern "C" void cuda_sample(cudaStream_t stream, const train_sample *a) {
     if (a->rows > 0) sample_rows<<<(unsigned)a->rows, THREADS, 0, stream>>>(*a);
 }

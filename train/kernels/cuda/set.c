@@ -16,11 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Constants that launchers repeat, because kernel files do not see kernels.h. */
-_Static_assert(TRAIN_PAGE == 64, "decode.cu's pages");
-_Static_assert(sizeof(train_clip) == sizeof(cuda_clip), "flat.cu's clip");
-_Static_assert(sizeof(train_choice) == sizeof(cuda_choice), "sample.cu's choice");
-
 int cuda_ok(train_device *d, cudaError_t code, const char *what) {
     if (code == cudaSuccess) return 1;
     cuda_fail(d, RAVEL_E_DEVICE, "GPU %d, %s: %s", d->index, what, cudaGetErrorString(code));
@@ -37,10 +32,14 @@ void cuda_fail(train_device *d, ravel_status status, const char *format, ...) {
     d->failed = ravel_error_set(&d->error, status, "%s", sentence);
 }
 
-/* A failed launch is found here; a kernel that fails while running is found by `sync`. */
-static void launched(train_device *d, const char *what) {
-    cuda_ok(d, cudaGetLastError(), what);
-}
+/* A launch, unless the device `d` has failed. A failed launch is found here, a kernel that fails by `sync`. */
+#define RUN(what, launch)                         \
+    do {                                          \
+        if (!d->failed) {                         \
+            launch;                               \
+            cuda_ok(d, cudaGetLastError(), what); \
+        }                                         \
+    } while (0)
 
 /* ---- the device ------------------------------------------------------------------------------------------ */
 
@@ -245,142 +244,80 @@ static int parts_fit(const train_device *d, int64_t floats) {
 
 static void copy_rows(train_device *d, const train_rows *r) {
     int64_t ld_to = r->ld_to ? r->ld_to : r->width, ld_from = r->ld_from ? r->ld_from : r->width;
-    if (d->failed) return;
     if (r->first)
-        cuda_sum_rows(d->stream, r->to, r->from, r->to_ids, r->first, r->from_ids, r->rows, r->width, ld_to, ld_from);
+        RUN("adding rows", cuda_sum_rows(d->stream, r->to, r->from, r->to_ids, r->first, r->from_ids, r->rows, r->width,
+                                         ld_to, ld_from));
     else
-        cuda_copy_rows(d->stream, r->to, r->from, r->to_ids, r->from_ids, r->rows, r->width * 2, ld_to * 2,
-                       ld_from * 2);
-    launched(d, "copying rows");
+        RUN("copying rows", cuda_copy_rows(d->stream, r->to, r->from, r->to_ids, r->from_ids, r->rows, r->width * 2,
+                                           ld_to * 2, ld_from * 2));
 }
 
 static void embed(train_device *d, const train_embedding *e) {
-    if (d->failed) return;
-    cuda_embed(d->stream, e->y, e->table, e->ids, e->picks, e->rows, e->width, e->first, e->count);
-    launched(d, "the embedding");
+    RUN("the embedding",
+        cuda_embed(d->stream, e->y, e->table, e->ids, e->picks, e->rows, e->width, e->first, e->count));
 }
 
 static void embed_backward(train_device *d, const train_embedding *e) {
-    if (d->failed) return;
-    cuda_embed_backward(d->stream, e->d_table, e->d_y, e->ids, e->order, e->ordered, e->width, e->first, e->count);
-    launched(d, "the embedding's gradient");
+    RUN("the embedding's gradient",
+        cuda_embed_backward(d->stream, e->d_table, e->d_y, e->ids, e->order, e->ordered, e->width, e->first, e->count));
 }
 
 static void bias(train_device *d, void *x, const void *b, int64_t rows, int64_t width, int64_t ld) {
-    if (d->failed) return;
-    cuda_bias(d->stream, x, b, rows, width, ld ? ld : width);
-    launched(d, "biases");
+    RUN("biases", cuda_bias(d->stream, x, b, rows, width, ld ? ld : width));
 }
 
 static void bias_backward(train_device *d, void *d_bias, const void *d_x, int64_t rows, int64_t width, int64_t ld) {
     RAVEL_ASSERT(parts_fit(d, cuda_norm_parts(rows) * width));
-    if (d->failed) return;
-    cuda_bias_backward(d->stream, d_bias, d_x, rows, width, ld ? ld : width, parts(d));
-    launched(d, "gradients of biases");
+    RUN("gradients of biases", cuda_bias_backward(d->stream, d_bias, d_x, rows, width, ld ? ld : width, parts(d)));
 }
 
 static void scale(train_device *d, void *y, const void *x, double by, int64_t n) {
-    if (d->failed) return;
-    cuda_scale(d->stream, y, x, (float)by, n);
-    launched(d, "scaling");
+    RUN("scaling", cuda_scale(d->stream, y, x, (float)by, n));
 }
 
-static cuda_norm_args norm_args(const train_norm *n) {
-    return (cuda_norm_args){.rows = n->rows,
-                            .width = n->width,
-                            .ld_x = n->ld_x ? n->ld_x : n->width,
-                            .ld_y = n->ld_y ? n->ld_y : n->width,
-                            .eps = n->eps,
-                            .shift = n->shift,
-                            .x = n->x,
-                            .add = n->add,
-                            .weight = n->weight,
-                            .y = n->y,
-                            .sum = n->sum,
-                            .d_y = n->d_y,
-                            .d_x = n->d_x,
-                            .d_weight = n->d_weight};
+static train_norm filled(const train_norm *n) {
+    train_norm a = *n;
+    if (!a.ld_x) a.ld_x = a.width;
+    if (!a.ld_y) a.ld_y = a.width;
+    return a;
 }
 
 static void rmsnorm(train_device *d, const train_norm *n) {
-    if (d->failed) return;
-    cuda_norm_args a = norm_args(n);
-    cuda_rmsnorm(d->stream, &a);
-    launched(d, "a norm");
+    train_norm a = filled(n);
+    RUN("a norm", cuda_rmsnorm(d->stream, &a));
 }
 
 static void rmsnorm_backward(train_device *d, const train_norm *n) {
     RAVEL_ASSERT(parts_fit(d, cuda_norm_parts(n->rows) * n->width));
-    if (d->failed) return;
-    cuda_norm_args a = norm_args(n);
-    cuda_rmsnorm_backward(d->stream, &a, parts(d));
-    launched(d, "a norm's gradient");
+    train_norm a = filled(n);
+    RUN("a norm's gradient", cuda_rmsnorm_backward(d->stream, &a, parts(d)));
 }
 
-static cuda_rope_args rope_args(const train_rope *r) {
-    return (cuda_rope_args){.tokens = r->tokens,
-                            .heads = r->heads,
-                            .kv_heads = r->kv_heads,
-                            .head_dim = r->head_dim,
-                            .rotated = r->rotated ? r->rotated : r->head_dim,
-                            .eps = r->eps,
-                            .shift = r->shift,
-                            .qkv = r->qkv,
-                            .q_weight = r->q_weight,
-                            .k_weight = r->k_weight,
-                            .cosine = r->cosine,
-                            .sine = r->sine,
-                            .positions = r->positions,
-                            .q = r->q,
-                            .k = r->k,
-                            .d_q = r->d_q,
-                            .d_k = r->d_k,
-                            .d_qkv = r->d_qkv,
-                            .d_q_weight = r->d_q_weight,
-                            .d_k_weight = r->d_k_weight};
+static train_rope turned(const train_rope *r) {
+    train_rope a = *r;
+    if (!a.rotated) a.rotated = a.head_dim;
+    return a;
 }
 
 static void rope(train_device *d, const train_rope *r) {
-    cuda_rope_args a = rope_args(r);
-    if (d->failed) return;
-    cuda_rope(d->stream, &a);
-    launched(d, "rotation");
+    train_rope a = turned(r);
+    RUN("rotation", cuda_rope(d->stream, &a));
 }
 
 static void rope_backward(train_device *d, const train_rope *r) {
     RAVEL_ASSERT(parts_fit(d, cuda_rope_parts(r->tokens) * 2 * r->head_dim));
-    cuda_rope_args a = rope_args(r);
-    if (d->failed) return;
-    cuda_rope_backward(d->stream, &a, parts(d));
-    launched(d, "rotation's gradient");
+    train_rope a = turned(r);
+    RUN("rotation's gradient", cuda_rope_backward(d->stream, &a, parts(d)));
 }
 
 static void attention_merge(train_device *d, const train_merge *m) {
-    if (d->failed) return;
     cuda_rows rows = {m->queries.starts, m->queries.lengths, m->samples, m->queries.tokens};
-    cuda_attention_merge(d->stream, m->o, m->lse, m->other_o, m->other_lse, rows, m->heads, m->head_dim);
-    launched(d, "merging attention");
+    RUN("merging attention",
+        cuda_attention_merge(d->stream, m->o, m->lse, m->other_o, m->other_lse, rows, m->heads, m->head_dim));
 }
 
 static void cache_write(train_device *d, const train_cache_write *w) {
-    cuda_cache_write_args a = {.cache_k = w->cache.k,
-                               .cache_v = w->cache.v,
-                               .table = w->cache.table,
-                               .pages_per_slot = w->cache.pages_per_slot,
-                               .rows = w->rows,
-                               .kv_heads = w->cache.kv_heads,
-                               .head_dim = w->cache.head_dim,
-                               .k = w->k,
-                               .v = w->v,
-                               .ld_k = w->ld_k,
-                               .ld_v = w->ld_v,
-                               .from = w->from,
-                               .slots = w->slots,
-                               .positions = w->positions,
-                               .back = w->back};
-    if (d->failed) return;
-    cuda_cache_write(d->stream, &a);
-    launched(d, "writing the cache");
+    RUN("writing the cache", cuda_cache_write(d->stream, w));
 }
 
 static void attention_cached(train_device *d, const train_cached *c) {
@@ -403,123 +340,53 @@ static void attention_cached(train_device *d, const train_cached *c) {
                           .partial = parts(d),
                           .tickets = (unsigned *)(void *)(d->scratch + d->scratch_bytes - ticket_bytes(&d->limits))};
     RAVEL_ASSERT(c->rows <= d->limits.tokens && c->longest <= d->limits.cached); /* what scratch was made for */
-    if (d->failed) return;
-    cuda_decode(d->stream, &a);
-    launched(d, "attention over the cache");
+    RUN("attention over the cache", cuda_decode(d->stream, &a));
 }
 
 static void swiglu(train_device *d, void *h, const void *gate_up, int64_t rows, int64_t ffn) {
-    if (d->failed) return;
-    cuda_gated(d->stream, 0, h, gate_up, rows, ffn);
-    launched(d, "swiglu");
+    RUN("swiglu", cuda_gated(d->stream, 0, h, gate_up, rows, ffn));
 }
 
 static void swiglu_backward(train_device *d, void *d_gate_up, void *h, const void *d_h, const void *gate_up,
                             int64_t rows, int64_t ffn) {
-    if (d->failed) return;
-    cuda_gated_backward(d->stream, 0, d_gate_up, h, d_h, gate_up, rows, ffn);
-    launched(d, "swiglu's gradient");
+    RUN("swiglu's gradient", cuda_gated_backward(d->stream, 0, d_gate_up, h, d_h, gate_up, rows, ffn));
 }
 
 static void geglu(train_device *d, void *h, const void *gate_up, int64_t rows, int64_t ffn) {
-    if (d->failed) return;
-    cuda_gated(d->stream, 1, h, gate_up, rows, ffn);
-    launched(d, "geglu");
+    RUN("geglu", cuda_gated(d->stream, 1, h, gate_up, rows, ffn));
 }
 
 static void geglu_backward(train_device *d, void *d_gate_up, void *h, const void *d_h, const void *gate_up,
                            int64_t rows, int64_t ffn) {
-    if (d->failed) return;
-    cuda_gated_backward(d->stream, 1, d_gate_up, h, d_h, gate_up, rows, ffn);
-    launched(d, "geglu's gradient");
-}
-
-static cuda_route_args route_args(const train_route *x) {
-    return (cuda_route_args){.rows = x->rows,
-                             .experts = x->experts,
-                             .active = x->active,
-                             .normalise = x->normalise,
-                             .given = x->given,
-                             .logits = x->logits,
-                             .ids = x->ids,
-                             .weights = x->weights,
-                             .d_weights = x->d_weights,
-                             .d_logits = x->d_logits,
-                             .balance = x->balance,
-                             .counted = x->counted,
-                             .row_loss = x->row_loss};
+    RUN("geglu's gradient", cuda_gated_backward(d->stream, 1, d_gate_up, h, d_h, gate_up, rows, ffn));
 }
 
 static void route(train_device *d, const train_route *x) {
-    cuda_route_args a = route_args(x);
-    if (d->failed) return;
-    cuda_route(d->stream, &a);
-    launched(d, "routing");
+    RUN("routing", cuda_route(d->stream, x));
 }
 
 static void route_backward(train_device *d, const train_route *x) {
-    cuda_route_args a = route_args(x);
-    if (d->failed) return;
-    cuda_route_backward(d->stream, &a);
-    launched(d, "routing's gradient");
+    RUN("routing's gradient", cuda_route_backward(d->stream, x));
 }
 
 static void weigh(train_device *d, const train_weigh *x) {
-    cuda_weigh_args a = {.rows = x->rows,
-                         .width = x->width,
-                         .x = x->x,
-                         .weights = x->weights,
-                         .places = x->places,
-                         .d_y = x->d_y,
-                         .d_weights = x->d_weights};
-    if (d->failed) return;
-    cuda_weigh(d->stream, &a);
-    launched(d, "weights of experts");
-}
-
-static cuda_softmax_args softmax_args(const train_softmax *x) {
-    return (cuda_softmax_args){.rows = x->rows,
-                               .columns = x->columns,
-                               .first = x->first,
-                               .logits = x->logits,
-                               .scale = x->scale,
-                               .targets = x->targets,
-                               .parts = x->parts,
-                               .ranks = x->ranks,
-                               .logprob = x->logprob,
-                               .lse = x->lse,
-                               .entropy = x->entropy,
-                               .right = x->right,
-                               .coef = x->coef,
-                               .entropy_coef = x->entropy_coef};
+    RUN("weights of experts", cuda_weigh(d->stream, x));
 }
 
 static void softmax_parts(train_device *d, const train_softmax *x) {
-    cuda_softmax_args a = softmax_args(x);
-    if (d->failed) return;
-    cuda_softmax_parts(d->stream, &a);
-    launched(d, "softmax");
+    RUN("softmax", cuda_softmax_parts(d->stream, x));
 }
 
 static void softmax_combine(train_device *d, const train_softmax *x) {
-    cuda_softmax_args a = softmax_args(x);
-    if (d->failed) return;
-    cuda_softmax_combine(d->stream, &a);
-    launched(d, "softmax");
+    RUN("softmax", cuda_softmax_combine(d->stream, x));
 }
 
 static void softmax_backward(train_device *d, const train_softmax *x) {
-    cuda_softmax_args a = softmax_args(x);
-    if (d->failed) return;
-    cuda_softmax_backward(d->stream, &a);
-    launched(d, "softmax's gradient");
+    RUN("softmax's gradient", cuda_softmax_backward(d->stream, x));
 }
 
 static void softmax_fused(train_device *d, const train_softmax *x) {
-    cuda_softmax_args a = softmax_args(x);
-    if (d->failed) return;
-    cuda_softmax_fused(d->stream, &a, d->multiprocessors);
-    launched(d, "softmax with its gradient");
+    RUN("softmax with its gradient", cuda_softmax_fused(d->stream, x, d->multiprocessors));
 }
 
 static cuda_loss_args loss_args(const train_loss_rows *l) {
@@ -530,49 +397,28 @@ static cuda_loss_args loss_args(const train_loss_rows *l) {
 
 static void loss(train_device *d, const train_loss_rows *l) {
     cuda_loss_args a = loss_args(l);
-    if (d->failed) return;
-    cuda_loss(d->stream, &a);
-    launched(d, "the loss");
+    RUN("the loss", cuda_loss(d->stream, &a));
 }
 
 static void sequence_sums(train_device *d, const train_loss_rows *l, train_sequence_sums *sequences) {
     cuda_loss_args a = loss_args(l);
-    if (d->failed) return;
-    cuda_sequence_sums(d->stream, &a, sequences);
-    launched(d, "sums per sample");
+    RUN("sums per sample", cuda_sequence_sums(d->stream, &a, sequences));
 }
 
 static void sample(train_device *d, const train_sample *s) {
-    cuda_sample_args a = {.rows = s->rows,
-                          .vocab = s->vocab,
-                          .logits = s->logits,
-                          .choices = (const cuda_choice *)(const void *)s->choices,
-                          .tokens = s->tokens,
-                          .last = s->last,
-                          .places = s->places,
-                          .logprob = s->logprob,
-                          .kept_logprob = s->kept_logprob};
-    if (d->failed) return;
-    cuda_sample(d->stream, &a);
-    launched(d, "sampling");
+    RUN("sampling", cuda_sample(d->stream, s));
 }
 
 static void add(train_device *d, void *to, const void *from, int64_t n) {
-    if (d->failed) return;
-    cuda_add(d->stream, to, from, n);
-    launched(d, "adding");
+    RUN("adding", cuda_add(d->stream, to, from, n));
 }
 
 static void sum_squares(train_device *d, const void *grads, int64_t n, int64_t span, double *sums) {
-    if (d->failed) return;
-    cuda_sum_squares(d->stream, sums, grads, n, span);
-    launched(d, "the gradient's norm");
+    RUN("the gradient's norm", cuda_sum_squares(d->stream, sums, grads, n, span));
 }
 
 static void clip(train_device *d, const double *sums, int64_t count, double limit, train_clip *to) {
-    if (d->failed) return;
-    cuda_clip_norm(d->stream, (cuda_clip *)(void *)to, sums, count, limit);
-    launched(d, "clipping");
+    RUN("clipping", cuda_clip_norm(d->stream, to, sums, count, limit));
 }
 
 static double power(double x, int64_t n) {
@@ -589,7 +435,7 @@ static void adamw(train_device *d, const train_adamw *x) {
                          .grad = x->grad,
                          .m = x->m,
                          .v = x->v,
-                         .clip = (const cuda_clip *)(const void *)x->clip,
+                         .clip = x->clip,
                          .lr = (float)x->lr,
                          .beta1 = (float)x->beta1,
                          .beta2 = (float)x->beta2,
@@ -598,9 +444,7 @@ static void adamw(train_device *d, const train_adamw *x) {
                          .correct1 = (float)(1 - power(x->beta1, x->step)),
                          .correct2 = (float)(1 - power(x->beta2, x->step)),
                          .bf16_moments = x->moment_type == RAVEL_BF16};
-    if (d->failed) return;
-    cuda_adamw(d->stream, &a);
-    launched(d, "AdamW");
+    RUN("AdamW", cuda_adamw(d->stream, &a));
 }
 
 static const train_kernels table = {
