@@ -25,7 +25,7 @@ static const ravel_option table[] = {
         "what llama.cpp calls the way the tokenizer cuts text into words; without it found by its pattern"),
     {0}};
 
-static ravel_status run(const export_options *o, const char *given, ravel_error *err) {
+static ravel_status run(const export_options *o, const char *given, int64_t *context, ravel_error *err) {
     train_model_path path;
     char adapter[TRAIN_PATH] = "", merged[TRAIN_PATH];
     ravel_status status = train_model_resolve(given, &path, err);
@@ -35,13 +35,13 @@ static ravel_status run(const export_options *o, const char *given, ravel_error 
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s is an adapter itself: give it, or its model with --adapter",
                                given);
     if (path.adapter[0]) memcpy(adapter, path.adapter, sizeof adapter);
-    if (!adapter[0]) return train_gguf_export(path.model, o->gguf, o->type, o->pre, err);
+    if (!adapter[0]) return train_gguf_export(path.model, o->gguf, o->type, o->pre, context, err);
     if (snprintf(merged, sizeof merged, "%s.merged", o->gguf) >= (int)sizeof merged)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "--gguf %.60s...: the path is too long", o->gguf);
     if (train_path_exists(merged))
         return ravel_error_set(err, RAVEL_E_STATE, "%s is in the way of the merged model: remove it", merged);
     status = train_adapter_merge(path.model, adapter, merged, RAVEL_F32, 0, ravel__processors(RAVEL__TEAM_MOST), err);
-    if (!status) status = train_gguf_export(merged, o->gguf, o->type, o->pre, err);
+    if (!status) status = train_gguf_export(merged, o->gguf, o->type, o->pre, context, err);
     (void)train_folder_remove(merged, NULL);
     return status;
 }
@@ -51,6 +51,7 @@ int cli_export(int argc, char **argv) {
     ravel_error err = RAVEL_ERROR_INIT;
     const char *words[1];
     int count = 0;
+    int64_t context = 0;
     const cli_options sets[] = {{"options", table, &o}};
     ravel_options_default(table, &o);
     if (cli_wants_help(argc, argv)) {
@@ -70,9 +71,13 @@ int cli_export(int argc, char **argv) {
     if (!status) status = cli_claim_output("gguf", o.gguf, &err);
     if (status) return cli_usage("export", &err);
     cli_busy("exporting");
-    status = run(&o, words[0], &err);
+    status = run(&o, words[0], &context, &err);
     cli_busy_end();
     if (status) return cli_fail("export", &err);
     printf("%s is the model for llama.cpp\n", o.gguf);
+    if (context)
+        printf(
+            "its context is %lld tokens: llama.cpp leaves out this family's sliding window, and computes the same up to there\n",
+            (long long)context);
     return CLI_OK;
 }

@@ -21,6 +21,9 @@ done
     timeout 3600 "$python" tests/text/files.py $strings "$BUILD/tokenizers/files" || echo "0 passed, 1 failed"
     $MAKE --no-print-directory -j2 BUILD="$BUILD" "$BUILD/ravel" >"$BUILD/text-build.log" 2>&1
     timeout 3600 "$python" tests/text/gguf_files.py "$BUILD/ravel" "$BUILD/tokenizers/gguf" || echo "0 passed, 1 failed"
+    if "$python" -c "import cyllama" 2>/dev/null; then
+        timeout 3600 "$python" tests/text/llama_cpp.py "$BUILD/ravel" "$BUILD/tokenizers" || echo "0 passed, 1 failed"
+    else echo "  skip  llama.cpp itself: pip does not bring cyllama"; fi
     timeout 600 "$python" tests/text/configs.py || echo "0 passed, 1 failed"
     timeout 3600 "$python" tests/text/templates.py "$BUILD/tokenizers" $packaged ${RAVEL_TEMPLATES:-} || echo "0 passed, 1 failed"
 } | sum

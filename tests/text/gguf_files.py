@@ -20,6 +20,7 @@ from gguf import quants
 RAVEL, ROOT = sys.argv[1], sys.argv[2]
 ARCH = {"llama": "llama", "mistral": "llama", "mixtral": "llama", "smollm3": "smollm3", "granite": "granite", "qwen2": "qwen2",
         "qwen3": "qwen3", "qwen3_moe": "qwen3moe", "olmoe": "olmoe", "gemma3_text": "gemma3", "olmo2": "olmo2", "phi3": "phi3"}
+SQUARE = {"qwen2", "olmo2", "olmoe", "phi3"}  # all heads together are as wide as the model
 PERMUTED = {"llama", "smollm3", "granite"}
 TYPES = {"f32": gguf.GGMLQuantizationType.F32, "bf16": gguf.GGMLQuantizationType.BF16, "f16": gguf.GGMLQuantizationType.F16,
          "q8_0": gguf.GGMLQuantizationType.Q8_0}
@@ -97,6 +98,9 @@ def as_llama_cpp_has_it(folder, config):
     layers = config["num_hidden_layers"]
     if config["model_type"] == "qwen3_moe":
         return fresh({**config, "mlp_only_layers": []})
+    if config["model_type"] in SQUARE:
+        return fresh({**config, **({"num_key_value_heads": 4} if config["model_type"] == "olmoe" else
+                                   {"hidden_size": 32, "num_attention_heads": 4, "head_dim": 8})})
     if config["model_type"] == "gemma3_text":
         config["layer_types"] = ["full_attention" if i % 6 == 5 else "sliding_attention" for i in range(layers)]
         config.get("rope_parameters", {}).get("sliding_attention", {})["rope_theta"] = 10000.0
@@ -118,11 +122,15 @@ def compare(folder, kind):
     with open(os.path.join(folder, "config.json")) as f:
         config = json.load(f)
     config = config.get("text_config", config)
-    if config["model_type"] in ("gemma3_text", "qwen3_moe", "smollm3") or "yarn" in json.dumps(config):
+    square = config["model_type"] in SQUARE and (config["model_type"] == "olmoe" or
+                                                 config["num_attention_heads"] * config["head_dim"] != config["hidden_size"])
+    if config["model_type"] in ("gemma3_text", "qwen3_moe", "smollm3") or square or "yarn" in json.dumps(config):
         refused = subprocess.run([RAVEL, "export", folder, "--gguf", os.path.join(ROOT, "no.gguf")], capture_output=True, text=True)
         if refused.returncode != 1 or "llama.cpp has no" not in refused.stderr or os.path.exists(os.path.join(ROOT, "no.gguf")):
             return "not refused"
         folder = as_llama_cpp_has_it(folder, config)
+        with open(os.path.join(folder, "config.json")) as f:
+            config = json.load(f)
     arch = ARCH[config["model_type"]]
     read, want = export(folder, kind), wanted(folder, config, arch)
     got = {t.name: t for t in read.tensors}
@@ -168,6 +176,13 @@ def tokenizer(name, pre):
         folder = fresh({**json.load(f), "vocab_size": size})
     for file in os.listdir(source):
         shutil.copy(os.path.join(source, file), folder)
+    if data["pre_tokenizer"].get("add_prefix_space"):
+        refused = subprocess.run([RAVEL, "export", folder, "--gguf", os.path.join(ROOT, "no.gguf")], capture_output=True, text=True)
+        if refused.returncode != 1 or "no space before a text" not in refused.stderr:
+            return "not refused"
+        data["pre_tokenizer"]["add_prefix_space"] = False
+        with open(os.path.join(folder, "tokenizer.json"), "w", encoding="utf8") as f:
+            json.dump(data, f)
     field = {k: f.contents() for k, f in export(folder, "q8_0").fields.items()}
     vocab = {**data["model"]["vocab"], **{t["content"]: t["id"] for t in data["added_tokens"]}}
     special = {t["id"]: 3 if t["special"] else 4 for t in data["added_tokens"]}

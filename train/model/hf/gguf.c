@@ -22,6 +22,7 @@ enum { GGML_F32 = 0, GGML_F16 = 1, GGML_Q8_0 = 8, GGML_BF16 = 30 };
 typedef struct gguf_family {
     const char *model_type, *name;
     int permuted; /* rows of q and k in pairs of the two halves of a head */
+    int square;   /* all heads together are as wide as the model */
     const char *norms[RAVEL__LAYER_NORMS];
 } gguf_family;
 
@@ -31,10 +32,12 @@ typedef struct gguf_family {
 /* clang-format on */
 
 static const gguf_family families[] = {
-    {"llama", "llama", 1, BEFORE},        {"mistral", "llama", 1, BEFORE},      {"mixtral", "llama", 1, BEFORE},
-    {"smollm3", "smollm3", 1, BEFORE},    {"granite", "granite", 1, BEFORE},    {"qwen2", "qwen2", 0, BEFORE},
-    {"qwen3", "qwen3", 0, BEFORE},        {"qwen3_moe", "qwen3moe", 0, BEFORE}, {"olmoe", "olmoe", 0, BEFORE},
-    {"gemma3_text", "gemma3", 0, AROUND}, {"olmo2", "olmo2", 0, AROUND},        {"phi3", "phi3", 0, BEFORE},
+    {"llama", "llama", 1, 0, BEFORE},     {"mistral", "llama", 1, 0, BEFORE},
+    {"mixtral", "llama", 1, 0, BEFORE},   {"smollm3", "smollm3", 1, 0, BEFORE},
+    {"granite", "granite", 1, 0, BEFORE}, {"qwen2", "qwen2", 0, 1, BEFORE},
+    {"qwen3", "qwen3", 0, 0, BEFORE},     {"qwen3_moe", "qwen3moe", 0, 0, BEFORE},
+    {"olmoe", "olmoe", 0, 1, BEFORE},     {"gemma3_text", "gemma3", 0, 0, AROUND},
+    {"olmo2", "olmo2", 0, 1, AROUND},     {"phi3", "phi3", 0, 1, BEFORE},
 };
 
 /* Tensors of a layer: parts whose rows follow one another. */
@@ -80,8 +83,18 @@ static ravel_status check(const ravel_shape *s, const gguf_family *r, ravel_erro
     if (s->rope == RAVEL_ROPE_YARN && !usual) return lacks(err, "such a yarn: beta_fast 32 and beta_slow 1 alone");
     if (s->experts && (s->dense_layers || s->shared_ffn))
         return lacks(err, "dense layers or shared experts beside these");
+    if (r->square && s->heads * s->head_dim != s->hidden)
+        return lacks(err, "models of this family whose heads together are not as wide as the model (head_dim)");
+    if (strcmp(r->name, "olmoe") == 0 && s->kv_heads != s->heads)
+        return lacks(err, "models of this family with fewer key heads than heads");
     if (s->experts && always != (s->router_norm != 0)) return lacks(err, "such weights of experts (norm_topk_prob)");
     return RAVEL_OK;
+}
+
+/* Up to so many tokens it computes the same: of sliding windows it has those of Gemma 3 alone. */
+static int64_t context_of(const ravel_shape *s, const gguf_family *r) {
+    int all = !s->window || strcmp(r->name, "gemma3") == 0;
+    return all ? s->max_positions : s->max_positions ? train__min(s->max_positions, s->window) : s->window;
 }
 
 /* ---- metadata -------------------------------------------------------------------------------------------------- */
@@ -156,7 +169,7 @@ static void put_sizes(train_gguf_head *h, const ravel_shape *s, const gguf_famil
     const int linear = s->rope == RAVEL_ROPE_LINEAR, yarn = s->rope == RAVEL_ROPE_YARN;
     const named list[] = {
         {"vocab_size", (double)s->vocab, 0, 1},
-        {"context_length", (double)s->max_positions, 0, s->max_positions > 0},
+        {"context_length", (double)context_of(s, r), 0, context_of(s, r) > 0},
         {"embedding_length", (double)s->hidden, 0, 1},
         {"block_count", (double)s->layers, 0, 1},
         {"feed_forward_length", (double)(s->ffn ? s->ffn : s->expert_ffn), 0, 1},
@@ -484,7 +497,8 @@ static ravel_status write_file(const export *e, train_gguf_head *h, const char *
     return status;
 }
 
-ravel_status train_gguf_export(const char *model, const char *out, int32_t type, const char *pre, ravel_error *err) {
+ravel_status train_gguf_export(const char *model, const char *out, int32_t type, const char *pre, int64_t *context,
+                               ravel_error *err) {
     export e = {.type = type, .err = err};
     train_gguf_head head = {.err = err};
     ravel_status status = train_config_read(model, &e.shape, err);
@@ -502,6 +516,7 @@ ravel_status train_gguf_export(const char *model, const char *out, int32_t type,
     if (!status) status = train_gguf_tokenizer(&head, model, e.shape.vocab, pre, err);
     if (!status) status = head.status;
     if (!status) status = write_file(&e, &head, out);
+    *context = e.shape.max_positions == context_of(&e.shape, e.row) ? 0 : context_of(&e.shape, e.row);
     ravel__release(NULL, e.rope, (size_t)(ravel__shape_rotated(&e.shape) / 2) * sizeof *e.rope);
     ravel__buffer_free(&head.text, NULL);
     ravel__buffer_free(&e.tensors, NULL);

@@ -224,6 +224,14 @@ static ravel_status write_all(train_gguf_head *head, text *t, const ravel_tokeni
         return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
                                "the tokenizer cuts text into words in a way that has no known name in llama.cpp: give "
                                "that name with --pre (its llama-vocab.cpp lists them)");
+    int space = 0;
+    (void)ravel__json_boolean(member(t, first_of(t, cut, "ByteLevel"), "add_prefix_space"), &space);
+    if (space)
+        return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
+                               "llama.cpp puts no space before a text (add_prefix_space of a tokenizer of bytes)");
+    if (!bytes && ravel_tokenizer_id(tokenizer, "<0x0A>", 6) < 0)
+        return ravel_error_set(err, RAVEL_E_UNSUPPORTED,
+                               "llama.cpp has no tokenizers of characters without tokens for bytes (<0x00> to <0xFF>)");
     ravel_status status = read_entries(t, !bytes, err);
     if (!status && !bytes) status = set_scores(t, tokenizer, merges, err);
     if (status) return status;
