@@ -33,7 +33,7 @@ static const ravel_option own_table[] = {
     ROW("verify", BOOL, verify, "false", 0, 0, NULL, "every rank recomputes every update by itself, and compares"),
     ROW("consume-ms", F64, consume_ms, "0", 0, 1e6, NULL, "simulate training: milliseconds per micro-step"),
     ROW("mtp-stage", I32, mtp_stage, "-1", -1, 4096, NULL,
-        "a pipeline stage that wants tokens and labels too, for multi-token prediction; -1: none"),
+        "a pipeline stage that also gets tokens and labels, for multi-token prediction; -1: none"),
     ROW("cost", STRING, cost, NULL, 0, 0, "COST", "cost of a sample, as in ravel plan [tokens]"),
     ROW("resume", STRING, resume, NULL, 0, 0, "FILE", "resume from the cursor in this file"),
     ROW("save", STRING, save, NULL, 0, 0, "FILE", "write the cursor after the last update to this file"),

@@ -46,7 +46,7 @@ static const ravel_option output_table[] = {
     ROW("compare", BOOL, compare, "false", 0, 0, NULL, "a table of all methods"),
     ROW("sweep", STRING, sweep, NULL, 0, 0, "KEY=LIST",
         "a table of all combinations: --sweep budget=8k,16k,32k dp=8,64; any option of planning, and cost"),
-    ROW("pp", I32, pp, "1", 1, 4096, NULL, "print the bubble that a pipeline of this many stages makes of the plan"),
+    ROW("pp", I32, pp, "1", 1, 4096, NULL, "print the plan's bubble in a pipeline of this many stages"),
     ROW("vpp", I32, vpp, "1", 1, 4096, NULL,
         "... with this many chunks per stage (interleaved; --multiple must then be a multiple of pp)"),
     ROW("quiet", BOOL, quiet, "false", 0, 0, NULL, "no summary"),

@@ -13,19 +13,16 @@
 #include <stddef.h>
 #include <string.h>
 
-/* clang-format off */
-#define ROW(field, name, type, preset, min, max, choices, doc) \
-    { name, RAVEL_OPTION_##type, (int32_t)offsetof(ravel_padded_options, field), preset, min, max, choices, doc }
-/* clang-format on */
+#define ROW(...) RAVEL__ROW(ravel_padded_options, __VA_ARGS__)
 
 ravel_option_table ravel_padded_option_table(void) {
     static const ravel_option table[] = {
-        ROW(side, "side", ENUM, "right", 0, 0, RAVEL_PAD_CHOICES, "where the padding goes"),
-        ROW(align, "align", I32, "1", 1, 1 << 20, NULL, "columns are a multiple of this"),
-        ROW(rows, "rows", I64, "0", 0, INT32_MAX - 2, NULL, "fixed number of rows; 0: one per sample"),
-        ROW(columns, "columns", I64, "0", 0, INT32_MAX, NULL,
+        ROW("side", ENUM, side, "right", 0, 0, RAVEL_PAD_CHOICES, "where the padding goes"),
+        ROW("align", I32, align, "1", 1, 1 << 20, NULL, "columns are a multiple of this"),
+        ROW("rows", I64, rows, "0", 0, INT32_MAX - 2, NULL, "fixed number of rows; 0: one per sample"),
+        ROW("columns", I64, columns, "0", 0, INT32_MAX, NULL,
             "fixed number of columns, in 2d of prompts; 0: the longest"),
-        ROW(responses, "responses", I64, "0", 0, INT32_MAX, NULL,
+        ROW("responses", I64, responses, "0", 0, INT32_MAX, NULL,
             "2d: fixed number of response columns; 0: the longest"),
         {NULL, 0, 0, NULL, 0, 0, NULL, NULL}};
     return table;

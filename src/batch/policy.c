@@ -10,25 +10,22 @@
 #include <math.h>
 #include <stddef.h>
 
-/* clang-format off */
-#define ROW(field, name, type, preset, min, max, choices, doc) \
-    { name, RAVEL_OPTION_##type, (int32_t)offsetof(ravel_policy_options, field), preset, min, max, choices, doc }
-/* clang-format on */
+#define ROW(...) RAVEL__ROW(ravel_policy_options, __VA_ARGS__)
 
 ravel_option_table ravel_policy_option_table(void) {
     static const ravel_option table[] = {
-        ROW(ratio, "ratio", ENUM, "token", 0, 0, RAVEL_RATIO_CHOICES,
+        ROW("ratio", ENUM, ratio, "token", 0, 0, RAVEL_RATIO_CHOICES,
             "importance ratio of each token, or of the sample"),
-        ROW(kl_kind, "kl-kind", ENUM, "k3", 0, 0, RAVEL_KL_CHOICES, "estimator of the divergence"),
-        ROW(clip_low, "clip-low", F64, "0.2", 0, 1, NULL, "the ratio is clipped at 1 - this"),
-        ROW(clip_high, "clip-high", F64, "0.2", 0, 1e6, NULL, "the ratio is clipped at 1 + this (DAPO: 0.28)"),
-        ROW(dual_clip, "dual-clip", F64, "0", 0, 1e6, NULL, "bound of the loss for negative advantages; 0: none"),
-        ROW(kl, "kl", F64, "0", 0, 1e6, NULL, "weight of the divergence from the reference model"),
-        ROW(correction, "correction", ENUM, "none", 0, 0, RAVEL_CORRECTION_CHOICES,
+        ROW("kl-kind", ENUM, kl_kind, "k3", 0, 0, RAVEL_KL_CHOICES, "estimator of the divergence"),
+        ROW("clip-low", F64, clip_low, "0.2", 0, 1, NULL, "the ratio is clipped at 1 - this"),
+        ROW("clip-high", F64, clip_high, "0.2", 0, 1e6, NULL, "the ratio is clipped at 1 + this (DAPO: 0.28)"),
+        ROW("dual-clip", F64, dual_clip, "0", 0, 1e6, NULL, "bound of the loss for negative advantages; 0: none"),
+        ROW("kl", F64, kl, "0", 0, 1e6, NULL, "weight of the divergence from the reference model"),
+        ROW("correction", ENUM, correction, "none", 0, 0, RAVEL_CORRECTION_CHOICES,
             "how tokens or samples are weighed by trainer / generator"),
-        ROW(correction_low, "correction-low", F64, "0", 0, 1, NULL,
+        ROW("correction-low", F64, correction_low, "0", 0, 1, NULL,
             "lower limit of that weight; 0: the correction's own"),
-        ROW(correction_high, "correction-high", F64, "0", 0, 1e6, NULL, "upper limit; 0: the correction's own"),
+        ROW("correction-high", F64, correction_high, "0", 0, 1e6, NULL, "upper limit; 0: the correction's own"),
         {0}};
     return table;
 }

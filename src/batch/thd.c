@@ -16,25 +16,22 @@
 #include <stddef.h>
 #include <string.h>
 
-/* clang-format off */
-#define ROW(field, name, type, preset, min, max, choices, doc) \
-    { name, RAVEL_OPTION_##type, (int32_t)offsetof(ravel_thd_options, field), preset, min, max, choices, doc }
-/* clang-format on */
+#define ROW(...) RAVEL__ROW(ravel_thd_options, __VA_ARGS__)
 
 ravel_option_table ravel_thd_option_table(void) {
     static const ravel_option table[] = {
-        ROW(align, "align", I32, "1", 1, 1 << 20, NULL, "a slot is a multiple of this many tokens"),
-        ROW(arrays, "arrays", I32, "15", 0, RAVEL_THD_ALL, NULL,
+        ROW("align", I32, align, "1", 1, 1 << 20, NULL, "a slot is a multiple of this many tokens"),
+        ROW("arrays", I32, arrays, "15", 0, RAVEL_THD_ALL, NULL,
             "arrays to make room for: 1 positions, 2 segments, 4 padding, 8 loss mask, summed"),
-        ROW(total_multiple, "total-multiple", I64, "1", 1, INT32_MAX, NULL,
+        ROW("total-multiple", I64, total_multiple, "1", 1, INT32_MAX, NULL,
             "the bin is padded to a multiple of this many tokens"),
-        ROW(fixed_tokens, "fixed-tokens", I64, "0", 0, INT32_MAX, NULL, "the bin is padded to exactly this; 0: off"),
-        ROW(max_samples, "max-samples", I64, "0", 0, INT32_MAX - 2, NULL,
+        ROW("fixed-tokens", I64, fixed_tokens, "0", 0, INT32_MAX, NULL, "the bin is padded to exactly this; 0: off"),
+        ROW("max-samples", I64, max_samples, "0", 0, INT32_MAX - 2, NULL,
             "fixed shape: cu_seqlens has this many + 2 entries"),
-        ROW(max_seqlen, "max-seqlen", I64, "0", 0, INT32_MAX, NULL, "value of max_seqlen; 0: the longest slot"),
-        ROW(cp, "cp", I32, "1", 1, 1 << 20, NULL, "context-parallel ranks"),
-        ROW(cp_rank, "cp-rank", I32, "-1", -1, 1 << 20, NULL, "pack only this rank's positions; -1: the whole bin"),
-        ROW(cp_kind, "cp-kind", ENUM, "zig-zag", 0, 0, RAVEL_CP_CHOICES, "how positions are distributed over cp ranks"),
+        ROW("max-seqlen", I64, max_seqlen, "0", 0, INT32_MAX, NULL, "value of max_seqlen; 0: the longest slot"),
+        ROW("cp", I32, cp, "1", 1, 1 << 20, NULL, "context-parallel ranks"),
+        ROW("cp-rank", I32, cp_rank, "-1", -1, 1 << 20, NULL, "pack only this rank's positions; -1: the whole bin"),
+        ROW("cp-kind", ENUM, cp_kind, "zig-zag", 0, 0, RAVEL_CP_CHOICES, "how positions are distributed over cp ranks"),
         {NULL, 0, 0, NULL, 0, 0, NULL, NULL}};
     return table;
 }

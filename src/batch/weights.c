@@ -27,23 +27,20 @@ __extension__ typedef unsigned __int128 wide;
 enum { FRACTION_BITS = 40 };
 static const double weight_most = 4096;
 
-/* clang-format off */
-#define ROW(field, name, type, preset, min, max, choices, doc) \
-    { name, RAVEL_OPTION_##type, (int32_t)offsetof(ravel_weights_options, field), preset, min, max, choices, doc }
-/* clang-format on */
+#define ROW(...) RAVEL__ROW(ravel_weights_options, __VA_ARGS__)
 
 ravel_option_table ravel_weights_option_table(void) {
     static const ravel_option table[] = {
-        ROW(mode, "loss", ENUM, "token-mean", 0, 0, RAVEL_LOSS_CHOICES, "how token losses make the update's loss"),
-        ROW(empty, "empty", ENUM, "count", 0, 0, RAVEL_EMPTY_CHOICES, "samples without loss tokens, in seq-mean modes"),
-        ROW(divisor, "divisor", I64, "0", 0, 0x1p40, NULL, "the constant of seq-mean-token-sum-norm"),
-        ROW(dp, "dp", I32, "1", 1, 1 << 24, NULL, "data-parallel ranks"),
-        ROW(dp_reduce, "dp-reduce", ENUM, "sum", 0, 0, RAVEL_FRAMEWORK_CHOICES, "gradients over data-parallel ranks"),
-        ROW(micro_steps, "micro-steps", I64, "1", 1, 1 << 30, NULL, "micro-steps of the update"),
-        ROW(cp, "cp", I32, "1", 1, 1 << 20, NULL, "context-parallel ranks"),
-        ROW(cp_reduce, "cp-reduce", ENUM, "sum", 0, 0, RAVEL_FRAMEWORK_CHOICES,
+        ROW("loss", ENUM, mode, "token-mean", 0, 0, RAVEL_LOSS_CHOICES, "how token losses make the update's loss"),
+        ROW("empty", ENUM, empty, "count", 0, 0, RAVEL_EMPTY_CHOICES, "samples without loss tokens, in seq-mean modes"),
+        ROW("divisor", I64, divisor, "0", 0, 0x1p40, NULL, "the constant of seq-mean-token-sum-norm"),
+        ROW("dp", I32, dp, "1", 1, 1 << 24, NULL, "data-parallel ranks"),
+        ROW("dp-reduce", ENUM, dp_reduce, "sum", 0, 0, RAVEL_FRAMEWORK_CHOICES, "gradients over data-parallel ranks"),
+        ROW("micro-steps", I64, micro_steps, "1", 1, 1 << 30, NULL, "micro-steps of the update"),
+        ROW("cp", I32, cp, "1", 1, 1 << 20, NULL, "context-parallel ranks"),
+        ROW("cp-reduce", ENUM, cp_reduce, "sum", 0, 0, RAVEL_FRAMEWORK_CHOICES,
             "gradients over context-parallel ranks"),
-        ROW(step_reduce, "step-reduce", ENUM, "sum", 0, 0, RAVEL_FRAMEWORK_CHOICES, "losses over micro-steps"),
+        ROW("step-reduce", ENUM, step_reduce, "sum", 0, 0, RAVEL_FRAMEWORK_CHOICES, "losses over micro-steps"),
         {NULL, 0, 0, NULL, 0, 0, NULL, NULL}};
     return table;
 }

@@ -29,7 +29,7 @@ static const ravel_option table[] = {
      "pad every micro-batch to cp * budget tokens and max-samples samples"},
     {"total-multiple", RAVEL_OPTION_I64, AT(total_multiple), "0", 0, 2147483647, NULL,
      "pad a micro-batch to a multiple of this many tokens"},
-    {"pad-token", RAVEL_OPTION_I32, AT(pad_token), "0", 0, 2147483647, NULL, "token that stands in padding"},
+    {"pad-token", RAVEL_OPTION_I32, AT(pad_token), "0", 0, 2147483647, NULL, "token id of padding"},
     {"first-fields", RAVEL_OPTION_STRING, AT(first_fields), "tokens", 0, 0, "LIST",
      "fields for the first part of the model, separated by commas; *: all"},
     {"last-fields", RAVEL_OPTION_STRING, AT(last_fields), "*", 0, 0, "LIST",

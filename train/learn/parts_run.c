@@ -1,9 +1,9 @@
 /* Runs the schedule: receive, compute, send.
  *
- *     forward     receive into the place's input    compute    its output is sent     until its backward
- *     backward    receive into the place's output   compute    its input is sent      until the place is used again
+ *     forward     receive into the flight's input    compute    its output is sent     until its backward
+ *     backward    receive into the flight's output   compute    its input is sent      until the flight is used again
  *
- * Sends do not wait: a place is written again only after its rows have been sent. Sizes need no messages, since every
+ * Sends do not wait: a flight is written again only after its rows have been sent. Sizes need no messages, since every
  * stage has the metadata of every micro-batch. */
 #include "train/learn/parts_internal.h"
 
@@ -27,6 +27,7 @@ typedef struct run {
     ravel_metrics *metrics;
     train_parts_time time;
     int32_t balance_due; /* the load loss is set before the first backward */
+    int32_t counting;    /* nothing is learnt yet: the load of experts is counted */
 } run;
 
 /* ---- batches -------------------------------------------------------------------------------------------- */
@@ -100,11 +101,15 @@ static ravel_status get_batch(const run *r, const ravel_micro_batch *micro, trai
 
 /* ---- messages ------------------------------------------------------------------------------------------- */
 
-/* Which of its chunk's places a micro-batch has. */
+/* Which of its chunk's flights a micro-batch is. */
 static int32_t flight_of(const train_parts *p, train_op op) {
     RAVEL_ASSERT(op.chunk >= 0 && op.chunk < p->count && op.micro >= 0);
     RAVEL_ASSERT(p->flights[op.chunk] >= 1 && p->flights[op.chunk] <= TRAIN_FLIGHTS);
     return (int32_t)(op.micro % p->flights[op.chunk]);
+}
+
+static train__flight *flight_at(train_parts *p, train_op op) {
+    return &p->running[op.chunk][flight_of(p, op)];
 }
 
 static int32_t tag_of(int32_t chunk, int backward) {
@@ -148,8 +153,8 @@ static ravel_status receive(const run *r, train_op op, ravel_error *err) {
 static ravel_status send(const run *r, train_op op, ravel_error *err) {
     edge e;
     if (!edge_of(r, op, 1, &e)) return RAVEL_OK;
-    train__flight *place = &r->p->running[op.chunk][flight_of(r->p, op)];
-    train__message *message = op.backward ? &place->back : &place->forth;
+    train__flight *flight = flight_at(r->p, op);
+    train__message *message = op.backward ? &flight->back : &flight->forth;
     RAVEL_ASSERT(!message->request && !message->event); /* the rows before have been sent */
     ravel_status status = train__port_send(e.port, e.comm, e.rows, &e.parcel, message, err);
     return status ? status : train__port_launch(e.port, message, err);
@@ -224,27 +229,45 @@ static ravel_status set_balance(run *r, ravel_status status, ravel_error *err) {
     return status ? status : train__balance_set(r->p, err);
 }
 
+/* The micro-batch of an operation and, in forward, its batch: the flight is free, and the rows that it needs are here.
+ * `loss`: of learning, else NULL. *skipped: it has nothing to do. */
+static ravel_status open_op(run *r, train_op op, train_loss *loss, ravel_micro_batch *micro, train_batch *batch,
+                            int *skipped, ravel_error *err) {
+    train_parts *p = r->p;
+    train__flight *flight = flight_at(p, op);
+    ravel_status status = ravel_feed_micro(r->feed, op.chunk, op.micro, micro, err);
+    if (!status && op.backward) status = set_balance(r, RAVEL_OK, err);
+    *skipped = !status && is_skipped(r, micro);
+    if (status || *skipped) return status;
+    status = wait_for(p, op.chunk, &flight->forth, err);
+    if (!status && !op.backward) status = wait_for(p, op.chunk, &flight->back, err);
+    if (!status && !op.backward) status = get_batch(r, micro, batch, loss, &flight->rows, err);
+    return status ? status : receive(r, op, err);
+}
+
+/* Of an update: forward and backward or, where the load of experts is counted first, forward alone. */
 static ravel_status learn_op(run *r, train_op op, ravel_error *err) {
     train_parts *p = r->p;
-    int32_t flight = flight_of(p, op);
-    train__flight *place = &p->running[op.chunk][flight];
+    train_model *model = p->models[op.chunk];
+    train__flight *flight = flight_at(p, op);
     ravel_phase phase = op.backward ? RAVEL_PHASE_BACKWARD : RAVEL_PHASE_FORWARD;
+    int32_t number = flight_of(p, op);
     ravel_micro_batch micro;
     train_batch batch;
-    ravel_status status = ravel_feed_micro(r->feed, op.chunk, op.micro, &micro, err);
-    if (!status && op.backward) status = set_balance(r, RAVEL_OK, err);
-    if (status || is_skipped(r, &micro)) return status;
-    status = wait_for(p, op.chunk, op.backward ? &place->forth : &place->back, err);
-    if (!op.backward) place->loss = (train_loss){0};
-    if (!status && !op.backward) status = get_batch(r, &micro, &batch, &place->loss, &place->rows, err);
-    if (!status) status = receive(r, op, err);
-    if (status) return status;
+    int skipped;
+    if (r->counting && op.backward) return RAVEL_OK;
+    if (!op.backward) flight->loss = (train_loss){0};
+    ravel_status status = open_op(r, op, r->counting ? NULL : &flight->loss, &micro, &batch, &skipped, err);
+    if (status || skipped) return status;
     start begun = start_of(r, op);
     if (p->wires) train__wires_op_begin(p->wires, op.backward);
     if (r->metrics) (void)ravel_metrics_phase_begin(r->metrics, phase, NULL);
-    status = op.backward ? train_model_stage_backward(p->models[op.chunk], flight, err)
-                         : train_model_stage_forward(p->models[op.chunk], flight, &batch,
-                                                     r->work->begin ? &place->loss : NULL, err);
+    if (op.backward)
+        status = train_model_stage_backward(model, number, err);
+    else if (r->counting)
+        status = train_model_stage_count(model, number, &batch, err);
+    else
+        status = train_model_stage_forward(model, number, &batch, r->work->begin ? &flight->loss : NULL, err);
     if (r->metrics) (void)ravel_metrics_phase_end(r->metrics, phase, NULL);
     end_op(r, op, &begun);
     return status ? status : send(r, op, err);
@@ -252,50 +275,24 @@ static ravel_status learn_op(run *r, train_op op, ravel_error *err) {
 
 static ravel_status score_op(run *r, train_op op, ravel_error *err) {
     train_parts *p = r->p;
-    int32_t flight = flight_of(p, op);
-    train__flight *place = &p->running[op.chunk][flight];
     ravel_micro_batch micro;
     train_batch batch;
     train_result result = {.logprob = p->logprob,
                            .right = r->work->right,
                            .top_ids = r->work->top_ids,
                            .top_logprob = r->work->top_logprob};
+    int skipped;
     RAVEL_ASSERT(p->logprob && (!r->work->routed || p->routes));
     if (r->work->routed) result.routes = p->routes;
     if (op.backward) return RAVEL_OK;
-    ravel_status status = ravel_feed_micro(r->feed, op.chunk, op.micro, &micro, err);
-    if (status || is_skipped(r, &micro)) return status;
-    status = wait_for(p, op.chunk, &place->forth, err);
-    if (!status) status = get_batch(r, &micro, &batch, NULL, &place->rows, err);
-    if (!status) status = receive(r, op, err);
-    if (!status) status = train_model_stage_score(p->models[op.chunk], flight, &batch, &result, err);
+    ravel_status status = open_op(r, op, NULL, &micro, &batch, &skipped, err);
+    if (status || skipped) return status;
+    status = train_model_stage_score(p->models[op.chunk], flight_of(p, op), &batch, &result, err);
     if (!status && r->work->routed && !micro.filler)
-        status = r->work->routed(r->work->user, &micro, p->routes, place->rows, err);
+        status = r->work->routed(r->work->user, &micro, p->routes, flight_at(p, op)->rows, err);
     if (!status) status = send(r, op, err);
     if (status || !r->work->take || !micro.last || micro.filler) return status;
     return r->work->take(r->work->user, &micro, &batch, p->logprob, err);
-}
-
-static ravel_status count_op(run *r, train_op op, ravel_error *err) {
-    train_parts *p = r->p;
-    int32_t flight = flight_of(p, op);
-    train__flight *place = &p->running[op.chunk][flight];
-    ravel_micro_batch micro;
-    train_batch batch;
-    if (op.backward) return RAVEL_OK;
-    ravel_status status = ravel_feed_micro(r->feed, op.chunk, op.micro, &micro, err);
-    if (status || is_skipped(r, &micro)) return status;
-    status = wait_for(p, op.chunk, &place->forth, err);
-    if (!status) status = get_batch(r, &micro, &batch, NULL, &place->rows, err);
-    if (!status) status = receive(r, op, err);
-    if (status) return status;
-    start begun = start_of(r, op);
-    if (p->wires) train__wires_op_begin(p->wires, 0);
-    if (r->metrics) (void)ravel_metrics_phase_begin(r->metrics, RAVEL_PHASE_FORWARD, NULL);
-    status = train_model_stage_count(p->models[op.chunk], flight, &batch, err);
-    if (r->metrics) (void)ravel_metrics_phase_end(r->metrics, RAVEL_PHASE_FORWARD, NULL);
-    end_op(r, op, &begun);
-    return status ? status : send(r, op, err);
 }
 
 /* Waits for all sends, also after a failure, so that no transfer reads a place afterwards. */
@@ -303,12 +300,12 @@ static ravel_status finish_sends(train_parts *p, ravel_error *err) {
     ravel_status first = RAVEL_OK;
     for (int32_t chunk = 0; chunk < p->count; chunk++)
         for (int32_t f = 0; f < p->flights[chunk]; f++) {
-            train__flight *place = &p->running[chunk][f];
-            ravel_status forth = wait_for(p, chunk, &place->forth, first ? NULL : err);
+            train__flight *flight = &p->running[chunk][f];
+            ravel_status forth = wait_for(p, chunk, &flight->forth, first ? NULL : err);
             if (!first) first = forth;
-            ravel_status back = wait_for(p, chunk, &place->back, first ? NULL : err);
+            ravel_status back = wait_for(p, chunk, &flight->back, first ? NULL : err);
             if (!first) first = back;
-            RAVEL_ASSERT(!place->forth.request && !place->back.request);
+            RAVEL_ASSERT(!flight->forth.request && !flight->back.request);
         }
     return first;
 }
@@ -410,7 +407,9 @@ static ravel_status count_load(run *r, const train_pipeline *table, ravel_error 
     if (!(r->p->aux > 0)) return RAVEL_OK;
     r->balance_due = 1;
     if (table->micros <= 1) return RAVEL_OK;
-    ravel_status status = run_table(r, table, count_op, err);
+    r->counting = 1;
+    ravel_status status = run_table(r, table, learn_op, err);
+    r->counting = 0;
     return status ? status : set_balance(r, RAVEL_OK, err);
 }
 

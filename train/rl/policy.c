@@ -1,11 +1,9 @@
 #include "train/rl/policy.h"
 
 #include "base/assert.h"
+#include "base/options.h"
 
-/* clang-format off */
-#define ROW(name, kind, field, preset, min, max, choices, doc) \
-    { name, RAVEL_OPTION_##kind, offsetof(train_policy, field), preset, min, max, choices, doc }
-/* clang-format on */
+#define ROW(...) RAVEL__ROW(train_policy, __VA_ARGS__)
 
 static const ravel_option table[] = {
     ROW("advantage", ENUM, advantage, "grpo", 0, 0, RAVEL_ADVANTAGE_CHOICES,

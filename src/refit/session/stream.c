@@ -356,23 +356,14 @@ static ravel_status step_slot(ravel_refit *refit, int32_t index, ravel_error *er
 
 /* ---- which frame begins --------------------------------------------------------------------------------- */
 
-/* Where a frame comes in the order. */
-typedef struct place {
-    int64_t window, frame, turn, sender;
-} place;
-
-static int goes_before(const place *a, const place *b) {
-    if (a->window != b->window) return a->window < b->window;
-    if (a->frame != b->frame) return a->frame < b->frame;
-    return a->turn != b->turn ? a->turn < b->turn : a->sender < b->sender;
-}
-
-/* Whether the packed frame comes before the next one of the stream. */
+/* Whether the packed frame comes before the next one of the stream, in the order of frames (streams.h). */
 static int sends_first(const ravel_refit *refit, const ravel__refit_buffer *slot, int32_t stream) {
     const ravel__stream *a = &refit->streams.out[slot->stream], *b = &refit->streams.in[stream];
-    const place out = {slot->head->window, refit->out_states[slot->stream].frame, a->turn, a->sender};
-    const place in = {refit->wire.window, refit->in_states[stream].frame, b->turn, b->sender};
-    return goes_before(&out, &in);
+    const int64_t out[] = {slot->head->window, refit->out_states[slot->stream].frame, a->turn, a->sender};
+    const int64_t in[] = {refit->wire.window, refit->in_states[stream].frame, b->turn, b->sender};
+    int i = 0;
+    while (i < 3 && out[i] == in[i]) i++;
+    return out[i] < in[i];
 }
 
 static ravel__refit_buffer *free_slot(const ravel_refit *refit) {
@@ -656,18 +647,8 @@ static bool stream_is_over(const ravel_refit *refit) {
 static ravel_status wait_for_others(ravel_refit *refit, ravel_error *err) {
     RAVEL_ASSERT(stream_is_over(refit));
     double limit = ravel_comm_timeout(refit->comm);
-    ravel_request *request = NULL;
     ravel_comm_set_timeout(refit->comm, PATIENCE * limit);
-    ravel_status status = ravel_comm_ibarrier(refit->comm, &request, err);
-    for (int32_t done = request == NULL, rounds = 0; status == RAVEL_OK && !done; rounds++) {
-        status = ravel_request_test(request, &done, err);
-        if (status != RAVEL_OK || done) break;
-        status = ravel_comm_alive(refit->comm, err);
-        if (rounds < YIELDS)
-            (void)sched_yield();
-        else
-            ravel__futex_wait(&refit->bell.word, atomic_load(&refit->bell.word), ravel__clock_ns() + NAP_NS);
-    }
+    ravel_status status = ravel_comm_barrier(refit->comm, err);
     ravel_comm_set_timeout(refit->comm, limit);
     return status;
 }

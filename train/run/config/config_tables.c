@@ -131,7 +131,7 @@ static const ravel_option learn_table[] = {
         "expert-parallel ranks: each has a share of every layer's experts, and tokens are exchanged; a divisor of dp * cp"),
     LEARN("router-aux", F64, router_aux, "-1", -1, 1e6, NULL,
           "coefficient of the experts' load loss, over all tokens of an update; 0: none; -1: the config's "
-          "router_aux_loss_coef where it says output_router_logits"),
+          "router_aux_loss_coef if it sets output_router_logits"),
     LEARN("router-scope", ENUM, router_scope, "model", 0, 0, TRAIN_ROUTER_SCOPES,
           "scope of the load loss: all layers together, as in transformers, or each layer, as in Megatron"),
     LEARN("norm", I64, norm, "0", 0, 1e12, NULL, "divisor of seq-mean-token-sum-norm; 0: budget, in grpo max-tokens"),
@@ -162,7 +162,7 @@ static const ravel_option sft_table[] = {
 
 static const ravel_option task_table[] = {
     SFT("task", STRING, task, NULL, 0, 0, "NAME", "learn the answers of a verifiable task instead of data, see below"),
-    SFT("level", I32, level, "2", 1, 12, NULL, "difficulty of its questions"),
+    SFT("level", I32, level, "2", 1, 12, NULL, "difficulty of the questions of --task"),
     {0}};
 
 static const ravel_option dpo_table[] = {RAVEL__ROW(train_dpo_options, "beta", F64, beta, "0.1", 1e-6, 1e3, NULL,
@@ -174,7 +174,7 @@ static const ravel_option grpo_table[] = {
     GRPO("preset", ENUM, preset, "none", 0, 0, TRAIN_PRESET_CHOICES,
          "clip, aggregation, std, KL and length rules as a paper has them; a file and flags override them"),
     GRPO("task", STRING, task, NULL, 0, 0, "NAME",
-         "prompts and rewards of a verifiable task, see below; arithmetic where there is no --data"),
+         "prompts and rewards of a verifiable task, see below; arithmetic without --data"),
     GRPO("data", STRING, data, NULL, 0, 0, "FILE",
          "prompts from a JSON-lines file: messages, prompt or input_ids, and answer"),
     GRPO(
@@ -183,14 +183,14 @@ static const ravel_option grpo_table[] = {
     GRPO("chat-args", STRING, chat_args, NULL, 0, 0, "JSON",
          "variables of the chat template, such as {\"enable_thinking\": false}"),
     GRPO("bad-rows", ENUM, bad_rows, "error", 0, 0, RAVEL_BAD_ROWS_CHOICES, "what to do with rows that cannot be used"),
-    GRPO("level", I32, level, "2", 1, 12, NULL, "difficulty of its questions"),
+    GRPO("level", I32, level, "2", 1, 12, NULL, "difficulty of the questions of --task"),
     GRPO("reward-command", STRING, reward_command, NULL, 0, 0, "COMMAND",
          "a shell command that scores answers, JSON lines; or the http:// URLs of servers"),
     GRPO(
         "reward", STRING, reward, NULL, 0, 0, "LIST",
         "parts of the reward and their weights, as exact:1,length:-0.1: exact (the right answer), ended, length (share of "
         "max-tokens), command, and names that the command answers; without it command, or exact"),
-    GRPO("reward-seconds", F64, reward_seconds, "60", 1e-3, 1e6, NULL, "its time limit per batch, seconds"),
+    GRPO("reward-seconds", F64, reward_seconds, "60", 1e-3, 1e6, NULL, "seconds per batch for --reward-command"),
     GRPO("reward-retries", I32, reward_retries, "2", 0, 1000, NULL,
          "retries after a failure of the command, before the answers that it failed on are dropped and counted"),
     GRPO(
@@ -251,7 +251,7 @@ static const ravel_option grpo_table[] = {
         "old", ENUM, old, "auto", 0, 0, TRAIN_OLD_CHOICES,
         "log-probs that the ratio is taken against; auto: the trainer's, or the generator's with cispo, and with --async and no correction"),
     GRPO("router-replay", ENUM, replay, "off", 0, 0, TRAIN_REPLAY_CHOICES,
-         "experts that tokens go to when they are learnt: chosen anew, those of the pass that scored the old log-probs "
+         "experts of tokens in training: chosen anew, those of the pass that scored the old log-probs "
          "(first, with --updates-per-batch above 1), or those of the generator (rollout)"),
     GRPO("entropy", F64, entropy, "0", 0, 100, NULL, "weight of an entropy bonus"),
     GRPO("slots", I64, slots, "64", 1, 65536, NULL, "concurrent sequences per generator"),
@@ -304,9 +304,8 @@ static const ravel_option grpo_table[] = {
     GRPO("rollout-key", STRING, rollout_key, NULL, 0, 0, "KEY",
          "API key of the servers; better in the variable RAVEL_ROLLOUT_KEY"),
     GRPO("rollout-slots", I32, rollout_slots, "64", 1, 4096, NULL, "concurrent prompts per server"),
-    GRPO(
-        "rollout-retries", I32, rollout_retries, "3", 0, 1000, NULL,
-        "tries more, after servers that work have failed on a prompt, before its answers count as dropped (--max-dropped)"),
+    GRPO("rollout-retries", I32, rollout_retries, "3", 0, 1000, NULL,
+         "retries of a prompt that working servers failed on, before its answers count as dropped (--max-dropped)"),
     GRPO("rollout-seconds", F64, rollout_seconds, "600", 0.1, 86400, NULL,
          "time limit of a request, and of an update of a server's weights"),
     GRPO(
@@ -329,7 +328,7 @@ static const ravel_option plan_table[] = {
          "samples over the budget: an error, left out, or each in a micro-batch of its own, for which memory is made"),
     PLAN("layout", ENUM, layout, "packed", 0, 0, RAVEL_LAYOUT_CHOICES,
          "what the budget caps: the sum of slots, or the rectangle of rows padded to the longest, or with prompts and "
-         "responses padded apart; for comparing with what pads, as nothing is padded here"),
+         "responses padded apart; for comparison with frameworks that pad; nothing is padded here"),
     PLAN("method", ENUM, method, "ravel", 0, 0, RAVEL_METHOD_CHOICES, "how micro-batches are packed"),
     PLAN("count", I64, count, "1", 1, 2147483647, NULL, "samples in a micro-batch, with --method count"),
     PLAN("cp-pool", I32, cp_pool, "0", 0, 0x1p12, NULL,
