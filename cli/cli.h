@@ -91,7 +91,8 @@ int cli_usage(const char *command, const ravel_error *err);
 
 /* The signal that asked for an end, SIGINT, SIGTERM or SIGUSR1; 0: none. */
 extern volatile int cli_stop;
-/* From here on they set it and call `also` (async-signal-safe; may be NULL). The second one ends the process. */
+/* From here on they set it and call `also` (async-signal-safe; may be NULL). The second one ends the process, if it
+ * does not come together with the first. */
 void cli_catch_stop(void (*also)(int number));
 
 /* ---- time and progress -------------------------------------------------------------------------------- */

@@ -4,6 +4,7 @@
  * stop, so a signal to the process that holds the folder's lock, rank 0, is enough. */
 #include "cli/cli.h"
 
+#include "base/system/clock.h"
 #include "train/run/rundir.h"
 
 #include <errno.h>
@@ -17,14 +18,19 @@
 volatile int cli_stop;
 static void (*volatile tell)(int number);
 
+/* `timeout` sends a signal to its child and to its child's group: two that come together are one. */
 static void on_stop(int number) {
-    if (cli_stop) { /* the second one */
+    enum { TOGETHER_NS = 250000000 };
+    static volatile int64_t first_ns;
+    int64_t now_ns = ravel__clock_ns();
+    if (!cli_stop) {
+        first_ns = now_ns;
+        cli_stop = number;
+        if (tell) tell(number);
+    } else if (now_ns - first_ns > TOGETHER_NS) { /* the second one */
         (void)signal(number, SIG_DFL);
         (void)raise(number);
-        return;
     }
-    cli_stop = number;
-    if (tell) tell(number);
 }
 
 void cli_catch_stop(void (*also)(int number)) {

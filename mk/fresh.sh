@@ -66,6 +66,7 @@ prepare() { # NAME WHO
     rm -rf --one-file-system "$root"
     cp -a --reflink=auto "$roots/$1.base" "$root"
     mkdir -p "$roots/packages/$1/partial" "$root/var/cache/apt/archives"
+    mount --bind "$root" "$root" # "/" is a mount point in there: ip netns needs that
     mount --bind "$roots/packages/$1" "$root/var/cache/apt/archives"
     devices "$root" && mount -t proc proc "$root/proc" && mount -t sysfs -o ro sys "$root/sys" || return 1
     cp /etc/resolv.conf "$root/etc/resolv.conf"
@@ -86,6 +87,7 @@ inside() { # NAME WHO COMMAND
 }
 release() { # NAME WHO
     for place in var/cache/apt/archives proc dev sys; do umount -R -l "$roots/$1-$2/$place" 2>/dev/null; done
+    umount -l "$roots/$1-$2" 2>/dev/null
 }
 table=$roots/table
 printf '%-10s %-5s %-6s %8s %8s %8s %8s\n' system who command passed failed skipped minutes >"$table"

@@ -73,7 +73,7 @@ def interrupted(number, *flags, out="part"):
     aside, end = f"{path}.tmp.{p.pid}.0", time.monotonic() + 300
     while p.poll() is None and time.monotonic() < end and not (os.path.exists(aside) and os.path.getsize(aside)):
         time.sleep(0.01)
-    p.send_signal(number)
+    for _ in range(2): p.send_signal(number)  # as `timeout` does, to its child and to its group
     said = p.communicate(timeout=300)[1]
     return p.returncode, said, path
 for number in (signal.SIGINT, signal.SIGTERM):
