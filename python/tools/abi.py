@@ -14,9 +14,11 @@ import pathlib
 import re
 import subprocess
 import sys
+import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 OUT = ROOT / "python" / "ravel" / "_abi.py"
+WIDTH = 132
 
 SCALARS = {
     "void": None, "char": "C.c_char", "int": "C.c_int", "double": "C.c_double", "float": "C.c_float",
@@ -204,6 +206,13 @@ class Parser:
         self.take(";")
 
 
+def filled(begin: str, items: list[str], end: str) -> list[str]:
+    """A list as lines of at most WIDTH characters; what is between two commas stays on one line."""
+    text = begin + ", ".join(item.replace(" ", "\0") for item in items) + end.replace(" ", "\0")
+    lines = textwrap.wrap(text, WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    return [line.replace("\0", " ") for line in lines]
+
+
 class Writer:
     def __init__(self, parsed: Parser):
         self.p = parsed
@@ -244,14 +253,16 @@ class Writer:
                "import ctypes as C", ""]
         for name, values in sorted(self.p.enums.items()):
             out.append(f"# {name}")
-            out += [f"{key} = {value}" for key, value in values]
-            out.append("")
+            keys, first = [key for key, _ in values], values[0][1]
+            if len(keys) > 1 and [value for _, value in values] == list(range(first, first + len(keys))):
+                out += filled("(", keys, f") = range({first}, {first + len(keys)})")
+            else:
+                out += [f"{key} = {value}" for key, value in values]
         done: set[str] = set()
         pending = {n: f for n, f in self.p.structs.items() if f is not None}
         callbacks = dict(self.p.callbacks)
         declared = [n for n in pending]
-        for name in declared:
-            out += ["", f"class {name}(C.{'Union' if name in self.p.unions else 'Structure'}):", "    pass", ""]
+        out += [""] + [f"class {name}(C.{'Union' if name in self.p.unions else 'Structure'}): pass" for name in declared]
         out.append("")
         for name, kind in callbacks.items():
             out.append(f"{name} = {self.ctype(kind)}")
@@ -260,9 +271,7 @@ class Writer:
                 needs = {re.sub(r"\[\d+\]$", "", k) for _, k in fields} & set(pending) - {name}
                 if needs:
                     continue
-                out.append(f"{name}._fields_ = [")
-                out += [f'    ("{field}", {self.ctype(kind)}),' for field, kind in fields]
-                out.append("]")
+                out += filled(f"{name}._fields_ = [", [f'("{field}", {self.ctype(kind)})' for field, kind in fields], "]")
                 done.add(name)
                 del pending[name]
         out += ["", "FUNCTIONS = {"]
@@ -271,9 +280,7 @@ class Writer:
             returned = "C.c_void_p" if result.strip().endswith("*") and self.ctype(result) != "C.c_char_p" \
                 and not str(self.ctype(result)).startswith("C.POINTER") else self.ctype(result)
             out.append(f'    "{name}": ({returned}, [{listed}]),')
-        out += ["}", "", "STRUCTS = ["]
-        out += [f"    {name}," for name in declared]
-        out += ["]", ""]
+        out += ["}", "", *filled("STRUCTS = [", declared, "]"), ""]
         return "\n".join(out)
 
 
