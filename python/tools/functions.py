@@ -21,7 +21,7 @@ REASONS = {  # pattern of names: why Python has no function of its own
         "calls release the GIL: use a thread; the blocking call is there",
     r"comm_(threads|tcp|auto_kind|local_rank|nccl_find)|module_\w+|comm_self_\w+":
         "ravel.comm.world, self, threads and nccl choose; `python -m ravel` says which modules are there",
-    r"agree|share|exchange_cut\w*|meta_\w+|collector_add_packed|order_\w+":
+    r"agree|share|exchange_cut\w*|meta_\w+|collector_(add_packed|inserted)|order_\w+":
         "steps between gathering and packing that Feed composes; gather, exchange, compare and share are there",
     r"micro_ragged|feed_(bound|device|find|iter_next|iterate)":
         "Update and MicroBatch iterate and name fields; tensors go to the device with device=",
