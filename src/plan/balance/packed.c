@@ -106,7 +106,7 @@ static int promising(const method *m, ravel__start start) {
     if (m->job->rules->options.effort == RAVEL_EFFORT_FAST)
         return start == RAVEL__START_COSTS || start == RAVEL__START_PACKED;
     switch (start) {
-    case RAVEL__START_SLOTS: return 0;
+    case RAVEL__START_SLOTS: return m->limits->repair_passes > 4;
     case RAVEL__START_PARTS: return many && count <= 16384;
     case RAVEL__START_MIXED: return m->job->pool->slot[count - 1 - count / 16] < m->job->rules->cap / 32;
     case RAVEL__START_SHRUNK: return many;
