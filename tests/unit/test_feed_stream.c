@@ -264,7 +264,7 @@ TEST(feed_keeps_packed_rows_whole_as_is_and_replans_them_otherwise) {
     ravel_source_free(source);
 }
 
-/* Whether "rank 0: row N (...): sample I has ..." names the first sample of the stream that is longer. */
+/* Whether "row N (...): sample I has ..." names the first sample of the stream that is longer. */
 static int is_first_over(const ravel_source *source, const ravel_order *order, const char *message, int64_t most) {
     int64_t row = -1, length = 0, i = -1;
     long long said_row = -1, said_sample = -1;
@@ -278,7 +278,7 @@ static int is_first_over(const ravel_source *source, const ravel_order *order, c
     }
     ravel_reader_free(reader);
     const char *sample = strstr(message, "): sample ");
-    return sample && sscanf(message, "rank 0: row %lld", &said_row) == 1 && said_row == row &&
+    return sample && sscanf(message, "row %lld", &said_row) == 1 && said_row == row &&
            sscanf(sample, "): sample %lld", &said_sample) == 1 && said_sample == i;
 }
 
