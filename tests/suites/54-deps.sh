@@ -6,6 +6,7 @@ dir=$PWD/$BUILD/deps-test
 rm -rf "$dir"; mkdir -p "$dir/bin" "$dir/build/test"
 ok() { passed=$((passed + 1)); echo "  ok    $1"; }
 bad() { failed=$((failed + 1)); echo "  FAIL  $1"; head -n 20 "$dir/said"; }
+export CCACHE_PATH="$PATH" # where ccache's gcc finds the real one, which in PATH would be the one below, which calls ccache's
 program() { cat >"$dir/bin/$1"; chmod +x "$dir/bin/$1"; }
 program gcc <<END
 #!/bin/sh
