@@ -275,14 +275,15 @@ static void normalise_again(const train_model *m, int64_t layer, train_layer_ten
 static void dense_down(train_model *m, int64_t layer, const train__acts *a, const void *d_out, int64_t tokens) {
     const train__net *n = &m->net;
     void *d_h = m->working.d_h;
-    train__net_project_input(n, d_h, d_out, layer, TRAIN_DOWN, tokens);
+    train__net_project_input(n, d_h, d_out, train__dense(layer, TRAIN_DOWN), tokens);
     train__net_gate_backward(n, a->gate_up, kept_light(m) ? NULL : a->h, d_h, a->gate_up, tokens, n->ffn);
-    train__net_project_weight(n, grad(m, layer, TRAIN_DOWN), d_out, a->h, layer, TRAIN_DOWN, tokens);
+    train__net_project_weight(n, grad(m, layer, TRAIN_DOWN), d_out, a->h, train__dense(layer, TRAIN_DOWN), tokens);
 }
 
 static void dense_up(train_model *m, int64_t layer, const train__acts *a, const void *xn, void *d_x, int64_t tokens) {
-    train__net_project_weight(&m->net, grad(m, layer, TRAIN_GATE), a->gate_up, xn, layer, TRAIN_GATE, tokens);
-    train__net_project_input(&m->net, d_x, a->gate_up, layer, TRAIN_GATE, tokens);
+    train__net_project_weight(&m->net, grad(m, layer, TRAIN_GATE), a->gate_up, xn, train__dense(layer, TRAIN_GATE),
+                              tokens);
+    train__net_project_input(&m->net, d_x, a->gate_up, train__dense(layer, TRAIN_GATE), tokens);
 }
 
 /* d_x: from the layer's output to x_mid. */
@@ -376,16 +377,16 @@ static void attention_half_backward(train_model *m, train__micro *mb, int64_t la
     void *d_bias = grad(m, layer, TRAIN_Q_BIAS);
     const void *d_out = from_residual(m, layer, TRAIN_NORM_ATTENDED, a->attended, tokens), *xn;
     RAVEL_ASSERT(w->d_o && w->d_qkv && share > 0);
-    train__net_project_input(n, w->d_o, d_out, layer, TRAIN_O, tokens);
-    train__net_project_weight(n, grad(m, layer, TRAIN_O), d_out, a->o, layer, TRAIN_O, tokens);
+    train__net_project_input(n, w->d_o, d_out, train__dense(layer, TRAIN_O), tokens);
+    train__net_project_weight(n, grad(m, layer, TRAIN_O), d_out, a->o, train__dense(layer, TRAIN_O), tokens);
     attend_backward(m, mb, layer, a);
     if (d_bias && !train__model_frozen(m))
         n->kernels->bias_backward(n->device, d_bias, w->d_qkv, tokens, n->qkv_width, n->qkv_width);
     normalise_again(m, layer, TRAIN_NORM_IN, a->xn, a->x, share);
     xn = train__net_enter(n, w->whole, train__net_input(n, a, TRAIN_NORM_IN), tokens);
-    train__net_project_weight(n, grad(m, layer, TRAIN_Q), w->d_qkv, xn, layer, TRAIN_Q, tokens);
+    train__net_project_weight(n, grad(m, layer, TRAIN_Q), w->d_qkv, xn, train__dense(layer, TRAIN_Q), tokens);
     if (layer == 0 && train__model_frozen(m)) return; /* nothing below it is trained */
-    train__net_project_input(n, w->whole, w->d_qkv, layer, TRAIN_Q, tokens);
+    train__net_project_input(n, w->whole, w->d_qkv, train__dense(layer, TRAIN_Q), tokens);
     train__net_leave(n, w->y, w->whole, tokens);
     into_residual(m, layer, TRAIN_NORM_IN, a->x, w->y, share);
 }

@@ -199,90 +199,50 @@ void train__net_linear_weight(const train__net *net, void *d_w, const void *d_y,
     train__net_multiply(net, product, net->types.activation, net->types.grad);
 }
 
-/* Rows and columns of a layer's matrix. */
-void train__net_matrix_size(const train__net *net, train_layer_tensor which, int64_t *n, int64_t *k) {
-    RAVEL_ASSERT(which == TRAIN_Q || which == TRAIN_O || which == TRAIN_GATE || which == TRAIN_DOWN);
-    *n = which == TRAIN_Q ? net->qkv_width : which == TRAIN_GATE ? 2 * net->ffn : net->hidden;
-    *k = which == TRAIN_O ? net->q_width : which == TRAIN_DOWN ? net->ffn : net->hidden;
-}
-
-int train__net_joined(const train__net *net, train_layer_tensor which, int64_t *widths) {
-    int64_t n, k;
-    train__net_matrix_size(net, which, &n, &k);
-    widths[0] = which == TRAIN_Q ? net->q_width : which == TRAIN_GATE ? net->ffn : n;
-    widths[1] = which == TRAIN_Q ? net->kv_width : net->ffn;
+/* Of q k v: query heads, and key heads twice. */
+int train__net_matrix(const train__net *net, const train__matrix *m, int64_t *n, int64_t *k,
+                      int64_t widths[TRAIN__JOINED]) {
+    const int64_t ffn = m->expert < 0 ? net->ffn : net->shape.expert_ffn;
+    const int gate = m->which == TRAIN_GATE;
+    RAVEL_ASSERT(gate || m->which == TRAIN_DOWN || (m->expert < 0 && (m->which == TRAIN_Q || m->which == TRAIN_O)));
+    *n = m->which == TRAIN_Q ? net->qkv_width : gate ? 2 * ffn : net->hidden;
+    *k = m->which == TRAIN_O ? net->q_width : m->which == TRAIN_DOWN ? ffn : net->hidden;
+    widths[0] = m->which == TRAIN_Q ? net->q_width : gate ? ffn : *n;
+    widths[1] = gate ? ffn : net->kv_width;
     widths[2] = net->kv_width;
-    return which == TRAIN_Q ? 3 : which == TRAIN_GATE ? 2 : 1;
+    return m->which == TRAIN_Q ? 3 : gate ? 2 : 1;
 }
 
-static void adapt(const train__net *net, void *y, const void *x, const train__expert *e, int64_t rows) {
-    if (net->adapter.weights || net->adapter.run_count) train__adapter_project(net, y, x, e, rows);
+static int64_t matrix_at(const train__net *net, const train__matrix *m) {
+    RAVEL_ASSERT(m->expert < net->params->expert_count || m->expert < 0);
+    return train_params_layer(net->params, m->layer, m->which) +
+           (m->expert > 0 ? m->expert * net->params->expert_stride : 0);
 }
 
-void train__net_project(const train__net *net, void *y, const void *x, int64_t layer, train_layer_tensor which,
-                        int64_t rows) {
-    int64_t n, k;
-    train__net_matrix_size(net, which, &n, &k);
-    train__net_linear(net, y, x, train_params_layer(net->params, layer, which), rows, n, k);
-    adapt(net, y, x, &(train__expert){layer, -1, which, NULL}, rows);
+void train__net_project(const train__net *net, void *y, const void *x, train__matrix m, int64_t rows) {
+    int64_t n, k, widths[TRAIN__JOINED];
+    (void)train__net_matrix(net, &m, &n, &k, widths);
+    train__net_linear(net, y, x, matrix_at(net, &m), rows, n, k);
+    if (net->adapter.weights || net->adapter.run_count) train__adapter_project(net, y, x, &m, rows);
 }
 
-void train__net_project_input(const train__net *net, void *d_x, const void *d_y, int64_t layer,
-                              train_layer_tensor which, int64_t rows) {
-    int64_t n, k;
-    train__net_matrix_size(net, which, &n, &k);
-    train__net_linear_input(net, d_x, d_y, train_params_layer(net->params, layer, which), rows, n, k);
-    if (net->adapter.weights) train__adapter_input(net, d_x, d_y, &(train__expert){layer, -1, which, NULL}, rows);
+void train__net_project_input(const train__net *net, void *d_x, const void *d_y, train__matrix m, int64_t rows) {
+    int64_t n, k, widths[TRAIN__JOINED];
+    (void)train__net_matrix(net, &m, &n, &k, widths);
+    train__net_linear_input(net, d_x, d_y, matrix_at(net, &m), rows, n, k);
+    if (net->adapter.weights) train__adapter_input(net, d_x, d_y, &m, rows);
 }
 
-void train__net_project_weight(const train__net *net, void *d_w, const void *d_y, const void *x, int64_t layer,
-                               train_layer_tensor which, int64_t rows) {
-    int64_t n, k;
+void train__net_project_weight(const train__net *net, void *d_w, const void *d_y, const void *x, train__matrix m,
+                               int64_t rows) {
+    int64_t n, k, widths[TRAIN__JOINED];
     if (net->adapter.params) {
-        train__adapter_weight(net, d_y, x, &(train__expert){layer, -1, which, NULL}, rows);
+        train__adapter_weight(net, d_y, x, &m, rows);
         return;
     }
-    RAVEL_ASSERT(layer >= 0 && d_w);
-    train__net_matrix_size(net, which, &n, &k);
-    train__net_linear_weight(net, d_w, d_y, x, rows, n, k);
-}
-
-/* ---- experts ---------------------------------------------------------------------------------------------- */
-
-void train__net_expert_size(const train__net *net, train_layer_tensor which, int64_t *n, int64_t *k) {
-    RAVEL_ASSERT(which == TRAIN_GATE || which == TRAIN_DOWN);
-    *n = which == TRAIN_GATE ? 2 * net->shape.expert_ffn : net->hidden;
-    *k = which == TRAIN_GATE ? net->hidden : net->shape.expert_ffn;
-}
-
-static int64_t expert_at(const train__net *net, const train__expert *e) {
-    RAVEL_ASSERT(e->number >= 0 && e->number < net->params->expert_count);
-    return train_params_layer(net->params, e->layer, e->which) + e->number * net->params->expert_stride;
-}
-
-void train__net_expert(const train__net *net, void *y, const void *x, const train__expert *e, int64_t rows) {
-    int64_t n, k;
-    train__net_expert_size(net, e->which, &n, &k);
-    train__net_linear(net, y, x, expert_at(net, e), rows, n, k);
-    adapt(net, y, x, e, rows);
-}
-
-void train__net_expert_input(const train__net *net, void *d_x, const void *d_y, const train__expert *e, int64_t rows) {
-    int64_t n, k;
-    train__net_expert_size(net, e->which, &n, &k);
-    train__net_linear_input(net, d_x, d_y, expert_at(net, e), rows, n, k);
-    if (net->adapter.weights) train__adapter_input(net, d_x, d_y, e, rows);
-}
-
-void train__net_expert_weight(const train__net *net, void *d_w, const void *d_y, const void *x, const train__expert *e,
-                              int64_t rows) {
-    int64_t n, k;
-    if (net->adapter.params) {
-        train__adapter_weight(net, d_y, x, e, rows);
-        return;
-    }
-    train__net_expert_size(net, e->which, &n, &k);
-    d_w = train__at(d_w, net->types.grad, e->number * net->params->expert_stride);
+    RAVEL_ASSERT(m.layer >= 0 && d_w);
+    (void)train__net_matrix(net, &m, &n, &k, widths);
+    if (m.expert > 0) d_w = train__at(d_w, net->types.grad, m.expert * net->params->expert_stride);
     train__net_linear_weight(net, d_w, d_y, x, rows, n, k);
 }
 
@@ -425,8 +385,10 @@ train_attention train__net_attention(const train__net *net, const train__acts *a
 
 /* Of q, k and v, one behind the other unless tensors are apart. */
 static void add_biases(const train__net *net, void *qkv, int64_t layer, int64_t rows) {
-    int64_t widths[TRAIN__JOINED] = {net->qkv_width}, column = 0;
-    int count = net->places ? train__net_joined(net, TRAIN_Q, widths) : 1;
+    int64_t widths[TRAIN__JOINED], column = 0, n, k;
+    const train__matrix matrix = train__dense(layer, TRAIN_Q);
+    int count = train__net_matrix(net, &matrix, &n, &k, widths);
+    if (!net->places) count = 1, widths[0] = n;
     for (int i = 0; i < count; column += widths[i++]) {
         const void *bias = train__net_layer_weight(net, layer, (train_layer_tensor)(TRAIN_Q_BIAS + i));
         if (bias)
@@ -438,7 +400,7 @@ void train__net_attend(const train__net *net, int64_t layer, const train__acts *
     int64_t rows = of->rows;
     RAVEL_ASSERT(of->attend && of->positions && a->qkv && a->q && a->k && a->o);
     const void *xn = train__net_enter(net, a->whole, train__net_input(net, a, TRAIN_NORM_IN), rows);
-    train__net_project(net, a->qkv, xn, layer, TRAIN_Q, rows);
+    train__net_project(net, a->qkv, xn, train__dense(layer, TRAIN_Q), rows);
     add_biases(net, a->qkv, layer, rows);
     train__net_rotate(net, layer, a, of->positions, rows);
     of->attend(of->user, layer, a);
@@ -462,10 +424,10 @@ static void *feed_forward(const train__net *net, int64_t layer, const train__act
         train__net_experts(net, layer, a, xn, y, rows);
         return y;
     }
-    train__net_project(net, a->gate_up, xn, layer, TRAIN_GATE, rows);
+    train__net_project(net, a->gate_up, xn, train__dense(layer, TRAIN_GATE), rows);
     if (!y) return NULL;
     train__net_gate(net, a->h, a->gate_up, rows, net->ffn);
-    train__net_project(net, y, a->h, layer, TRAIN_DOWN, rows);
+    train__net_project(net, y, a->h, train__dense(layer, TRAIN_DOWN), rows);
     return y;
 }
 
@@ -483,7 +445,7 @@ void train__net_layer(const train__net *net, int64_t layer, const train__acts *a
     RAVEL_ASSERT(rows > 0 && layer >= net->params->part.first_layer && layer < net->params->part.last_layer);
     train__net_attend(net, layer, a, of);
     void *given = given_place(net, a, TRAIN_O), *whole = whole_place(net, a, TRAIN_O);
-    train__net_project(net, whole, a->o, layer, TRAIN_O, rows);
+    train__net_project(net, whole, a->o, train__dense(layer, TRAIN_O), rows);
     train__net_leave(net, given, whole, rows);
     train__net_norm(net, a->xn_mid, a->x_mid, a->x, added(net, a, given, layer, TRAIN_NORM_ATTENDED, share), layer,
                     TRAIN_NORM_OUT, share);

@@ -140,9 +140,6 @@ static inline size_t train__net_bytes(const train__net *net, int64_t count) {
 const void *train__net_weight(const train__net *net, int64_t offset);
 const void *train__net_layer_weight(const train__net *net, int64_t layer, train_layer_tensor which);
 
-/* The tensors that are one matrix of a layer, by their rows: widths[TRAIN__JOINED]; returns how many. */
-int train__net_joined(const train__net *net, train_layer_tensor which, int64_t *widths);
-
 /* y = x w', w being [n, k]; x: [rows, k], y: [rows, n] */
 void train__net_linear(const train__net *net, void *y, const void *x, int64_t offset, int64_t rows, int64_t n,
                        int64_t k);
@@ -152,35 +149,33 @@ void train__net_linear_input(const train__net *net, void *d_x, const void *d_y, 
 void train__net_linear_weight(const train__net *net, void *d_w, const void *d_y, const void *x, int64_t rows, int64_t n,
                               int64_t k);
 
-/* The products of a layer. Tensors that follow one another are one matrix [n, k]: q k v, o, gate up, down, named by the
- * first of them. Forward, y = x w'; the gradient of x; that of the weights, d_w +=. With an adapter, y and d_x are of
- * both, and the gradients are the adapter's alone. */
-void train__net_project(const train__net *net, void *y, const void *x, int64_t layer, train_layer_tensor which,
-                        int64_t rows);
-void train__net_project_input(const train__net *net, void *d_x, const void *d_y, int64_t layer,
-                              train_layer_tensor which, int64_t rows);
-void train__net_project_weight(const train__net *net, void *d_w, const void *d_y, const void *x, int64_t layer,
-                               train_layer_tensor which, int64_t rows);
-
-/* A matrix of an expert, `expert` counted from this part's first one, and the same three; d_w is that of all experts. */
-typedef struct train__expert {
-    int64_t layer, number;
+/* A matrix [n, k] of a layer: q k v, o, gate up, down, named by the first of the tensors that follow one another in it; of an
+ * expert, counted from this part's first one, or -1. */
+typedef struct train__matrix {
+    int64_t layer, expert;
     train_layer_tensor which;
-    const int32_t *tokens; /* [rows] on the host: the row of the pass that a row comes from; generators with adapters */
-} train__expert;
-void train__net_expert(const train__net *net, void *y, const void *x, const train__expert *e, int64_t rows);
-void train__net_expert_input(const train__net *net, void *d_x, const void *d_y, const train__expert *e, int64_t rows);
-void train__net_expert_weight(const train__net *net, void *d_w, const void *d_y, const void *x, const train__expert *e,
-                              int64_t rows);
+    const int32_t *tokens; /* generators, of an expert: [rows] on the host, the row of the pass that each comes from */
+} train__matrix;
+static inline train__matrix train__dense(int64_t layer, train_layer_tensor which) {
+    return (train__matrix){layer, -1, which, NULL};
+}
+/* Its size, and how many rows each of its tensors has; returns how many these are. */
+int train__net_matrix(const train__net *net, const train__matrix *matrix, int64_t *n, int64_t *k,
+                      int64_t widths[TRAIN__JOINED]);
 
-/* net_lora.c: what an adapter adds to these. `number` -1: the matrix is no expert's. */
-void train__adapter_project(const train__net *net, void *y, const void *x, const train__expert *e, int64_t rows);
-void train__adapter_input(const train__net *net, void *d_x, const void *d_y, const train__expert *e, int64_t rows);
-void train__adapter_weight(const train__net *net, const void *d_y, const void *x, const train__expert *e, int64_t rows);
+/* The products of a layer. Forward, y = x w'; the gradient of x; that of the weights, d_w += (of experts d_w is the first one's). With
+ * an adapter, y and d_x are of both, and the gradients are the adapter's alone. */
+void train__net_project(const train__net *net, void *y, const void *x, train__matrix matrix, int64_t rows);
+void train__net_project_input(const train__net *net, void *d_x, const void *d_y, train__matrix matrix, int64_t rows);
+void train__net_project_weight(const train__net *net, void *d_w, const void *d_y, const void *x, train__matrix matrix,
+                               int64_t rows);
+
+/* net_lora.c: what an adapter adds to these three. */
+void train__adapter_project(const train__net *net, void *y, const void *x, const train__matrix *m, int64_t rows);
+void train__adapter_input(const train__net *net, void *d_x, const void *d_y, const train__matrix *m, int64_t rows);
+void train__adapter_weight(const train__net *net, const void *d_y, const void *x, const train__matrix *m, int64_t rows);
 /* A product with activations at its left; the sizes, pointers and transpositions are the caller's. */
 void train__net_multiply(const train__net *net, train_matmul product, int32_t b_type, int32_t c_type);
-/* Rows n and columns k of a layer's matrix. */
-void train__net_matrix_size(const train__net *net, train_layer_tensor which, int64_t *n, int64_t *k);
 
 /* x [count] = the sum over tensor-parallel ranks. */
 void train__net_sum(const train__net *net, void *x, int64_t count);
@@ -282,8 +277,13 @@ train_weigh train__net_weigh(const train__net *net, const train__routes *routes,
 void train__net_to_experts(const train__net *net, const train__routes *routes, void *to, const void *x, int64_t rows);
 void train__net_from_experts(const train__net *net, const train__routes *routes, void *y, const void *from,
                              int64_t rows);
-/* Rows n and columns k of an expert's matrix, TRAIN_GATE (with up) or TRAIN_DOWN. */
-void train__net_expert_size(const train__net *net, train_layer_tensor which, int64_t *n, int64_t *k);
+/* The three products of every expert with its own rows: of the pairs or, with `exchange`, of what was received. */
+void train__net_experts_project(const train__net *net, const train__routes *routes, void *y, const void *x,
+                                int64_t layer, train_layer_tensor which);
+void train__net_experts_input(const train__net *net, const train__routes *routes, void *d_x, const void *d_y,
+                              int64_t layer, train_layer_tensor which);
+void train__net_experts_weight(const train__net *net, const train__routes *routes, void *d_w, const void *d_y,
+                               const void *x, int64_t layer, train_layer_tensor which);
 
 /* net_exchange.c: with `exchange`. begin: what the pairs of every rank are. round: how many rows come here in a round,
  * and their order, which is that of experts. Then rows of pairs go to the experts, or back, and so do numbers of pairs
@@ -292,11 +292,6 @@ void train__exchange_begin(train__exchange *x, const int32_t *offsets);
 int64_t train__exchange_round(const train__net *net, int64_t round);
 void train__exchange_move(const train__net *net, int64_t round, const void *from, void *to, int back);
 void train__exchange_numbers(train__exchange *x, int64_t round, const train_real *from, train_real *to, int back);
-/* Calls run for the rows of each own expert, at .. at + rows - 1 of what was received. */
-void train__exchange_each(const train__net *net, void (*run)(void *user, int64_t expert, int64_t at, int64_t rows),
-                          void *user);
-/* y = x w' of received rows. */
-void train__exchange_project(const train__net *net, void *y, const void *x, int64_t layer, train_layer_tensor which);
 /* Weights of pairs to x->out, and those of received rows to x->weights. */
 void train__exchange_weights(const train__net *net, const train__routes *routes, int64_t rows);
 void train__exchange_receive_weights(const train__net *net, int64_t round, int64_t rows);

@@ -122,35 +122,7 @@ void train__exchange_numbers(train__exchange *x, int64_t round, const train_real
     for (int64_t i = 0; i < rows && !back; i++) to[i] = x->numbers[x->order[i]];
 }
 
-void train__exchange_each(const train__net *net, void (*run)(void *user, int64_t expert, int64_t at, int64_t rows),
-                          void *user) {
-    const train__exchange *x = net->exchange;
-    for (int64_t e = 0; e < x->experts / x->link.ranks; e++)
-        if (x->first[e + 1] > x->first[e]) run(user, e, x->first[e], x->first[e + 1] - x->first[e]);
-}
-
 /* ---- forward ---------------------------------------------------------------------------------------------- */
-
-typedef struct products {
-    const train__net *net;
-    void *y;
-    const void *x;
-    int64_t layer, n, k;
-    train_layer_tensor which;
-} products;
-
-static void product(void *user, int64_t expert, int64_t at, int64_t rows) {
-    const products *p = user;
-    const train__net *n = p->net;
-    train__net_expert(n, train__net_at(n, p->y, at * p->n), train__net_at(n, p->x, at * p->k),
-                      &(train__expert){p->layer, expert, p->which, NULL}, rows);
-}
-
-void train__exchange_project(const train__net *net, void *y, const void *x, int64_t layer, train_layer_tensor which) {
-    products p = {.net = net, .y = y, .x = x, .layer = layer, .which = which};
-    train__net_expert_size(net, which, &p.n, &p.k);
-    train__exchange_each(net, product, &p);
-}
 
 /* The weights of pairs, in the order of experts, from the device. */
 void train__exchange_weights(const train__net *net, const train__routes *r, int64_t rows) {
@@ -176,11 +148,11 @@ void train__exchange_forward(const train__net *net, int64_t layer, const train__
         int64_t here = train__exchange_round(net, round);
         train__exchange_move(net, round, r->pairs, x->rows, 0);
         train__exchange_receive_weights(net, round, here);
-        train__exchange_project(net, a->gate_up, x->rows, layer, TRAIN_GATE);
+        train__net_experts_project(net, r, a->gate_up, x->rows, layer, TRAIN_GATE);
         if (here) train__net_gate(net, a->h, a->gate_up, here, net->shape.expert_ffn);
         train_weigh weigh = {.rows = here, .width = net->shape.expert_ffn, .x = a->h, .weights = x->weights};
         if (here) net->kernels->weigh(net->device, &weigh);
-        train__exchange_project(net, x->rows, a->h, layer, TRAIN_DOWN);
+        train__net_experts_project(net, r, x->rows, a->h, layer, TRAIN_DOWN);
         train__exchange_move(net, round, x->rows, r->pairs, 1);
     }
 }

@@ -99,16 +99,50 @@ void train__net_from_experts(const train__net *net, const train__routes *r, void
     net->kernels->copy_rows(net->device, &move);
 }
 
-/* y = x w' for the rows of every expert. */
-static void project(const train__net *net, const train__routes *r, void *y, const void *x, int64_t layer,
-                    train_layer_tensor which) {
-    int64_t n, k;
-    train__net_expert_size(net, which, &n, &k);
-    for (int64_t e = 0; e < net->shape.experts; e++) {
-        int64_t at = r->offsets[e], rows = r->offsets[e + 1] - at;
-        const train__expert expert = {layer, e, which, net->router->index + at};
-        if (rows) train__net_expert(net, train__net_at(net, y, at * n), train__net_at(net, x, at * k), &expert, rows);
+/* The next expert that has rows, after m->expert: at .. at + rows - 1; 0: there is none. */
+static int next_expert(const train__net *net, const train__routes *r, train__matrix *m, int64_t *at, int64_t *rows) {
+    const int32_t *first = net->exchange ? net->exchange->first : r->offsets;
+    for (*rows = 0; *rows == 0;) {
+        if (++m->expert == net->params->expert_count) return 0;
+        *at = first[m->expert];
+        *rows = first[m->expert + 1] - *at;
     }
+    m->tokens = net->exchange ? NULL : net->router->index + *at;
+    return 1;
+}
+
+/* Rows n and columns k. */
+static void size_of(const train__net *net, train_layer_tensor which, int64_t *n, int64_t *k) {
+    const train__matrix first = {0, 0, which, NULL};
+    int64_t widths[TRAIN__JOINED];
+    (void)train__net_matrix(net, &first, n, k, widths);
+}
+
+void train__net_experts_project(const train__net *net, const train__routes *r, void *y, const void *x, int64_t layer,
+                                train_layer_tensor which) {
+    train__matrix m = train__dense(layer, which);
+    int64_t n, k, at, rows;
+    size_of(net, which, &n, &k);
+    while (next_expert(net, r, &m, &at, &rows))
+        train__net_project(net, train__net_at(net, y, at * n), train__net_at(net, x, at * k), m, rows);
+}
+
+void train__net_experts_input(const train__net *net, const train__routes *r, void *d_x, const void *d_y, int64_t layer,
+                              train_layer_tensor which) {
+    train__matrix m = train__dense(layer, which);
+    int64_t n, k, at, rows;
+    size_of(net, which, &n, &k);
+    while (next_expert(net, r, &m, &at, &rows))
+        train__net_project_input(net, train__net_at(net, d_x, at * k), train__net_at(net, d_y, at * n), m, rows);
+}
+
+void train__net_experts_weight(const train__net *net, const train__routes *r, void *d_w, const void *d_y, const void *x,
+                               int64_t layer, train_layer_tensor which) {
+    train__matrix m = train__dense(layer, which);
+    int64_t n, k, at, rows;
+    size_of(net, which, &n, &k);
+    while (next_expert(net, r, &m, &at, &rows))
+        train__net_project_weight(net, d_w, train__net_at(net, d_y, at * n), train__net_at(net, x, at * k), m, rows);
 }
 
 /* What the host keeps of the ids: the load, and a record of routes. */
@@ -153,11 +187,11 @@ void train__net_experts(const train__net *net, int64_t layer, const train__acts 
         train__net_from_experts(net, r, y, r->pairs, rows);
         return;
     }
-    project(net, r, a->gate_up, r->pairs, layer, TRAIN_GATE);
+    train__net_experts_project(net, r, a->gate_up, r->pairs, layer, TRAIN_GATE);
     if (!y) return;
     train__net_gate(net, a->h, a->gate_up, pairs, net->shape.expert_ffn);
     train_weigh weigh = train__net_weigh(net, r, a->h, rows);
     net->kernels->weigh(net->device, &weigh);
-    project(net, r, r->pairs, a->h, layer, TRAIN_DOWN);
+    train__net_experts_project(net, r, r->pairs, a->h, layer, TRAIN_DOWN);
     train__net_from_experts(net, r, y, r->pairs, rows);
 }

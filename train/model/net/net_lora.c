@@ -32,28 +32,15 @@ typedef struct group {
     const void *weights;
 } group;
 
-/* Rows n and columns k of the matrix, and the widths of the tensors that it is made of; returns how many. */
-static int size_of(const train__net *net, const train__expert *e, int64_t *n, int64_t *k,
-                   int64_t widths[TRAIN__JOINED]) {
-    if (e->number < 0) {
-        train__net_matrix_size(net, e->which, n, k);
-        return train__net_joined(net, e->which, widths);
-    }
-    train__net_expert_size(net, e->which, n, k);
-    int members = e->which == TRAIN_GATE ? 2 : 1;
-    for (int i = 0; i < members; i++) widths[i] = *n / members;
-    return members;
-}
-
 /* The targets among the tensors that are one matrix; 0: none. */
-static int find_group(const train__net *net, const train_params *p, const void *weights, const train__expert *e,
+static int find_group(const train__net *net, const train_params *p, const void *weights, const train__matrix *m,
                       group *g) {
-    int64_t widths[TRAIN__JOINED], layer = e->layer;
-    train_layer_tensor which = e->which;
+    int64_t widths[TRAIN__JOINED], layer = m->layer;
+    train_layer_tensor which = m->which;
     *g = (group){.rank = p->lora.rank, .scale = train_lora_scale(&p->lora), .params = p, .weights = weights};
-    int members = size_of(net, e, &g->n, &g->k, widths);
+    int members = train__net_matrix(net, m, &g->n, &g->k, widths);
     if (p->lora.family->fused) members = 1, widths[0] = g->n; /* their B are one matrix */
-    const int64_t apart = e->number > 0 ? e->number * p->expert_stride : 0;
+    const int64_t apart = m->expert > 0 ? m->expert * p->expert_stride : 0;
     for (int64_t i = 0, column = 0; i < members; i++) {
         int64_t width = widths[i];
         int64_t b = train_params_lora(p, layer, (train_layer_tensor)(which + i), TRAIN_LORA_B);
@@ -104,9 +91,9 @@ static void make_d_u(const train__net *net, const group *g, const void *d_y, int
 }
 
 static void project(const train__net *net, const train__adapter_run *run, void *y, const void *x,
-                    const train__expert *e, int64_t rows) {
+                    const train__matrix *m, int64_t rows) {
     group g;
-    if (!find_group(net, run->params, run->weights, e, &g)) return;
+    if (!find_group(net, run->params, run->weights, m, &g)) return;
     make_u(net, &g, x, rows);
     for (int64_t i = 0; i < g.count; i++) {
         const part *p = &g.parts[i];
@@ -121,35 +108,35 @@ static void project(const train__net *net, const train__adapter_run *run, void *
 }
 
 /* The rows of an expert are in the order of the tokens, so those of a run of tokens follow one another. */
-void train__adapter_project(const train__net *net, void *y, const void *x, const train__expert *e, int64_t rows) {
+void train__adapter_project(const train__net *net, void *y, const void *x, const train__matrix *m, int64_t rows) {
     const train__adapter *a = &net->adapter;
     const train__adapter_run all = {rows, a->params, a->weights}, *runs = a->runs ? a->runs : &all;
     const int64_t count = a->runs ? a->run_count : 1;
-    const int32_t *tokens = a->runs ? e->tokens : NULL;
+    const int32_t *tokens = a->runs ? m->tokens : NULL;
     int64_t n, k, widths[TRAIN__JOINED], first = 0, end, token = 0;
-    (void)size_of(net, e, &n, &k, widths);
+    (void)train__net_matrix(net, m, &n, &k, widths);
     for (int64_t i = 0; i < count; i++, first = end) {
         token += runs[i].rows;
         for (end = tokens ? first : token; tokens && end < rows && tokens[end] < token;) end++;
         if (runs[i].weights && end > first)
-            project(net, &runs[i], columns(net, y, first * n), columns(net, x, first * k), e, end - first);
+            project(net, &runs[i], columns(net, y, first * n), columns(net, x, first * k), m, end - first);
     }
-    RAVEL_ASSERT(first == rows && (e->number < 0 || tokens || !a->runs));
+    RAVEL_ASSERT(first == rows && (m->expert < 0 || tokens || !a->runs));
 }
 
-void train__adapter_input(const train__net *net, void *d_x, const void *d_y, const train__expert *e, int64_t rows) {
+void train__adapter_input(const train__net *net, void *d_x, const void *d_y, const train__matrix *m, int64_t rows) {
     group g;
-    if (!find_group(net, net->adapter.params, net->adapter.weights, e, &g)) return;
+    if (!find_group(net, net->adapter.params, net->adapter.weights, m, &g)) return;
     make_d_u(net, &g, d_y, rows);
     train_matmul product = {.m = rows, .n = g.k, .k = g.wide, .a = net->adapter.d_u, .c = d_x, .add = 1};
     product.b = weight(net, &g, g.a);
     train__net_multiply(net, product, net->types.weight, net->types.activation);
 }
 
-void train__adapter_weight(const train__net *net, const void *d_y, const void *x, const train__expert *e,
+void train__adapter_weight(const train__net *net, const void *d_y, const void *x, const train__matrix *m,
                            int64_t rows) {
     group g;
-    if (!net->adapter.weights || !find_group(net, net->adapter.params, net->adapter.weights, e, &g)) return;
+    if (!net->adapter.weights || !find_group(net, net->adapter.params, net->adapter.weights, m, &g)) return;
     make_u(net, &g, x, rows);
     make_d_u(net, &g, d_y, rows);
     for (int64_t i = 0; i < g.count; i++) {
