@@ -256,3 +256,18 @@ void cli_print_options(const cli_options *sets, int set_count) {
         for (const ravel_option *row = sets[i].table; row->name; row++) print_option(row);
     }
 }
+
+int cli_begin(const cli_form *form, int argc, char **argv, const char **words, int *count, int *code) {
+    ravel_error err = RAVEL_ERROR_INIT;
+    *code = CLI_OK;
+    for (int i = 0; i < form->set_count; i++) ravel_options_default(form->sets[i].table, form->sets[i].options);
+    if (cli_wants_help(argc, argv)) {
+        printf("%s", form->usage);
+        cli_print_options(form->sets, form->set_count);
+        printf("%s", form->more ? form->more : "");
+        return 0;
+    }
+    if (!cli_parse(argc, argv, form->sets, form->set_count, words, form->most, count, &err)) return 1;
+    *code = cli_usage(form->name, &err);
+    return 0;
+}

@@ -49,6 +49,15 @@ typedef struct cli_options {
  * `max_words`, their number to *words_count). "--" ends the flags. E_ARGUMENT quotes the word and suggests a name. */
 ravel_status cli_parse(int argc, char **argv, const cli_options *sets, int set_count, const char **words, int max_words,
                        int *words_count, ravel_error *err);
+/* How a command begins. */
+typedef struct cli_form {
+    const char *name, *usage, *more; /* --help: what stands before the options, and after them (NULL: nothing) */
+    const cli_options *sets;
+    int set_count, most; /* words */
+} cli_form;
+/* Sets all defaults, then takes the arguments. 0: the command ends with *code; --help was printed, or the line is wrong. */
+int cli_begin(const cli_form *form, int argc, char **argv, const char **words, int *count, int *code);
+
 /* `choices` of a STRING that may be given several times. */
 extern const char cli_several[];
 /* All values of --name, of which there may be several (the option's own field has the last): *count of them to
@@ -108,6 +117,16 @@ void cli_progress_end(void);
 /* For one long call without progress reports: shows `what` and the seconds, from a second on, until the end. */
 void cli_busy(const char *what);
 void cli_busy_end(void);
+
+/* Who speaks on standard error: a command. */
+typedef struct cli_voice {
+    const char *command;
+    int quiet; /* warnings alone */
+    int plain; /* what is no warning stands without the command's name */
+} cli_voice;
+/* Of a ravel_logger, and of training's hooks: `voice` is a cli_voice. */
+void cli_log(void *voice, ravel_log_level level, const char *text);
+void cli_show_progress(void *voice, const char *what, double done, double total);
 
 /* ---- files ---------------------------------------------------------------------------------------------- */
 

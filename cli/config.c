@@ -21,17 +21,12 @@ static const ravel_option table[] = {
     ROW("json", BOOL, json, "false", 0, 0, NULL, "all options as one JSON object"),
     {0}};
 
-static int help(void) {
-    config_options o;
-    const cli_options sets[] = {{"Options", table, &o}};
-    printf("usage: ravel config RUN|FILE [options]\n\n"
-           "The options that a run used, or that a configuration sets, as YAML for ravel train --config.\n\n"
-           "examples:\n"
-           "  ravel config runs/sft-1\n"
-           "  ravel config runs/sft-1 >next.yaml; ravel train sft --config next.yaml --lr 1e-5\n");
-    cli_print_options(sets, 1);
-    return CLI_OK;
-}
+static const char usage[] =
+    "usage: ravel config RUN|FILE [options]\n\n"
+    "The options that a run used, or that a configuration sets, as YAML for ravel train --config.\n\n"
+    "examples:\n"
+    "  ravel config runs/sft-1\n"
+    "  ravel config runs/sft-1 >next.yaml; ravel train sft --config next.yaml --lr 1e-5\n";
 
 /* Plain where YAML reads it as the same text, else in quotes. */
 static void print_value(const ravel_option *row, const char *value) {
@@ -100,21 +95,21 @@ static ravel_status kind_of(const train_config_file *file, const char *path, tra
 
 int cli_config(int argc, char **argv) {
     const char *words[1];
-    int count = 0;
+    int count = 0, code;
     config_options o;
     train_config config;
     train_config_file file = {0};
     train_kind kind = TRAIN_SFT;
     ravel_error err = RAVEL_ERROR_INIT;
     const cli_options sets[] = {{"Options", table, &o}};
-    ravel_options_default(table, &o);
-    if (cli_wants_help(argc, argv)) return help();
-    ravel_status status = cli_parse(argc, argv, sets, 1, words, 1, &count, &err);
-    if (!status && count == 0)
-        status = ravel_error_set(&err, RAVEL_E_ARGUMENT, "name the folder of a run, or a configuration; see --help");
-    if (status) return cli_usage("config", &err);
+    const cli_form form = {"config", usage, NULL, sets, 1, 1};
+    if (!cli_begin(&form, argc, argv, words, &count, &code)) return code;
+    if (count == 0) {
+        (void)ravel_error_set(&err, RAVEL_E_ARGUMENT, "name the folder of a run, or a configuration; see --help");
+        return cli_usage("config", &err);
+    }
     train_config_default(&config);
-    status = train_config_file_read(words[0], &file, &err);
+    ravel_status status = train_config_file_read(words[0], &file, &err);
     if (!status) status = kind_of(&file, words[0], &kind, &err);
     if (!status) status = train_config_json(&config, kind, &file, &err);
     if (!status && o.json) status = print_json(&config, kind, &err);

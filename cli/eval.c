@@ -101,7 +101,6 @@ typedef struct job {
     train_config config;
     ravel_comm_options comm;
     train_model_path model, reference;
-    char adapter[TRAIN_PATH];
     train_hooks hooks;
     train_eval_options eval;
     train_eval_figures figures[TRAIN_FILES]; /* rank 0's */
@@ -117,18 +116,14 @@ static ravel_status work(ravel_comm *comm, void *user, ravel_error *err) {
 }
 
 static ravel_status resolve(job *j, const char *model, ravel_error *err) {
-    ravel_status status = train_model_resolve(model, &j->model, err);
-    if (!status && j->o.adapter) status = train_adapter_resolve(j->o.adapter, j->adapter, err);
-    if (!status && j->o.adapter && j->model.adapter[0])
-        status = ravel_error_set(err, RAVEL_E_ARGUMENT, "%s is an adapter itself: give it, or its model with --adapter",
-                                 model);
+    ravel_status status = train_model_resolve_with(model, j->o.adapter, &j->model, err);
     if (!status && j->o.reference) status = train_model_resolve(j->o.reference, &j->reference, err);
     if (!status && j->reference.adapter[0])
         status = ravel_error_set(err, RAVEL_E_UNSUPPORTED, "--reference %s is an adapter; merge it first (ravel merge)",
                                  j->o.reference);
     if (status) return status;
     j->config.model.model = j->model.model;
-    j->config.model.adapter = j->o.adapter ? j->adapter : j->model.adapter[0] ? j->model.adapter : NULL;
+    j->config.model.adapter = j->model.adapter[0] ? j->model.adapter : NULL;
     j->eval.reference = j->o.reference ? j->reference.model : NULL;
     return RAVEL_OK;
 }
@@ -154,21 +149,6 @@ static ravel_status settle(job *j, const char *model, ravel_error *err) {
         status = cli_claim_input("data", j->eval.files.paths[i], err);
     if (!status) status = cli_claim_output("out", j->o.out, err);
     return status ? status : train_config_check(c, kind, err);
-}
-
-static void write_log(void *user, ravel_log_level level, const char *said) {
-    const eval_options *o = user;
-    char text[2048];
-    (void)snprintf(text, sizeof text, "%s", said);
-    cli_make_printable(text);
-    cli_progress_end();
-    if (level >= RAVEL_LOG_WARN) (void)fprintf(stderr, "ravel eval: %s\n", text);
-    (void)o;
-}
-
-static void show_progress(void *user, const char *what, double done, double total) {
-    const eval_options *o = user;
-    if (!o->quiet) cli_progress(what, done, total);
 }
 
 /* ---- the result ---------------------------------------------------------------------------------------------- */
@@ -284,8 +264,9 @@ int cli_eval(int argc, char **argv) {
     if (status || !j) {
         code = cli_usage("eval", &err);
     } else {
-        const ravel_logger logger = {write_log, &j->o};
-        j->hooks = (train_hooks){.logger = &logger, .progress = {show_progress, &j->o}};
+        cli_voice warns = {"eval", 1, 0}, shows = {"eval", j->o.quiet, 0};
+        const ravel_logger logger = {cli_log, &warns};
+        j->hooks = (train_hooks){.logger = &logger, .progress = {cli_show_progress, &shows}};
         cli_ranks ranks = {.config = &j->config,
                            .comm = &j->comm,
                            .count = train_config_ranks(&j->config),

@@ -27,44 +27,39 @@ static const ravel_option table[] = {
 
 static ravel_status run(const export_options *o, const char *given, int64_t *context, ravel_error *err) {
     train_model_path path;
-    char adapter[TRAIN_PATH] = "", merged[TRAIN_PATH];
-    ravel_status status = train_model_resolve(given, &path, err);
-    if (!status && o->adapter) status = train_adapter_resolve(o->adapter, adapter, err);
+    char merged[TRAIN_PATH];
+    ravel_status status = train_model_resolve_with(given, o->adapter, &path, err);
     if (status) return status;
-    if (o->adapter && path.adapter[0])
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s is an adapter itself: give it, or its model with --adapter",
-                               given);
-    if (path.adapter[0]) memcpy(adapter, path.adapter, sizeof adapter);
-    if (!adapter[0]) return train_gguf_export(path.model, o->gguf, o->type, o->pre, context, err);
+    if (!path.adapter[0]) return train_gguf_export(path.model, o->gguf, o->type, o->pre, context, err);
     if (snprintf(merged, sizeof merged, "%s.merged", o->gguf) >= (int)sizeof merged)
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "--gguf %.60s...: the path is too long", o->gguf);
     if (train_path_exists(merged))
         return ravel_error_set(err, RAVEL_E_STATE, "%s is in the way of the merged model: remove it", merged);
-    status = train_adapter_merge(path.model, adapter, merged, RAVEL_F32, 0, ravel__processors(RAVEL__TEAM_MOST), err);
+    status =
+        train_adapter_merge(path.model, path.adapter, merged, RAVEL_F32, 0, ravel__processors(RAVEL__TEAM_MOST), err);
     if (!status) status = train_gguf_export(merged, o->gguf, o->type, o->pre, context, err);
     (void)train_folder_remove(merged, NULL);
     return status;
 }
 
+static const char usage[] =
+    "usage: ravel export MODEL --gguf FILE [options]\n\n"
+    "Writes a model folder, a run or an adapter as one GGUF file: weights, tokenizer and chat template.\n\n"
+    "examples:\n"
+    "  ravel export runs/sft-1 --gguf model.gguf\n"
+    "  ravel export Qwen3-0.6B --adapter lora --gguf model.gguf --type q8_0\n";
+
 int cli_export(int argc, char **argv) {
     export_options o;
     ravel_error err = RAVEL_ERROR_INIT;
     const char *words[1];
-    int count = 0;
+    int count = 0, code;
     int64_t context = 0;
     const cli_options sets[] = {{"options", table, &o}};
-    ravel_options_default(table, &o);
-    if (cli_wants_help(argc, argv)) {
-        printf("usage: ravel export MODEL --gguf FILE [options]\n\n"
-               "Writes a model folder, a run or an adapter as one GGUF file: weights, tokenizer and chat template.\n\n"
-               "examples:\n"
-               "  ravel export runs/sft-1 --gguf model.gguf\n"
-               "  ravel export Qwen3-0.6B --adapter lora --gguf model.gguf --type q8_0\n");
-        cli_print_options(sets, 1);
-        return CLI_OK;
-    }
-    ravel_status status = cli_parse(argc, argv, sets, 1, words, 1, &count, &err);
-    if (!status && (count == 0 || !o.gguf))
+    const cli_form form = {"export", usage, NULL, sets, 1, 1};
+    if (!cli_begin(&form, argc, argv, words, &count, &code)) return code;
+    ravel_status status = RAVEL_OK;
+    if (count == 0 || !o.gguf)
         status = ravel_error_set(&err, RAVEL_E_ARGUMENT, "name a model and a file: ravel export MODEL --gguf FILE");
     if (!status) status = cli_claim_input("model", words[0], &err);
     if (!status) status = cli_claim_input("adapter", o.adapter, &err);

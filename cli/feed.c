@@ -89,13 +89,6 @@ static int help(const cli_options *sets) {
     return CLI_OK;
 }
 
-/* ---- helpers --------------------------------------------------------------------------------------------- */
-
-static void warn(void *user, ravel_log_level level, const char *text) {
-    (void)user;
-    if (level >= RAVEL_LOG_WARN) (void)fprintf(stderr, "ravel feed: %s\n", text);
-}
-
 /* ---- one rank ------------------------------------------------------------------------------------------- */
 
 typedef struct rank {
@@ -228,7 +221,8 @@ static ravel_status run_rank(ravel_comm *comm, void *user, ravel_error *err) {
     rank r = {.j = j, .comm = comm, .number = ravel_comm_rank(comm)};
     ravel_mesh *mesh = NULL;
     ravel_feed_options options = j->feed;
-    const ravel_logger logger = {warn, NULL};
+    cli_voice voice = {"feed", 1, 0};
+    const ravel_logger logger = {cli_log, &voice};
     ravel_status status = ravel_mesh_create(comm, &j->mesh, &mesh, err);
     if (status) return status;
     options.plan = &j->plan;

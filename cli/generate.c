@@ -53,28 +53,18 @@ static const ravel_option table[] = {
     ROW("quiet", BOOL, quiet, "false", 0, 0, NULL, "print only answers and errors"),
     {0}};
 
-static void help(void) {
-    generate_options o;
-    ravel_options_default(table, &o);
-    ravel_options_default(cli_model_table, &o.model);
-    ravel_options_default(cli_pull_table, &o.pull);
-    const cli_options sets[] = {{"the model", cli_model_table, &o.model},
-                                {"answers", table, &o},
-                                {"weights that trainers publish", cli_pull_table, &o.pull}};
-    printf(
-        "usage: ravel generate MODEL --prompt TEXT | --data FILE.jsonl [options]\n\n"
-        "Samples answers with the generator that training uses.\n\n"
-        "examples:\n"
-        "  ravel generate runs/sft-1 --prompt 'sort 312:' --temperature 0\n"
-        "  ravel generate Qwen3-0.6B --data prompts.jsonl --samples 4 --out answers.jsonl\n"
-        "  ravel generate Qwen3-0.6B --raw --prompt 'Q: 6*7? A:' --stop 'Q:' --stop 'A:'\n"
-        "  git diff | ravel generate Qwen3-0.6B --prompt -\n"
-        "  ravel generate Qwen3-0.6B --pull trainer-0:7700 --data prompts.jsonl --repeat 0 >answers.jsonl\n\n"
-        "A row of the output: {\"row\", \"sample\", \"prompt\", \"response\", \"prompt_ids\", \"response_ids\", "
-        "\"tokens\",\n\"ended\", \"logprob\"}, and with --pull \"version\" and \"last_version\": of the weights that the "
-        "answer was\nbegun and ended with. Rows are in the order of the input.\n\n");
-    cli_print_options(sets, 3);
-}
+static const char usage[] =
+    "usage: ravel generate MODEL --prompt TEXT | --data FILE.jsonl [options]\n\n"
+    "Samples answers with the generator that training uses.\n\n"
+    "examples:\n"
+    "  ravel generate runs/sft-1 --prompt 'sort 312:' --temperature 0\n"
+    "  ravel generate Qwen3-0.6B --data prompts.jsonl --samples 4 --out answers.jsonl\n"
+    "  ravel generate Qwen3-0.6B --raw --prompt 'Q: 6*7? A:' --stop 'Q:' --stop 'A:'\n"
+    "  git diff | ravel generate Qwen3-0.6B --prompt -\n"
+    "  ravel generate Qwen3-0.6B --pull trainer-0:7700 --data prompts.jsonl --repeat 0 >answers.jsonl\n\n"
+    "A row of the output: {\"row\", \"sample\", \"prompt\", \"response\", \"prompt_ids\", \"response_ids\", "
+    "\"tokens\",\n\"ended\", \"logprob\"}, and with --pull \"version\" and \"last_version\": of the weights that the "
+    "answer was\nbegun and ended with. Rows are in the order of the input.\n\n";
 
 /* ---- the job -------------------------------------------------------------------------------------------- */
 
@@ -274,13 +264,6 @@ static ravel_status run_passes(job *j, int64_t rows, ravel_error *err) {
     return status;
 }
 
-static void write_log(void *user, ravel_log_level level, const char *text) {
-    const job *j = user;
-    cli_progress_end();
-    if (level >= RAVEL_LOG_WARN || (level == RAVEL_LOG_INFO && !j->o->quiet))
-        (void)fprintf(stderr, "ravel generate: %s\n", text);
-}
-
 /* Text on standard input ends with a newline that is not the prompt's. */
 static ravel_status read_prompt(job *j, ravel_error *err) {
     const char *given = j->o->prompt;
@@ -390,7 +373,8 @@ static int64_t wanted(const generate_options *o, int64_t rows) {
 
 static ravel_status run(const generate_options *o, train_stop_texts stops, ravel_error *err) {
     job j = {.o = o, .stop_texts = stops};
-    j.logger = (ravel_logger){write_log, &j};
+    cli_voice voice = {"generate", o->quiet, 0};
+    j.logger = (ravel_logger){cli_log, &voice};
     int64_t rows = 0;
     int lines = o->data || o->json;
     ravel_status status = open_job(&j, &rows, err);
@@ -426,21 +410,16 @@ int cli_generate(int argc, char **argv) {
     generate_options o;
     ravel_error err = RAVEL_ERROR_INIT;
     const char *words[1], *stops[CLI_STOPS];
-    int word_count = 0, stop_count = 0;
-    const cli_options sets[] = {
-        {"model", cli_model_table, &o.model}, {"answers", table, &o}, {"pull", cli_pull_table, &o.pull}};
-    if (cli_wants_help(argc, argv)) {
-        help();
-        return CLI_OK;
-    }
-    ravel_options_default(table, &o);
-    ravel_options_default(cli_model_table, &o.model);
-    ravel_options_default(cli_pull_table, &o.pull);
-    if (cli_parse(argc, argv, sets, 3, words, 1, &word_count, &err) ||
-        cli_stops(argc, argv, sets, 3, stops, &stop_count, &err) ||
+    int word_count = 0, stop_count = 0, code;
+    const cli_options sets[] = {{"the model", cli_model_table, &o.model},
+                                {"answers", table, &o},
+                                {"weights that trainers publish", cli_pull_table, &o.pull}};
+    const cli_form form = {"generate", usage, NULL, sets, 3, 1};
+    if (!cli_begin(&form, argc, argv, words, &word_count, &code)) return code;
+    if (cli_stops(argc, argv, sets, 3, stops, &stop_count, &err) ||
         cli_model_check(&o.model, word_count ? words[0] : NULL, &err) || check(&o, &err))
         return cli_usage("generate", &err);
     cli_catch_stop(NULL);
-    int code = run(&o, (train_stop_texts){stops, stop_count}, &err) ? cli_fail("generate", &err) : CLI_OK;
+    code = run(&o, (train_stop_texts){stops, stop_count}, &err) ? cli_fail("generate", &err) : CLI_OK;
     return cli_stop && o.repeat ? 128 + cli_stop : code; /* as a shell has it */
 }

@@ -48,24 +48,22 @@ static ravel_status check(const merge_options *o, ravel_error *err) {
     return status ? status : cli_claim_output("out", o->out, err);
 }
 
+static const char usage[] = "usage: ravel merge ADAPTER --out FOLDER [options]\n\n"
+                            "Writes the whole model: its weights with the adapter's scale * B A added to them.\n\n"
+                            "examples:\n"
+                            "  ravel merge runs/sft-1 --out merged\n"
+                            "  ravel merge lora --model Qwen3-0.6B --out merged --dtype bf16\n";
+
 int cli_merge(int argc, char **argv) {
     merge_options o;
     ravel_error err = RAVEL_ERROR_INIT;
     const char *words[1];
-    int word_count;
+    int word_count, code;
     const cli_options sets[] = {{"options", table, &o}};
-    if (cli_wants_help(argc, argv)) {
-        printf("usage: ravel merge ADAPTER --out FOLDER [options]\n\n"
-               "Writes the whole model: its weights with the adapter's scale * B A added to them.\n\n"
-               "examples:\n"
-               "  ravel merge runs/sft-1 --out merged\n"
-               "  ravel merge lora --model Qwen3-0.6B --out merged --dtype bf16\n");
-        cli_print_options(sets, 1);
-        return CLI_OK;
-    }
-    ravel_options_default(table, &o);
-    ravel_status status = cli_parse(argc, argv, sets, 1, words, 1, &word_count, &err);
-    if (!status && word_count && o.adapter)
+    const cli_form form = {"merge", usage, NULL, sets, 1, 1};
+    if (!cli_begin(&form, argc, argv, words, &word_count, &code)) return code;
+    ravel_status status = RAVEL_OK;
+    if (word_count && o.adapter)
         status = ravel_error_set(&err, RAVEL_E_ARGUMENT, "the adapter is given twice: as \"%.200s\" and as --adapter",
                                  words[0]);
     if (word_count) o.adapter = words[0];

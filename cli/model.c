@@ -79,11 +79,7 @@ static ravel_status find_stops(const cli_model_options *o, cli_model *m, ravel_e
 }
 
 ravel_status cli_model_open(const cli_model_options *o, cli_model *m, ravel_error *err) {
-    ravel_status status = train_model_resolve(o->model, &m->path, err);
-    if (!status && o->adapter && m->path.adapter[0])
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s is an adapter itself: give it, or its model with --adapter",
-                               o->model);
-    if (!status && o->adapter) status = train_adapter_resolve(o->adapter, m->path.adapter, err);
+    ravel_status status = train_model_resolve_with(o->model, o->adapter, &m->path, err);
     m->choice = (train_model_choice){.model = m->path.model,
                                      .adapter = m->path.adapter[0] ? m->path.adapter : NULL,
                                      .kernels = o->kernels,

@@ -56,6 +56,23 @@ void cli_progress_end(void) {
     line.active = line.printed = 0;
 }
 
+void cli_log(void *user, ravel_log_level level, const char *said) {
+    const cli_voice *voice = user;
+    char text[2048];
+    int warns = level >= RAVEL_LOG_WARN;
+    if (!warns && (voice->quiet || level != RAVEL_LOG_INFO)) return;
+    (void)snprintf(text, sizeof text, "%s", said);
+    cli_make_printable(text);
+    cli_progress_end();
+    if (warns || !voice->plain) (void)fprintf(stderr, "ravel %s: ", voice->command);
+    (void)fprintf(stderr, "%s\n", text);
+}
+
+void cli_show_progress(void *user, const char *what, double done, double total) {
+    const cli_voice *voice = user;
+    if (!voice->quiet) cli_progress(what, done, total);
+}
+
 /* ---- one long call -------------------------------------------------------------------------------------- */
 
 static struct {

@@ -49,19 +49,16 @@ static const ravel_option table[] = {
     ROW("quiet", BOOL, quiet, "false", 0, 0, NULL, "print only errors"),
     {0}};
 
-static void help(const cli_options *sets) {
-    printf(
-        "usage: ravel serve MODEL [options]\n\n"
-        "Serves a model folder, a run or an adapter over HTTP, as OpenAI's API: /v1/completions, /v1/chat/completions,\n"
-        "/v1/models; and /tokenize, /detokenize, /health, /metrics.\n\n"
-        "examples:\n"
-        "  ravel serve Qwen3-0.6B\n"
-        "  ravel serve runs/sft-1 --listen 0.0.0.0:8000 --name mine --slots 64\n"
-        "  ravel serve Qwen3-0.6B --adapter sql=runs/sql --adapter chat=lora-chat\n"
-        "  ravel serve Qwen3-0.6B --pull trainer-0:7700          weights of a run, version by version\n"
-        "  curl http://127.0.0.1:8000/v1/completions -d '{\"prompt\": \"Once\", \"max_tokens\": 20, \"stream\": true}'\n\n");
-    cli_print_options(sets, 3);
-}
+static const char usage[] =
+    "usage: ravel serve MODEL [options]\n\n"
+    "Serves a model folder, a run or an adapter over HTTP, as OpenAI's API: /v1/completions, /v1/chat/completions,\n"
+    "/v1/models; and /tokenize, /detokenize, /health, /metrics.\n\n"
+    "examples:\n"
+    "  ravel serve Qwen3-0.6B\n"
+    "  ravel serve runs/sft-1 --listen 0.0.0.0:8000 --name mine --slots 64\n"
+    "  ravel serve Qwen3-0.6B --adapter sql=runs/sql --adapter chat=lora-chat\n"
+    "  ravel serve Qwen3-0.6B --pull trainer-0:7700          weights of a run, version by version\n"
+    "  curl http://127.0.0.1:8000/v1/completions -d '{\"prompt\": \"Once\", \"max_tokens\": 20, \"stream\": true}'\n\n";
 
 static train_serve *volatile serving;
 
@@ -69,12 +66,6 @@ static train_serve *volatile serving;
 static void end_answers(int number) {
     (void)number;
     if (serving) train_serve_stop(serving);
-}
-
-static void write_log(void *user, ravel_log_level level, const char *text) {
-    const serve_options *o = user;
-    if (level >= RAVEL_LOG_WARN || (level == RAVEL_LOG_INFO && !o->quiet))
-        (void)fprintf(stderr, "ravel serve: %s\n", text);
 }
 
 /* The last part of a path. */
@@ -101,7 +92,8 @@ static ravel_status serve(const serve_options *o, train_serve_options *to, ravel
 
 static ravel_status run(serve_options *o, ravel_error *err) {
     cli_model model = {0};
-    ravel_logger logger = {write_log, o};
+    cli_voice voice = {"serve", o->quiet, 0};
+    ravel_logger logger = {cli_log, &voice};
     train_sampler *sampler = NULL;
     char name[TRAIN_PATH];
     int64_t context = 0;
@@ -181,17 +173,12 @@ int cli_serve(int argc, char **argv) {
     ravel_error err = RAVEL_ERROR_INIT;
     ravel_option rows[16];
     const char *words[1], *adapters[ADAPTERS];
-    int adapter_count = 0;
-    int word_count = 0;
+    int adapter_count = 0, word_count = 0, code;
     const cli_options sets[] = {{"the model", cli_without(cli_model_table, "adapter", rows, 16), &o.model},
                                 {"serving", table, &o},
                                 {"weights that trainers publish", cli_pull_table, &o.pull}};
-    for (int i = 0; i < 3; i++) ravel_options_default(sets[i].table, sets[i].options);
-    if (cli_wants_help(argc, argv)) {
-        help(sets);
-        return CLI_OK;
-    }
-    if (cli_parse(argc, argv, sets, 3, words, 1, &word_count, &err)) return cli_usage("serve", &err);
+    const cli_form form = {"serve", usage, NULL, sets, 3, 1};
+    if (!cli_begin(&form, argc, argv, words, &word_count, &code)) return code;
     if (cli_values(argc, argv, sets, 3, "adapter", adapters, ADAPTERS, &adapter_count, &err))
         return cli_usage("serve", &err);
     if (take_adapters(&o, adapters, adapter_count, &err)) return cli_fail("serve", &err);

@@ -92,26 +92,26 @@ static ravel_status stop(const char *run, const stop_options *o, ravel_error *er
     return RAVEL_OK;
 }
 
+static const char usage[] =
+
+    "usage: ravel stop RUN [options]\n\n"
+    "Ends the process that trains in a folder, and with it all ranks of the run, as Ctrl-C does: it writes a\n"
+    "checkpoint. Under Open MPI's mpirun, where Ctrl-C may end ranks before they have written one, use this.\n\n"
+    "examples:\n"
+    "  ravel stop runs/sft-1\n"
+    "  ravel stop runs/sft-1 --save\n";
+
 int cli_stop_run(int argc, char **argv) {
     stop_options o;
     ravel_error err = RAVEL_ERROR_INIT;
     const char *words[1];
-    int count = 0;
+    int count = 0, code;
     const cli_options sets[] = {{"Options", table, &o}};
-    ravel_options_default(table, &o);
-    if (cli_wants_help(argc, argv)) {
-        printf(
-            "usage: ravel stop RUN [options]\n\n"
-            "Ends the process that trains in a folder, and with it all ranks of the run, as Ctrl-C does: it writes a\n"
-            "checkpoint. Under Open MPI's mpirun, where Ctrl-C may end ranks before they have written one, use this.\n\n"
-            "examples:\n"
-            "  ravel stop runs/sft-1\n"
-            "  ravel stop runs/sft-1 --save\n");
-        cli_print_options(sets, 1);
-        return CLI_OK;
+    const cli_form form = {"stop", usage, NULL, sets, 1, 1};
+    if (!cli_begin(&form, argc, argv, words, &count, &code)) return code;
+    if (count == 0) {
+        (void)ravel_error_set(&err, RAVEL_E_ARGUMENT, "name the folder of a run; see --help");
+        return cli_usage("stop", &err);
     }
-    ravel_status status = cli_parse(argc, argv, sets, 1, words, 1, &count, &err);
-    if (!status && count == 0) status = ravel_error_set(&err, RAVEL_E_ARGUMENT, "name the folder of a run; see --help");
-    if (status) return cli_usage("stop", &err);
     return stop(words[0], &o, &err) ? cli_fail("stop", &err) : CLI_OK;
 }

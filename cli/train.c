@@ -130,7 +130,7 @@ typedef struct texts {
     char path[TRAIN_PATH]; /* of the run's own configuration */
     train_model_path model;
     train_model_path shape, cost;
-    char adapter[TRAIN_PATH], teacher[TRAIN_PATH];
+    char teacher[TRAIN_PATH];
     int resolving; /* an error is one of these folders, not of the command line */
 } texts;
 
@@ -140,19 +140,16 @@ static ravel_status resolve_model(train_config *config, texts *t, ravel_error *e
     train_model_choice *m = &config->model;
     int64_t step;
     t->resolving = 1;
-    ravel_status status = m->model ? train_model_resolve(m->model, &t->model, err) : RAVEL_OK;
+    ravel_status status = m->model     ? train_model_resolve_with(m->model, m->adapter, &t->model, err)
+                          : m->adapter ? train_adapter_resolve(m->adapter, t->model.adapter, err)
+                                       : RAVEL_OK;
     if (!status && m->shape) status = train_model_resolve(m->shape, &t->shape, err);
     if (!status && config->run.cost) status = train_model_resolve(config->run.cost, &t->cost, err);
-    if (!status && m->adapter) status = train_adapter_resolve(m->adapter, t->adapter, err);
     if (!status && config->grpo.teacher && !train_servers_are(config->grpo.teacher))
         status = train_run_resolve(config->grpo.teacher, t->teacher, &step, err);
     if (status) return status;
     if (t->teacher[0]) config->grpo.teacher = t->teacher;
     t->resolving = 0;
-    if (m->adapter && t->model.adapter[0])
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s is an adapter itself: give it, or its model with --adapter",
-                               m->model);
-    if (m->adapter) m->adapter = t->adapter;
     if (t->model.adapter[0]) m->adapter = t->model.adapter;
     if (m->model) m->model = t->model.model;
     if (m->shape) m->shape = t->shape.model;
@@ -351,23 +348,6 @@ static void report(const job *j) {
     if (s->folder[0]) printf("ravel report %s --html report.html draws it\n", s->folder);
 }
 
-static void write_log(void *user, ravel_log_level level, const char *said) {
-    const train_config *c = user;
-    char text[2048];
-    (void)snprintf(text, sizeof text, "%s", said);
-    cli_make_printable(text);
-    cli_progress_end();
-    if (level >= RAVEL_LOG_WARN)
-        (void)fprintf(stderr, "ravel train: %s\n", text);
-    else if (level == RAVEL_LOG_INFO && !c->run.quiet)
-        (void)fprintf(stderr, "%s\n", text);
-}
-
-static void show_progress(void *user, const char *what, double done, double total) {
-    const train_config *c = user;
-    if (!c->run.quiet) cli_progress(what, done, total);
-}
-
 static ravel_status read_options(int argc, char **argv, job *j, texts *t, ravel_error *err) {
     int count = cli_join_files(argc, argv, &t->joined);
     if (!count) return ravel_error_set(err, RAVEL_E_MEMORY, "out of memory for the options");
@@ -386,12 +366,13 @@ static int run(int argc, char **argv, train_kind kind) {
     if (read_options(argc, argv, &j, &t, &err)) {
         code = t.resolving ? cli_fail("train", &err) : cli_usage("train", &err);
     } else {
-        const ravel_logger logger = {write_log, &config};
+        cli_voice voice = {"train", config.run.quiet, 1};
+        const ravel_logger logger = {cli_log, &voice};
         j.hooks = (train_hooks){.stop = &cli_stop,
                                 .save = &save_requested,
                                 .logger = &logger,
                                 .config_text = t.config,
-                                .progress = {show_progress, &config, &cli_stop}};
+                                .progress = {cli_show_progress, &voice, &cli_stop}};
         catch_signals();
         (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32",
                      0); /* hardware queues: streams that share one wait for one another */

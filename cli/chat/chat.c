@@ -360,27 +360,19 @@ static int talk(chat *c, ravel_error *err) {
 
 /* ---- the command ---------------------------------------------------------------------------------------- */
 
-static void help(const cli_options *sets) {
-    printf(
-        "usage: ravel chat MODEL [options]\n\n"
-        "A conversation with a model folder, a run or an adapter: a line is a turn, /help lists commands. From a pipe,\n"
-        "each line is a turn too.\n\n"
-        "examples:\n"
-        "  ravel chat Qwen3-0.6B\n"
-        "  ravel chat runs/sft-1 --system 'Answer in one sentence.' --temperature 0\n"
-        "  printf '%%s\\n' 'Say red.' '/reset' 'Say blue.' | ravel chat runs/sft-1\n\n");
-    cli_print_options(sets, SETS);
-}
-
-static void write_log(void *user, ravel_log_level level, const char *text) {
-    const chat_options *o = user;
-    if (level >= RAVEL_LOG_WARN || (level == RAVEL_LOG_INFO && !o->quiet))
-        (void)fprintf(stderr, "ravel chat: %s\n", text);
-}
+static const char usage[] =
+    "usage: ravel chat MODEL [options]\n\n"
+    "A conversation with a model folder, a run or an adapter: a line is a turn, /help lists commands. From a pipe,\n"
+    "each line is a turn too.\n\n"
+    "examples:\n"
+    "  ravel chat Qwen3-0.6B\n"
+    "  ravel chat runs/sft-1 --system 'Answer in one sentence.' --temperature 0\n"
+    "  printf '%s\\n' 'Say red.' '/reset' 'Say blue.' | ravel chat runs/sft-1\n\n";
 
 static int run(const chat_options *o, const train_stop_texts *stops) {
     ravel_error err = RAVEL_ERROR_INIT;
-    ravel_logger logger = {write_log, (void *)o};
+    cli_voice voice = {"chat", o->quiet, 0};
+    ravel_logger logger = {cli_log, &voice};
     chat c = {.o = o, .sampling = o->sampling, .terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO)};
     const cli_talk_options options = {.model = &o->model,
                                       .pull = &o->pull,
@@ -410,18 +402,14 @@ int cli_chat(int argc, char **argv) {
     chat_options o;
     ravel_error err = RAVEL_ERROR_INIT;
     const char *words[1], *stops[CLI_STOPS];
-    int word_count = 0, stop_count = 0;
+    int word_count = 0, stop_count = 0, code;
     const cli_options sets[SETS] = {{"the model", cli_model_table, &o.model},
                                     {"the conversation", table, &o},
                                     {"answers; each is a command too", sampling_table, &o.sampling},
                                     {"weights that trainers publish", cli_pull_table, &o.pull}};
-    for (int i = 0; i < SETS; i++) ravel_options_default(sets[i].table, sets[i].options);
-    if (cli_wants_help(argc, argv)) {
-        help(sets);
-        return CLI_OK;
-    }
-    if (cli_parse(argc, argv, sets, SETS, words, 1, &word_count, &err) ||
-        cli_stops(argc, argv, sets, SETS, stops, &stop_count, &err) ||
+    const cli_form form = {"chat", usage, NULL, sets, SETS, 1};
+    if (!cli_begin(&form, argc, argv, words, &word_count, &code)) return code;
+    if (cli_stops(argc, argv, sets, SETS, stops, &stop_count, &err) ||
         cli_model_check(&o.model, word_count ? words[0] : NULL, &err))
         return cli_usage("chat", &err);
     cli_catch_stop(NULL);

@@ -282,11 +282,9 @@ static ravel_status pull_rank(ravel_comm *comm, void *user, ravel_error *err) {
     ravel_refit_sink sink = {.size = sizeof sink, .tensors = set.tensors, .count = set.count};
     ravel_pull_options o = job->pull;
     if (job->file && job->dtype >= 0) o.cast = RAVEL_REFIT_NARROW;
-    if (status == RAVEL_OK && rank == 0 && !job->flags.quiet) {
-        printf("pulling %lld tensors from %s\n", (long long)set.count, job->flags.pull);
-        (void)fflush(stdout);
-    }
+    if (rank == 0 && !job->flags.quiet) cli_busy("waiting for a trainer");
     if (status == RAVEL_OK) status = ravel_puller_create(comm, job->flags.pull, &sink, &o, &puller, err);
+    if (rank == 0) cli_busy_end();
     for (int64_t stop = 0; status == RAVEL_OK && stop != 1;) {
         stop = 0;
         status = pull_one(job, comm, puller, &set, &stop, err);

@@ -88,19 +88,14 @@ static ravel_status claim_files(const job *j, ravel_error *err) {
 
 int cli_report(int argc, char **argv) {
     report_flags flags;
-    ravel_options_default(flag_table, &flags);
     const cli_options sets[] = {{"Options", flag_table, &flags}};
-    if (cli_wants_help(argc, argv)) {
-        (void)fputs(help_top, stdout);
-        cli_print_options(sets, 1);
-        (void)fputs(help_end, stdout);
-        return CLI_OK;
-    }
+    const cli_form form = {"report", help_top, help_end, sets, 1, REPORT_RUNS_MAX};
     ravel_error err = RAVEL_ERROR_INIT;
     job j;
+    int code;
     memset(&j, 0, sizeof j);
     j.flags = &flags;
-    if (cli_parse(argc, argv, sets, 1, j.folders, REPORT_RUNS_MAX, &j.count, &err)) return cli_usage("report", &err);
+    if (!cli_begin(&form, argc, argv, j.folders, &j.count, &code)) return code;
     (void)signal(SIGPIPE, SIG_IGN); /* `ravel report run | head` ends quietly */
     if (flags.list) return cli_output_print("-", report_list, NULL, &err) ? cli_fail("report", &err) : CLI_OK;
     if (j.count == 0) {

@@ -76,8 +76,9 @@ typedef struct report_run {
     report_table metrics, refit;
     report_samples samples;
     report_timeline timeline;
-    char *config, *environment; /* JSON text as it stands; NULL: there is none */
-    int32_t gpu;                /* it ran on GPUs */
+    char *config, *environment;   /* JSON text as it stands; NULL: there is none */
+    ravel__json *options, *facts; /* the same, parsed */
+    int32_t gpu;                  /* it ran on GPUs */
 } report_run;
 
 /* Reads FOLDER/metrics.jsonl (needed), refit.jsonl, samples.jsonl, timeline.jsonl, config.json and environment.json
@@ -87,8 +88,10 @@ void report_free(report_run *run);
 /* Whether rewards were learnt from. */
 int report_is_rl(const report_run *run);
 
-/* A number of config.json; NaN if there is none. */
-double report_config_number(const report_run *run, const char *key);
+/* Of config.json (`options`) or environment.json (`facts`): a number, NaN if there is none; a text that is not empty, or
+ * NULL. */
+double report_number(const ravel__json *doc, const char *key);
+const char *report_text(const ravel__json *doc, const char *key);
 
 /* "Fine-tuning of SmolLM2-135M on chat.jsonl" and "Loss 3.21 to 0.873 in 200 updates, 3m12s, on 2 ranks". */
 typedef struct report_headline {

@@ -7,37 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Texts of a JSON object; the document lives as long as they are used. */
-typedef struct facts {
-    ravel__json *doc;
-    const ravel__json_node *root; /* NULL: there are none */
-} facts;
-
-static facts read_facts(const char *json) {
-    facts f = {NULL, NULL};
-    if (json && ravel__json_parse(json, strlen(json), NULL, &f.doc, NULL) == RAVEL_OK) f.root = ravel__json_root(f.doc);
-    return f;
-}
-
-/* A text that is not empty, or NULL. */
-static const char *text_of(const facts *f, const char *key) {
-    const ravel__json_node *node = f->root ? ravel__json_get(f->doc, f->root, key) : NULL;
-    return node && node->kind == RAVEL__JSON_STRING && node->bytes ? node->as.string : NULL;
-}
-
-static double number_of(const facts *f, const char *key) {
-    double value = NAN;
-    if (f->root) (void)ravel__json_real(ravel__json_get(f->doc, f->root, key), &value);
-    return value;
-}
-
-double report_config_number(const report_run *run, const char *key) {
-    facts config = read_facts(run->config);
-    double value = number_of(&config, key);
-    ravel__json_free(config.doc);
-    return value;
-}
-
 /* The last part of a path; of a checkpoint, the name of its run: "runs/a/checkpoints/step-00000200" -> "a". */
 static void name_of(const char *path, char *out, size_t room) {
     const char *checkpoints = strstr(path, "/checkpoints/");
@@ -53,11 +22,11 @@ static void add(char *out, size_t room, const char *a, const char *b) {
     (void)snprintf(out + used, room - used, "%s%s", a, b);
 }
 
-static void describe_model(const facts *config, char *out, size_t room) {
+static void describe_model(const ravel__json *options, char *out, size_t room) {
     char name[200] = "";
-    const char *model = text_of(config, "model"), *shape = text_of(config, "shape");
+    const char *model = report_text(options, "model"), *shape = report_text(options, "shape");
     if (model || shape) name_of(model ? model : shape, name, sizeof name);
-    if (number_of(config, "lora-rank") > 0)
+    if (report_number(options, "lora-rank") > 0)
         add(out, room, " of an adapter for ", name);
     else if (model)
         add(out, room, " of ", name);
@@ -67,9 +36,9 @@ static void describe_model(const facts *config, char *out, size_t room) {
         add(out, room, " of a new byte model", "");
 }
 
-static void describe_data(const facts *config, char *out, size_t room) {
+static void describe_data(const ravel__json *options, char *out, size_t room) {
     char name[200];
-    const char *data = text_of(config, "data"), *task = text_of(config, "task");
+    const char *data = report_text(options, "data"), *task = report_text(options, "task");
     if (data && strchr(data, ' ')) {
         int files = 1;
         for (const char *c = data; *c; c++) files += *c == ' ' && c > data && c[-1] != '\\';
@@ -81,13 +50,14 @@ static void describe_data(const facts *config, char *out, size_t room) {
         add(out, room, " on ", name);
     } else if (task) {
         add(out, room, " on the task ", task);
-    } else if (text_of(config, "mock")) {
+    } else if (report_text(options, "mock")) {
         add(out, room, " on mock data", "");
     }
 }
 
-static void describe(const report_run *run, const facts *config, char *out, size_t room) {
-    const char *kind = text_of(config, "kind");
+static void describe(const report_run *run, char *out, size_t room) {
+    const ravel__json *options = run->options;
+    const char *kind = report_text(options, "kind");
     if (kind && strcmp(kind, "sft") == 0)
         (void)snprintf(out, room, "Fine-tuning");
     else if (kind && strcmp(kind, "dpo") == 0)
@@ -97,8 +67,8 @@ static void describe(const report_run *run, const facts *config, char *out, size
     else
         (void)snprintf(out, room, "Run %s", run->name);
     if (!kind) return;
-    describe_model(config, out, room);
-    describe_data(config, out, room);
+    describe_model(options, out, room);
+    describe_data(options, out, room);
 }
 
 /* What the run is judged by: an evaluation where it was measured twice, else what it was trained on. */
@@ -121,11 +91,10 @@ static void describe_change(const report_run *run, char *out, size_t room) {
     }
 }
 
-static void describe_ranks(const report_run *run, const facts *config, const facts *environment, char *out,
-                           size_t room) {
+static void describe_ranks(const report_run *run, char *out, size_t room) {
     char text[300] = "";
-    double ranks = number_of(environment, "ranks"), generators = number_of(config, "generators");
-    const char *machine = text_of(environment, run->gpu ? "gpu" : "cpu");
+    double ranks = report_number(run->facts, "ranks"), generators = report_number(run->options, "generators");
+    const char *machine = report_text(run->facts, run->gpu ? "gpu" : "cpu");
     if (ranks >= 1 && report_is_rl(run) && generators >= 1)
         (void)snprintf(text, sizeof text, ", on %.0f trainer%s and %.0f generator%s", ranks, ranks > 1 ? "s" : "",
                        generators, generators > 1 ? "s" : "");
@@ -139,12 +108,11 @@ static void describe_ranks(const report_run *run, const facts *config, const fac
 }
 
 void report_head(const report_run *run, report_headline *head) {
-    facts config = read_facts(run->config), environment = read_facts(run->environment);
     char time[64], updates[64], text[200];
     const report_figure *of_time = report_figure_find("time"), *of_updates = report_figure_find("updates");
     RAVEL_ASSERT(of_time && of_updates);
     head->change[0] = '\0';
-    describe(run, &config, head->what, sizeof head->what);
+    describe(run, head->what, sizeof head->what);
     describe_change(run, head->change, sizeof head->change);
     double count = report_value(of_updates, &run->metrics);
     (void)report_format(of_time->style, report_value(of_time, &run->metrics), time, sizeof time);
@@ -153,16 +121,13 @@ void report_head(const report_run *run, report_headline *head) {
                    count == 1 ? "" : "s", time[0] && report_value(of_time, &run->metrics) > 0 ? ", " : "",
                    report_value(of_time, &run->metrics) > 0 ? time : "");
     add(head->change, sizeof head->change, text, "");
-    describe_ranks(run, &config, &environment, head->change, sizeof head->change);
-    ravel__json_free(config.doc);
-    ravel__json_free(environment.doc);
+    describe_ranks(run, head->change, sizeof head->change);
 }
 
 void report_progress(const report_run *run, char *text, size_t bytes) {
     enum { LAST = 20 }; /* updates whose mean time counts */
     const report_table *t = &run->metrics;
-    facts config = read_facts(run->config), environment = read_facts(run->environment);
-    double planned = number_of(&environment, "updates"), steps = number_of(&config, "steps");
+    double planned = report_number(run->facts, "updates"), steps = report_number(run->options, "steps");
     if (!(planned > 0)) planned = steps;
     const report_series *clock = report_find(t, "time");
     int64_t last = t->rows - 1, first = last > LAST ? last - LAST : 0;
@@ -176,6 +141,4 @@ void report_progress(const report_run *run, char *text, size_t bytes) {
                        ravel__number_thousands((int64_t)planned, all, sizeof all), left[0] ? ", " : "", left,
                        left[0] ? " left" : "");
     }
-    ravel__json_free(config.doc);
-    ravel__json_free(environment.doc);
 }

@@ -423,8 +423,8 @@ static void put_timelines(ravel__printer *out, const void *page) {
     const page_data *d = page;
     for (int i = 0; i < d->count; i++) {
         char title[64] = "An update, rank by rank";
-        double async = report_config_number(&d->runs[i], "async"),
-               count = report_config_number(&d->runs[i], "generators");
+        double async = report_number(d->runs[i].options, "async"),
+               count = report_number(d->runs[i].options, "generators");
         if (d->count > 1) (void)snprintf(title, sizeof title, "An update of run %d, rank by rank", i + 1);
         report_timeline_html(&d->runs[i], title, async > 0, count > 1 && count < 1e6 ? (int32_t)count : 1, out);
     }

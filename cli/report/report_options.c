@@ -1,31 +1,8 @@
 /* The options in which runs side by side differ, from their config.json. */
 #include "cli/report/report.h"
 
-#include "base/json.h"
-
 #include <stdio.h>
 #include <string.h>
-
-typedef struct configs {
-    ravel__json *docs[REPORT_RUNS_MAX];
-    const ravel__json_node *roots[REPORT_RUNS_MAX]; /* NULL: the run has none */
-    int count;
-} configs;
-
-static void close_configs(configs *c) {
-    for (int i = 0; i < c->count; i++) ravel__json_free(c->docs[i]);
-}
-
-static void open_configs(const report_run *runs, int count, configs *c) {
-    memset(c, 0, sizeof *c);
-    c->count = count;
-    RAVEL_ASSERT(count >= 1 && count <= REPORT_RUNS_MAX);
-    for (int i = 0; i < count; i++) {
-        const char *text = runs[i].config;
-        if (text && ravel__json_parse(text, strlen(text), NULL, &c->docs[i], NULL) == RAVEL_OK)
-            c->roots[i] = ravel__json_root(c->docs[i]);
-    }
-}
 
 /* Options whose 0 stands for what the run finds out. */
 static int is_auto(const char *key, double value) {
@@ -57,11 +34,15 @@ static int is_left_out(const char *key) {
     return 0;
 }
 
-static void look(const configs *c, const char *key, report_option_line line, void *user) {
+static const ravel__json_node *find(const report_run *run, const char *key) {
+    return run->options ? ravel__json_get(run->options, ravel__json_root(run->options), key) : NULL;
+}
+
+static void look(const report_run *runs, int count, const char *key, report_option_line line, void *user) {
     char values[REPORT_RUNS_MAX][REPORT_OPTION];
     int differ = 0;
-    for (int i = 0; i < c->count; i++) {
-        write_value(c->roots[i] ? ravel__json_get(c->docs[i], c->roots[i], key) : NULL, values[i]);
+    for (int i = 0; i < count; i++) {
+        write_value(find(&runs[i], key), values[i]);
         differ |= strcmp(values[i], values[0]) != 0;
     }
     if (differ && !is_left_out(key)) line(user, key, (const char(*)[REPORT_OPTION])values);
@@ -69,16 +50,14 @@ static void look(const configs *c, const char *key, report_option_line line, voi
 
 /* Keys of the first run in its order, then those that only later runs have. */
 void report_options(const report_run *runs, int count, report_option_line line, void *user) {
-    configs c;
-    open_configs(runs, count, &c);
+    RAVEL_ASSERT(count >= 1 && count <= REPORT_RUNS_MAX);
     for (int i = 0; i < count; i++) {
-        if (!c.roots[i] || c.roots[i]->kind != RAVEL__JSON_OBJECT) continue;
-        for (const ravel__json_node *x = ravel__json_first(c.docs[i], c.roots[i]); x;
-             x = ravel__json_next(c.docs[i], x)) {
+        const ravel__json *doc = runs[i].options;
+        for (const ravel__json_node *x = doc ? ravel__json_first(doc, ravel__json_root(doc)) : NULL; x;
+             x = ravel__json_next(doc, x)) {
             int seen = 0;
-            for (int j = 0; j < i; j++) seen |= c.roots[j] && ravel__json_get(c.docs[j], c.roots[j], x->key) != NULL;
-            if (!seen) look(&c, x->key, line, user);
+            for (int j = 0; j < i; j++) seen |= find(&runs[j], x->key) != NULL;
+            if (!seen) look(runs, count, x->key, line, user);
         }
     }
-    close_configs(&c);
 }

@@ -193,15 +193,26 @@ static ravel_status take_lines(report_table *t, char *text, size_t bytes, ravel_
 /* ---- runs ----------------------------------------------------------------------------------------------- */
 
 /* A JSON file that may be missing. */
-static ravel_status read_optional(const char *folder, const char *name, char **text, ravel_error *err) {
+static ravel_status read_optional(const char *folder, const char *name, char **text, ravel__json **doc,
+                                  ravel_error *err) {
     size_t bytes = 0;
-    ravel__json *doc = NULL;
     ravel_status status = report_slurp_any(folder, name, text, &bytes, err);
     if (status || !*text) return status;
-    status = ravel__json_parse(*text, bytes, NULL, &doc, err);
+    status = ravel__json_parse(*text, bytes, NULL, doc, err);
     if (status) ravel_error_prefix(err, "%s/%s", folder, name);
-    ravel__json_free(doc);
+    if (!status && ravel__json_root(*doc)->kind != RAVEL__JSON_OBJECT) ravel__json_free(*doc), *doc = NULL;
     return status;
+}
+
+double report_number(const ravel__json *doc, const char *key) {
+    double value = NAN;
+    if (doc) (void)ravel__json_real(ravel__json_get(doc, ravel__json_root(doc), key), &value);
+    return value;
+}
+
+const char *report_text(const ravel__json *doc, const char *key) {
+    const ravel__json_node *node = doc ? ravel__json_get(doc, ravel__json_root(doc), key) : NULL;
+    return node && node->kind == RAVEL__JSON_STRING && node->bytes ? node->as.string : NULL;
 }
 
 /* "runs/a/" -> "a" */
@@ -213,15 +224,6 @@ static void name_run(report_run *run) {
     RAVEL_ASSERT(length >= 1 || !folder[0]);
     while (start > 0 && folder[start - 1] != '/') start--;
     (void)snprintf(run->name, sizeof run->name, "%.*s", (int)(length - start), folder + start);
-}
-
-/* environment.json names the GPU of a run that has one. */
-static void find_gpu(report_run *run) {
-    ravel__json *doc = NULL;
-    if (!run->environment) return;
-    if (ravel__json_parse(run->environment, strlen(run->environment), NULL, &doc, NULL) == RAVEL_OK)
-        run->gpu = ravel__json_get(doc, ravel__json_root(doc), "gpu") != NULL;
-    ravel__json_free(doc);
 }
 
 int report_is_rl(const report_run *run) {
@@ -245,9 +247,9 @@ ravel_status report_read(const char *folder, report_run *run, ravel_error *err) 
     if (!status && text) status = take_lines(&run->refit, text, bytes, err);
     if (!status) status = report_samples_read(folder, &run->samples, err);
     if (!status) status = report_timeline_read(folder, &run->timeline, err);
-    if (!status) status = read_optional(folder, "config.json", &run->config, err);
-    if (!status) status = read_optional(folder, "environment.json", &run->environment, err);
-    if (!status) find_gpu(run);
+    if (!status) status = read_optional(folder, "config.json", &run->config, &run->options, err);
+    if (!status) status = read_optional(folder, "environment.json", &run->environment, &run->facts, err);
+    run->gpu = report_text(run->facts, "gpu") != NULL;
     if (status) report_free(run);
     return status;
 }
@@ -259,7 +261,10 @@ void report_free(report_run *run) {
     report_timeline_free(&run->timeline);
     free(run->config);
     free(run->environment);
+    ravel__json_free(run->options);
+    ravel__json_free(run->facts);
     run->config = run->environment = NULL;
+    run->options = run->facts = NULL;
 }
 
 /* Runs of the same name get their whole path; of the same path, a number. */

@@ -148,10 +148,10 @@ static double mean_phase(const report_run *run, const char *phase) {
 
 /* They answer while the trainers wait, or beside them. */
 static void print_generators(const report_run *run, ravel__printer *out) {
-    double count = report_config_number(run, "generators"), answering = mean_phase(run, "rollout");
+    double count = report_number(run->options, "generators"), answering = mean_phase(run, "rollout");
     if (!report_is_rl(run) || !(count >= 1)) return;
     const char *many = count == 1 ? "" : "s";
-    if (report_config_number(run, "async") > 0)
+    if (report_number(run->options, "async") > 0)
         ravel__printer_format(out, "  %.0f generator%s answer%s beside the trainers (--async)\n", count, many,
                               count == 1 ? "s" : "");
     else

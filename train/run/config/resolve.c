@@ -137,3 +137,12 @@ ravel_status train_model_resolve(const char *given, train_model_path *p, ravel_e
     status = copy(p->adapter, p->model, err);
     return status ? status : train_adapter_find_base(p->adapter, p->model, err);
 }
+
+ravel_status train_model_resolve_with(const char *given, const char *adapter, train_model_path *p, ravel_error *err) {
+    ravel_status status = train_model_resolve(given, p, err);
+    if (status || !adapter) return status;
+    if (p->adapter[0])
+        return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s is an adapter itself: give it, or its model with --adapter",
+                               given);
+    return train_adapter_resolve(adapter, p->adapter, err);
+}

@@ -21,6 +21,9 @@ typedef struct train_model_path {
  * model folder can be read is not looked at. */
 ravel_status train_model_resolve(const char *given, train_model_path *path, ravel_error *err);
 
+/* With an adapter beside the model (NULL: none), as --adapter names it. E_ARGUMENT if the model is one itself. */
+ravel_status train_model_resolve_with(const char *given, const char *adapter, train_model_path *path, ravel_error *err);
+
 /* path[TRAIN_PATH]: of a run folder its newest checkpoint, and its step; any other folder as given, and -1. E_STATE for
  * a run without a checkpoint. */
 ravel_status train_run_resolve(const char *given, char *path, int64_t *step, ravel_error *err);
