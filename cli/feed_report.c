@@ -44,7 +44,7 @@ void feed_live_update(ravel_metrics *live, const feed_line *line) {
 void feed_print_line(const feed_line *line) {
     const ravel_feed_update *u = line->update;
     const ravel_update_counts *c = &u->counts;
-    char number[32], tokens[32], sent[32], shared[48] = "";
+    char number[32], sent[32], shared[48] = "";
     int64_t computed = c->tokens - c->shared_tokens;
     if (c->shared_tokens)
         (void)snprintf(shared, sizeof shared, " (%.1f%% shared)", 100 * share(c->shared_tokens, c->tokens));
@@ -52,7 +52,7 @@ void feed_print_line(const feed_line *line) {
                    line->total);
     printf(" update %s | samples %" PRId64 " | tokens %s%s | micro-steps %" PRId64 " | fill %.1f%% | padding %.1f%% | "
            "fillers %" PRId64 " | feed %.2f ms | exposed %.2f ms | sent %s%s\n",
-           number, c->samples, ravel__number_thousands(c->tokens, tokens, sizeof tokens), shared, c->micro_steps,
+           number, c->samples, ravel__thousands(c->tokens).text, shared, c->micro_steps,
            100 * share(computed, c->capacity_tokens), 100 * (1 - share(computed, c->padded_tokens)), c->fillers,
            1e3 * line->prepare, 1e3 * line->exposed, bytes_text(line->sent, sent, sizeof sent),
            line->verified ? " | verified" : "");
@@ -128,19 +128,19 @@ static const char *s_of(int64_t count) {
 
 void feed_print_totals(const feed_totals *t, const ravel_feed_stats *stats, int32_t ranks, const char *kind) {
     int processes = strcmp(kind, "mpi") == 0 || strcmp(kind, "tcp") == 0;
-    char a[32], b[32], c[32];
+    char a[32], b[32];
     int64_t computed = t->tokens - t->shared;
     RAVEL_ASSERT(ranks > 0 && t->loss_tokens <= t->tokens && computed <= t->padded);
     printf("\n%" PRId64 " update%s, %s sample%s, %s tokens (%s learnt) on %d rank%s %s%s\n", t->updates,
-           s_of(t->updates), ravel__number_thousands(t->samples, a, sizeof a), s_of(t->samples),
-           ravel__number_thousands(t->tokens, b, sizeof b), ravel__number_thousands(t->loss_tokens, c, sizeof c), ranks,
-           s_of(ranks), processes ? "over " : "in one process", processes ? kind : "");
+           s_of(t->updates), ravel__thousands(t->samples).text, s_of(t->samples), ravel__thousands(t->tokens).text,
+           ravel__thousands(t->loss_tokens).text, ranks, s_of(ranks), processes ? "over " : "in one process",
+           processes ? kind : "");
     printf("  fill      %.2f %% of capacity, padding %.2f %%, %" PRId64 " bin%s and %" PRId64 " filler%s\n",
            100 * share(computed, t->capacity), t->padded ? 100 * (1 - share(computed, t->padded)) : 0.0, t->bins,
            s_of(t->bins), t->fillers, s_of(t->fillers));
     if (t->shared)
         printf("  shared    %s tokens (%.1f %%) are computed once for several samples\n",
-               ravel__number_thousands(t->shared, a, sizeof a), 100 * share(t->shared, t->tokens));
+               ravel__thousands(t->shared).text, 100 * share(t->shared, t->tokens));
     if (t->skipped) printf("  skipped   %" PRId64 " samples that fit no bin\n", t->skipped);
     printf(
         "  time      %.3f s, of which the consumer waited %.3f s (%.1f %%); preparing took %.3f s on the slowest rank\n",

@@ -352,15 +352,13 @@ static void close_job(job *j) {
  * the last minute's. Without an end (--repeat 0) an interruption is the end, and the name is the final one. */
 static ravel_status close_output(job *j, ravel_status status, int64_t all, ravel_error *err) {
     ravel_error own = RAVEL_ERROR_INIT;
-    char lines[32], of[32];
     int endless = j->o->repeat == 0, cut = !j->output.closed && (status ? j->lines > 0 : !endless && j->lines < all);
     if (!cut) return cli_output_close(&j->output, status, err);
     if (j->output.aside[0] && !endless) cli_output_partial(&j->output);
     ravel_status closed = cli_output_close(&j->output, RAVEL_OK, status ? &own : err);
     if (!closed)
         (void)fprintf(stderr, "ravel generate: %s after %s%s%s answers%s%s\n", status ? "ended" : "interrupted",
-                      ravel__number_thousands(j->lines, lines, sizeof lines), endless ? "" : " of ",
-                      endless ? "" : ravel__number_thousands(all, of, sizeof of),
+                      ravel__thousands(j->lines).text, endless ? "" : " of ", endless ? "" : ravel__thousands(all).text,
                       j->output.aside[0] ? "; they are in " : "", j->output.aside[0] ? j->output.target : "");
     return status ? status : closed;
 }

@@ -100,11 +100,9 @@ static ravel_status print_text(void *user, const int32_t *ids, const uint8_t *ma
 }
 
 static void print_totals(const printing *p) {
-    char tokens[32], texts[32], learnt[32];
     if (!p->o->count || p->o->json) return;
-    (void)fprintf(stderr, "%s tokens in %s texts", ravel__number_thousands(p->tokens, tokens, sizeof tokens),
-                  ravel__number_thousands(p->texts, texts, sizeof texts));
-    if (p->o->rows) (void)fprintf(stderr, ", %s learnt", ravel__number_thousands(p->learnt, learnt, sizeof learnt));
+    (void)fprintf(stderr, "%s tokens in %s texts", ravel__thousands(p->tokens).text, ravel__thousands(p->texts).text);
+    if (p->o->rows) (void)fprintf(stderr, ", %s learnt", ravel__thousands(p->learnt).text);
     (void)fprintf(stderr, "\n");
 }
 

@@ -97,9 +97,7 @@ const plan_column *plan_column_at(const plan_table *table, int index) {
 static void write_cell(const plan_column *c, double value, char text[PLAN_LABEL]) {
     char number[TRAIN_BYTES_TEXT];
     switch (c->kind) {
-    case PLAN_COUNT:
-        (void)snprintf(text, PLAN_LABEL, "%s", ravel__number_thousands((int64_t)value, number, sizeof number));
-        break;
+    case PLAN_COUNT: (void)snprintf(text, PLAN_LABEL, "%s", ravel__thousands((int64_t)value).text); break;
     case PLAN_SHARE: (void)snprintf(text, PLAN_LABEL, "%.2f %%", 100 * value); break;
     case PLAN_RATIO: (void)snprintf(text, PLAN_LABEL, "%.4f", value); break;
     case PLAN_MILLISECONDS: (void)snprintf(text, PLAN_LABEL, value < 100 ? "%.2f" : "%.0f", value); break;

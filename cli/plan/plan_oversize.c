@@ -23,18 +23,16 @@ static const char *place(const plan_data *data, int64_t row, char *out, size_t r
 
 /* "lengths.csv:3 (9,000 tokens), lengths.csv:5 (9,001 tokens) and 7 more" */
 static void list(const plan_data *data, const ravel_plan *plan, char *out, size_t room) {
-    char where[280], a[32];
+    char where[280];
     size_t used = 0;
     for (int64_t i = 0; i < plan->stats.skipped && i < MOST && used < room; i++) {
         int32_t row = plan->skipped[i];
-        int n =
-            snprintf(out + used, room - used, "%s%s (%s tokens)", i ? ", " : "", place(data, row, where, sizeof where),
-                     ravel__number_thousands(length_of(data, row), a, sizeof a));
+        int n = snprintf(out + used, room - used, "%s%s (%s tokens)", i ? ", " : "",
+                         place(data, row, where, sizeof where), ravel__thousands(length_of(data, row)).text);
         used += n > 0 ? (size_t)n : 0;
     }
     if (plan->stats.skipped > MOST && used < room)
-        (void)snprintf(out + used, room - used, " and %s more",
-                       ravel__number_thousands(plan->stats.skipped - MOST, a, sizeof a));
+        (void)snprintf(out + used, room - used, " and %s more", ravel__thousands(plan->stats.skipped - MOST).text);
 }
 
 plan_left_out plan_count_left_out(const plan_data *data, const ravel_plan *plan) {
@@ -51,12 +49,10 @@ plan_left_out plan_count_left_out(const plan_data *data, const ravel_plan *plan)
 /* "2 of 4 samples fit no bin of 8,192 tokens (longest 9,001)" */
 static void count(const plan_data *data, const ravel_plan_options *options, const ravel_plan *plan, char *out,
                   size_t room) {
-    char a[32], b[32], c[32], d[32];
     (void)snprintf(out, room, "%s of %s samples fit no bin of %s tokens (the longest has %s)",
-                   ravel__number_thousands(plan->stats.skipped, a, sizeof a),
-                   ravel__number_thousands(data->input.count, b, sizeof b),
-                   ravel__number_thousands(options->cp * options->budget, c, sizeof c),
-                   ravel__number_thousands(plan_count_left_out(data, plan).longest, d, sizeof d));
+                   ravel__thousands(plan->stats.skipped).text, ravel__thousands(data->input.count).text,
+                   ravel__thousands(options->cp * options->budget).text,
+                   ravel__thousands(plan_count_left_out(data, plan).longest).text);
 }
 
 void plan_warn_skipped(const plan_data *data, const ravel_plan_options *options, const ravel_plan *plan) {

@@ -30,9 +30,8 @@ static void put_between(const page *p, const char *open, const char *text, const
 }
 
 static void put_tile(const page *p, const char *name, int64_t value) {
-    char text[32];
     put_between(p, "<div class=card><dt>", name, "</dt><dd>");
-    put_between(p, "", ravel__number_thousands(value, text, sizeof text), "</dd></div>");
+    put_between(p, "", ravel__thousands(value).text, "</dd></div>");
 }
 
 static int is_swept(const plan_table *t, const char *name) {

@@ -7,22 +7,20 @@
 /* ---- heading -------------------------------------------------------------------------------------------- */
 
 void plan_heading_samples(const plan_data *data, const ravel_plan *plan, char text[PLAN_HEADING]) {
-    char a[32], b[32], c[32], out[128] = "";
+    char out[128] = "";
     plan_left_out left = {0};
     if (plan) left = plan_count_left_out(data, plan);
     if (left.samples)
-        (void)snprintf(out, sizeof out, "; %s left out (%s tokens, longest %s)",
-                       ravel__number_thousands(left.samples, a, sizeof a),
-                       ravel__number_thousands(left.tokens, b, sizeof b),
-                       ravel__number_thousands(left.longest, c, sizeof c));
+        (void)snprintf(out, sizeof out, "; %s left out (%s tokens, longest %s)", ravel__thousands(left.samples).text,
+                       ravel__thousands(left.tokens).text, ravel__thousands(left.longest).text);
     (void)snprintf(text, PLAN_HEADING, "%s samples%s, %s tokens, longest %s%s",
-                   ravel__number_thousands(data->input.count - left.samples, a, sizeof a),
-                   left.samples ? " planned" : "", ravel__number_thousands(data->total - left.tokens, b, sizeof b),
-                   ravel__number_thousands(left.samples ? plan->stats.longest : data->longest, c, sizeof c), out);
+                   ravel__thousands(data->input.count - left.samples).text, left.samples ? " planned" : "",
+                   ravel__thousands(data->total - left.tokens).text,
+                   ravel__thousands(left.samples ? plan->stats.longest : data->longest).text, out);
 }
 
 void plan_heading_options(const plan_data *data, const ravel_plan_options *options, char text[PLAN_HEADING]) {
-    char a[32], b[32], sync[32], layout[32], cp[32] = "", align[32] = "", cost[64] = "own costs", overhead[64] = "";
+    char sync[32], layout[32], cp[32] = "", align[32] = "", cost[64] = "own costs", overhead[64] = "";
     (void)ravel__choice_word(RAVEL_SYNC_CHOICES, options->sync, sync, sizeof sync);
     (void)ravel__choice_word(RAVEL_LAYOUT_CHOICES, options->layout, layout, sizeof layout);
     int32_t ranks = options->cp_pool ? options->cp_pool : options->dp;
@@ -34,9 +32,8 @@ void plan_heading_options(const plan_data *data, const ravel_plan_options *optio
     if (options->cost.overhead)
         (void)snprintf(overhead, sizeof overhead, " + %lld per micro-step", (long long)options->cost.overhead);
     (void)snprintf(text, PLAN_HEADING, "%s%s rank%s x %s tokens%s%s, %s, sync %s, %s%s",
-                   options->cp_pool ? "a pool of " : "", ravel__number_thousands(ranks, a, sizeof a),
-                   ranks == 1 ? "" : "s", ravel__number_thousands(options->budget, b, sizeof b), cp, align, layout,
-                   sync, cost, overhead);
+                   options->cp_pool ? "a pool of " : "", ravel__thousands(ranks).text, ranks == 1 ? "" : "s",
+                   ravel__thousands(options->budget).text, cp, align, layout, sync, cost, overhead);
 }
 
 /* ---- summary -------------------------------------------------------------------------------------------- */
@@ -47,46 +44,41 @@ static void share_line(const char *name, double share, const char *note) {
 
 /* Of prefix trees: what sharing saves, and what cutting trees between bins costs of it. */
 static void print_sharing(const ravel_plan_stats *s) {
-    char a[32], b[32], note[96];
+    char note[96];
     double flat = s->flat_tokens > 0 ? (double)s->flat_tokens : 1;
-    (void)snprintf(note, sizeof note, "%s of %s tokens are computed",
-                   ravel__number_thousands(s->actual_tokens, a, sizeof a),
-                   ravel__number_thousands(s->flat_tokens, b, sizeof b));
+    (void)snprintf(note, sizeof note, "%s of %s tokens are computed", ravel__thousands(s->actual_tokens).text,
+                   ravel__thousands(s->flat_tokens).text);
     share_line("shared", 1 - (double)s->actual_tokens / flat, note);
     (void)snprintf(note, sizeof note, "%s tokens are computed again, because bins cut trees",
-                   ravel__number_thousands(s->actual_tokens - s->unique_tokens, a, sizeof a));
+                   ravel__thousands(s->actual_tokens - s->unique_tokens).text);
     share_line("cuts", s->actual_tokens ? (double)(s->actual_tokens - s->unique_tokens) / (double)s->actual_tokens : 0,
                note);
 }
 
 /* Bins are raised to a whole number of micro-steps by splitting some. */
 static void print_bins(const ravel_plan_stats *s) {
-    char a[32], b[32], c[32];
-    printf("  %-15s %14s   lower bound %s", "bins", ravel__number_thousands(s->bins, a, sizeof a),
-           ravel__number_thousands(s->bins_lower_bound, b, sizeof b));
+    printf("  %-15s %14s   lower bound %s", "bins", ravel__thousands(s->bins).text,
+           ravel__thousands(s->bins_lower_bound).text);
     if (s->bins_packed < s->bins)
         printf("; the samples fit into %s, some are split so that all ranks have work",
-               ravel__number_thousands(s->bins_packed, c, sizeof c));
+               ravel__thousands(s->bins_packed).text);
     printf("\n");
 }
 
 static void print_micro_steps(const ravel_plan *plan, const ravel_plan_options *options) {
     const ravel_plan_stats *s = &plan->stats;
-    char a[32], b[32], c[32];
-    printf("  %-15s %14s   lower bound %s", "micro-steps", ravel__number_thousands(s->micro_steps, a, sizeof a),
-           ravel__number_thousands(s->micro_steps_lower_bound, b, sizeof b));
-    if (plan->updates > 1) printf("; %s updates", ravel__number_thousands(plan->updates, c, sizeof c));
+    printf("  %-15s %14s   lower bound %s", "micro-steps", ravel__thousands(s->micro_steps).text,
+           ravel__thousands(s->micro_steps_lower_bound).text);
+    if (plan->updates > 1) printf("; %s updates", ravel__thousands(plan->updates).text);
     if (options->multiple > 1) printf("; a multiple of %d", options->multiple);
-    if (s->fillers)
-        printf("; %s filler bin%s", ravel__number_thousands(s->fillers, c, sizeof c), s->fillers == 1 ? "" : "s");
+    if (s->fillers) printf("; %s filler bin%s", ravel__thousands(s->fillers).text, s->fillers == 1 ? "" : "s");
     printf("\n");
 }
 
 static void print_padding(const ravel_plan_stats *s) {
-    char note[80], a[32], b[32];
+    char note[80];
     (void)snprintf(note, sizeof note, "%s of %s slot tokens",
-                   ravel__number_thousands(s->padded_tokens - s->actual_tokens, a, sizeof a),
-                   ravel__number_thousands(s->padded_tokens, b, sizeof b));
+                   ravel__thousands(s->padded_tokens - s->actual_tokens).text, ravel__thousands(s->padded_tokens).text);
     share_line("padding", s->padding, note);
 }
 
@@ -109,14 +101,13 @@ static void print_times(const ravel_plan *plan, const ravel_plan_options *option
 static void print_groups(const ravel_plan *plan) {
     const ravel_hybrid *h = plan->hybrid;
     RAVEL_ASSERT(h->pool > 0 && h->groups >= 0);
-    char text[32];
-    printf("  %-15s %14s   ", "groups", ravel__number_thousands(h->groups, text, sizeof text));
+    printf("  %-15s %14s   ", "groups", ravel__thousands(h->groups).text);
     int first = 1;
     for (int32_t width = 1; width <= h->pool; width++) {
         int64_t count = 0;
         for (int64_t g = 0; g < h->groups; g++) count += h->group_width[g] == width;
         if (!count) continue;
-        printf("%s%s of width %d", first ? "" : ", ", ravel__number_thousands(count, text, sizeof text), width);
+        printf("%s%s of width %d", first ? "" : ", ", ravel__thousands(count).text, width);
         first = 0;
     }
     printf("\n  %-15s %14.4f   x the canonical bound; area is %.4f of that, the longest sample %.4f\n",
@@ -128,7 +119,7 @@ static void print_groups(const ravel_plan *plan) {
 void plan_print_summary(const plan_data *data, const ravel_plan_options *options, const ravel_plan *plan,
                         double seconds) {
     const ravel_plan_stats *s = &plan->stats;
-    char effort[32], text[32], heading[PLAN_HEADING];
+    char effort[32], heading[PLAN_HEADING];
     (void)ravel__choice_word(RAVEL_EFFORT_CHOICES, options->effort, effort, sizeof effort);
     plan_heading_samples(data, plan, heading);
     printf("%s  (%s)\n", heading, data->source);
@@ -147,8 +138,7 @@ void plan_print_summary(const plan_data *data, const ravel_plan_options *options
     print_times(plan, options);
     if (data->homes) {
         char note[64];
-        (void)snprintf(note, sizeof note, "%s tokens leave their home rank",
-                       ravel__number_thousands(s->tokens_moved, text, sizeof text));
+        (void)snprintf(note, sizeof note, "%s tokens leave their home rank", ravel__thousands(s->tokens_moved).text);
         share_line("moved", s->actual_tokens ? (double)s->tokens_moved / (double)s->actual_tokens : 0, note);
     }
     if (data->model) {
@@ -157,7 +147,7 @@ void plan_print_summary(const plan_data *data, const ravel_plan_options *options
         printf("  %-15s %14s   per rank of ravel train: %s\n", "memory",
                bytes < 0 ? "-" : train_bytes_text(bytes, memory), plan_model_text(data->model));
     }
-    printf("  %-15s %14s   %s\n", "over budget", ravel__number_thousands(s->over_budget, text, sizeof text),
+    printf("  %-15s %14s   %s\n", "over budget", ravel__thousands(s->over_budget).text,
            s->over_budget ? "samples in bins of their own" : "always 0");
     printf("  %-15s %016llx\n", "digest", (unsigned long long)plan->digest);
 }

@@ -133,12 +133,11 @@ void report_progress(const report_run *run, char *text, size_t bytes) {
     int64_t last = t->rows - 1, first = last > LAST ? last - LAST : 0;
     text[0] = '\0';
     if (planned > 0 && last >= 0) {
-        char done[32], all[32], left[32] = "";
+        char left[32] = "";
         double each =
             clock && last > first ? (clock->values[last] - clock->values[first]) / (double)(last - first) : NAN;
         (void)report_format(REPORT_SECONDS, (planned - (double)t->steps[last]) * each, left, sizeof left);
-        (void)snprintf(text, bytes, "%s of %s%s%s%s", ravel__number_thousands(t->steps[last], done, sizeof done),
-                       ravel__number_thousands((int64_t)planned, all, sizeof all), left[0] ? ", " : "", left,
-                       left[0] ? " left" : "");
+        (void)snprintf(text, bytes, "%s of %s%s%s%s", ravel__thousands(t->steps[last]).text,
+                       ravel__thousands((int64_t)planned).text, left[0] ? ", " : "", left, left[0] ? " left" : "");
     }
 }

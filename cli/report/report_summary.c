@@ -137,8 +137,10 @@ const char *report_format(report_style style, double x, char *text, size_t bytes
     if (isnan(x)) return text;
     switch (style) {
     case REPORT_COUNT:
-        if (fabs(x) < 1e10) return ravel__number_thousands((int64_t)(x + 0.5), text, bytes);
-        (void)snprintf(text, bytes, fabs(x) < 1e13 ? "%.4g G" : "%.4g T", fabs(x) < 1e13 ? x / 1e9 : x / 1e12);
+        if (fabs(x) < 1e10)
+            (void)snprintf(text, bytes, "%s", ravel__thousands((int64_t)(x + 0.5)).text);
+        else
+            (void)snprintf(text, bytes, fabs(x) < 1e13 ? "%.4g G" : "%.4g T", fabs(x) < 1e13 ? x / 1e9 : x / 1e12);
         break;
     case REPORT_REAL: (void)snprintf(text, bytes, "%.4g", x); break;
     case REPORT_SHARE: (void)snprintf(text, bytes, "%.1f %%", 100 * x); break;

@@ -38,17 +38,14 @@ void ravel__number_shortest(double x, int least_digits, char text[RAVEL__NUMBER_
     }
 }
 
-const char *ravel__number_thousands(int64_t value, char *out, size_t room) {
+ravel__grouped ravel__thousands(int64_t value) {
+    ravel__grouped out = {""};
     char digits[24];
-    int length = snprintf(digits, sizeof digits, "%lld", (long long)value);
-    size_t used = 0;
-    RAVEL_ASSERT(length > 0 && room >= 3);
-    for (int i = 0; i < length && used + 2 < room; i++) {
-        int left = length - i;
-        if (i > (value < 0) && left % 3 == 0) out[used++] = ',';
-        out[used++] = digits[i];
+    int length = snprintf(digits, sizeof digits, "%lld", (long long)value), used = 0;
+    RAVEL_ASSERT(length > 0 && length < (int)sizeof digits);
+    for (int i = 0; i < length; i++) {
+        if (i > (value < 0) && (length - i) % 3 == 0) out.text[used++] = ',';
+        out.text[used++] = digits[i];
     }
-    RAVEL_ASSERT(used < room);
-    out[used] = '\0';
     return out;
 }

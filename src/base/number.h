@@ -17,7 +17,10 @@ int ravel__number_vprint(char *text, size_t room, const char *format, va_list ar
 /* The shortest text, of `least_digits` digits or more, that reads back as the same double. */
 void ravel__number_shortest(double x, int least_digits, char text[RAVEL__NUMBER_BYTES]);
 
-/* 1,234,567 */
-const char *ravel__number_thousands(int64_t value, char *out, size_t room);
+/* 1,234,567: `ravel__thousands(n).text`, valid to the end of the expression that it stands in. */
+typedef struct ravel__grouped {
+    char text[32];
+} ravel__grouped;
+ravel__grouped ravel__thousands(int64_t value);
 
 #endif

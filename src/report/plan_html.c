@@ -35,10 +35,9 @@ static void card(page *p, const char *name, const char *value, const char *besid
 }
 
 static void count_card(page *p, const char *name, int64_t value, const char *word, int64_t beside) {
-    char a[32], b[32], line[80];
-    ravel__number_thousands(value, a, sizeof a);
-    (void)snprintf(line, sizeof line, "%s %s", word, ravel__number_thousands(beside, b, sizeof b));
-    card(p, name, a, line);
+    char line[80];
+    (void)snprintf(line, sizeof line, "%s %s", word, ravel__thousands(beside).text);
+    card(p, name, ravel__thousands(value).text, line);
 }
 
 static void share_card(page *p, const char *name, double share, const char *beside) {
@@ -97,8 +96,7 @@ static void row(page *p, const char *name, const char *value, const char *doc) {
 }
 
 static void row_int64_t(page *p, const char *name, int64_t value, const char *doc) {
-    char text[32];
-    row(p, name, ravel__number_thousands(value, text, sizeof text), doc);
+    row(p, name, ravel__thousands(value).text, doc);
 }
 
 static void row_double(page *p, const char *name, double value, const char *doc) {
@@ -129,26 +127,24 @@ static void put_title(page *p) {
 }
 
 static void put_subtitle(page *p) {
-    char sync[32], layout[32], a[32], b[32];
+    char sync[32], layout[32];
     const ravel_plan_options *o = p->options;
     (void)ravel__choice_word(RAVEL_SYNC_CHOICES, o->sync, sync, sizeof sync);
     (void)ravel__choice_word(RAVEL_LAYOUT_CHOICES, o->layout, layout, sizeof layout);
     ravel__printer_format(&p->out, "%s %s rank%s, %s tokens per %s, %s, sync %s, method %s, %lld update%s",
-                          ravel__number_thousands(p->plan->dp, a, sizeof a),
+                          ravel__thousands(p->plan->dp).text,
                           p->plan->hybrid ? "pooled context-parallel" : "data-parallel", p->plan->dp == 1 ? "" : "s",
-                          ravel__number_thousands(o->cp * o->budget, b, sizeof b), p->plan->hybrid ? "rank" : "bin",
-                          layout, sync, ravel_method_name(o->method), (long long)p->plan->updates,
-                          p->plan->updates == 1 ? "" : "s");
+                          ravel__thousands(o->cp * o->budget).text, p->plan->hybrid ? "rank" : "bin", layout, sync,
+                          ravel_method_name(o->method), (long long)p->plan->updates, p->plan->updates == 1 ? "" : "s");
 }
 
 static void put_warnings(page *p) {
     const ravel_plan *plan = p->plan;
-    char a[32], b[32];
     RAVEL_ASSERT(p->steps >= 0 && plan->stats.skipped >= 0 && plan->stats.skipped <= plan->count);
     if (plan->stats.skipped) {
         int64_t most = plan->stats.skipped < 50 ? plan->stats.skipped : 50;
         ravel__printer_format(&p->out, "<div class=\"warn\"><b>%s samples fit no bin and were left out:</b>",
-                              ravel__number_thousands(plan->stats.skipped, a, sizeof a));
+                              ravel__thousands(plan->stats.skipped).text);
         for (int64_t i = 0; i < most; i++) ravel__printer_format(&p->out, " %d", plan->skipped[i]);
         ravel__printer_string(&p->out, most < plan->stats.skipped ? " ...</div>\n" : "</div>\n");
     }
@@ -157,7 +153,7 @@ static void put_warnings(page *p) {
             &p->out,
             "<div class=\"warn\">The picture shows the first %s of %s micro-steps; all figures are of "
             "the whole plan.</div>\n",
-            ravel__number_thousands(p->steps, a, sizeof a), ravel__number_thousands(plan->micro_steps, b, sizeof b));
+            ravel__thousands(p->steps).text, ravel__thousands(plan->micro_steps).text);
 }
 
 /* ---- data ----------------------------------------------------------------------------------------------- */

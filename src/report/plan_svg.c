@@ -112,13 +112,12 @@ static void put_kind(ravel__printer *t, const grid *g, int kind, const char *nam
 
 static void put_words(ravel__printer *t, const ravel_plan_options *options, const grid *g, double height) {
     const ravel_plan_stats *s = &g->plan->stats;
-    char a[32], b[32], c[32];
     ravel__printer_format(
         t,
         "<text x=\"%d\" y=\"17\" class=\"rv-title\">%s samples in %s bins, %s micro-steps: fill %.1f %%, "
         "padding %.2f %%, idle %.2f %%</text>\n",
-        LEFT, ravel__number_thousands(s->samples, a, sizeof a), ravel__number_thousands(s->bins, b, sizeof b),
-        ravel__number_thousands(s->micro_steps, c, sizeof c), 100 * s->fill, 100 * s->padding,
+        LEFT, ravel__thousands(s->samples).text, ravel__thousands(s->bins).text, ravel__thousands(s->micro_steps).text,
+        100 * s->fill, 100 * s->padding,
         100 * (options->sync == RAVEL_SYNC_MICRO_STEP ? s->idle_micro_step : s->idle_update));
     ravel__printer_format(
         t,
@@ -133,9 +132,8 @@ static void put_words(ravel__printer *t, const ravel_plan_options *options, cons
             "<text x=\"%d\" y=\"37\">work on tokens that samples share: %s of %s tokens are computed, "
             "%s again because of cuts</text><rect class=\"rv-shared\" x=\"%d\" y=\"29\" width=\"14\" "
             "height=\"9\"/>\n",
-            LEFT + 345, ravel__number_thousands(s->actual_tokens, a, sizeof a),
-            ravel__number_thousands(s->flat_tokens, b, sizeof b),
-            ravel__number_thousands(s->actual_tokens - s->unique_tokens, c, sizeof c), LEFT + 325);
+            LEFT + 345, ravel__thousands(s->actual_tokens).text, ravel__thousands(s->flat_tokens).text,
+            ravel__thousands(s->actual_tokens - s->unique_tokens).text, LEFT + 325);
     ravel__printer_format(t, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">rank 0</text>", LEFT - 6, TOP + 9);
     if (g->plan->dp > 1)
         ravel__printer_format(t, "<text x=\"%d\" y=\"%.0f\" text-anchor=\"end\">%d</text>", LEFT - 6, height - 21,

@@ -90,7 +90,8 @@ static int has_adapter(const train_run *run) {
     return run->config->model.lora_rank || run->config->model.adapter;
 }
 
-static ravel_status mapped_changed(const train_run *run, ravel_error *err) {
+static ravel_status mapped_changed(train_run *run, ravel_error *err) {
+    if (!run->mapped[0]) (void)ravel__maps_changed(run->mapped, sizeof run->mapped); /* another rank was first */
     return ravel_error_set(err, RAVEL_E_MISMATCH,
                            "%s changed while the run was reading its weights; restore the file and resume",
                            run->mapped[0] ? run->mapped : run->config->model.model);
