@@ -20,7 +20,7 @@ REPOSITORIES = {
     "verl": ("verl-project/verl", "v0.9.1"),
     "slime": ("THUDM/slime", "624b824a"),
     "AReaL": ("inclusionAI/AReaL", "4aef98d8"),
-    "UniRL": ("Tencent-Hunyuan/UniRL", "1a7b501"),
+    "UniRL": ("Tencent-Hunyuan/UniRL", "36547bd8"),
 }
 # package -> the newest version that the adapters were tested with
 PACKAGES = {"verl": "0.9.1", "trl": "1.16.0", "transformers": "5.23.0", "vllm": "0.33.0", "sglang": "0.5.23", "wandb": "0.31.0",

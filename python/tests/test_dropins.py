@@ -53,8 +53,8 @@ def test_unirl_budget_null_counts_and_what_is_refused():
     assert null.arrange(track, num_updates=2, micro_batch_size=3) == (track, [[(0, 3), (3, 4)], [(4, 7), (7, 8)]])
     null.validate(types.SimpleNamespace(loss_agg_mode="token-mean"))
     tokens = unirl.TokenBudgetPlanner(token_budget=100)
-    for mode in ("seq-mean-token-sum-norm", "seq-mean-token-mean"):
-        tokens.validate(types.SimpleNamespace(loss_agg_mode=mode))
+    for loss in ({"loss_agg_mode": "seq-mean-token-sum-norm"}, {"loss_agg_mode": "seq-mean-token-mean"}, {"loss_weighting": "token"}):
+        tokens.validate(types.SimpleNamespace(**loss))
     for wrong in (types.SimpleNamespace(loss_agg_mode="token-mean"), types.SimpleNamespace()):
         with pytest.raises(ValueError, match="seq-mean"):
             tokens.validate(wrong)
@@ -79,26 +79,38 @@ def functions(file, *names, **scope):
         for argument in node.args.args + node.args.kwonlyargs:
             argument.annotation = None
     exec(compile(tree, str(file), "exec"), scope)
-    if not set(names) <= set(scope):
-        pytest.skip(f"no checkout of a version with {', '.join(names)}: not compared with {file.name}")
     return [scope[name] for name in names]
 
 
-def test_unirl_needs_more_micro_batches_than_ours():
-    from typing import List
-
-    packed, padded = functions(checkout("UniRL", "unirl/train/stack.py"), "_pack_micros_sum", "_pack_micros_2d", List=List)
-    rng, count = np.random.default_rng(1), {"sum": [0, 0], "dense": [0, 0]}
+def test_unirl_needs_more_micro_batches_than_ours(monkeypatch):
+    torch = pytest.importorskip("torch", reason="torch is not installed: not compared with UniRL's planner")
+    file, up = checkout("UniRL", "unirl/train/stack/planner/packed.py"), "unirl__train__stack__planner"
+    stubs = {"unirl__algorithms__base": {"StageAlgorithm": object}, "unirl__types__sample": {"Part": object},
+             up + "__count": {"_count_plan": None},
+             up + "__types": {"Plan": list, "UpdatePlan": list, "_positive_int": lambda name, value: int(value),
+                              "_update_ranges": lambda total_size, num_updates: [(0, total_size)]}}
+    theirs = load(monkeypatch, "unirl.train.stack.planner.packed", file, **stubs).TokenBudgetPlanner
+    rng, count = np.random.default_rng(1), {"sum": [], "dense": []}
     for _ in range(20):
-        prompts, responses = rng.integers(10, 400, 64).tolist(), rng.integers(10, 2000, 64).tolist()
-        lengths = [p + r for p, r in zip(prompts, responses)]
-        count["sum"][0] += len(packed(indices=range(64), lengths=lengths, token_budget=10240))
-        count["dense"][0] += len(padded(indices=range(64), prompt_lens=prompts, resp_lens=responses, token_budget=10240))
-        for model in count:
+        prompts, responses = rng.integers(10, 400, 64), rng.integers(10, 2000, 64)
+        for model, found in count.items():
             track = Track(responses, prompts)
-            count[model][1] += len(unirl.TokenBudgetPlanner(token_budget=10240, cost_model=model).arrange(
-                track, num_updates=1, micro_batch_size=1)[1][0])
-    assert all(ours <= theirs for theirs, ours in count.values()), count
+            ours = unirl.TokenBudgetPlanner(token_budget=10240, cost_model=model).arrange(track, num_updates=1, micro_batch_size=1)
+            track.segment.lengths = torch.from_numpy(responses)
+            track.conditions["prompt"].attention_mask = torch.from_numpy(track.conditions["prompt"].attention_mask)
+            their = theirs(token_budget=10240, cost_model=model).arrange(track, num_updates=1, micro_batch_size=1)
+            assert sorted(ours[0].order) == sorted(their[0].order) == list(range(64))
+            found.append((len(their[1][0]), len(ours[1][0])))
+    for found in count.values():
+        assert all(ours <= their for their, ours in found), count
+    for loss in (dict(loss_agg_mode="seq-mean-token-mean"), dict(loss_agg_mode="token-mean"), dict(loss_weighting="token")):
+        said = []
+        for planner in (theirs, unirl.TokenBudgetPlanner):
+            try:
+                said.append(planner(token_budget=100).validate(types.SimpleNamespace(**loss)))
+            except ValueError:
+                said.append(ValueError)
+        assert said[0] is said[1], loss
 
 
 # ---- Megatron's RL metrics --------------------------------------------------------------------------------------------

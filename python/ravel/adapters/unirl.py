@@ -1,4 +1,4 @@
-"""UniRL's ``micro_planner`` (``unirl.train.stack``, read at pull requests 42 and 56).
+"""UniRL's ``micro_planner`` (``unirl.train.stack``, read at pull requests 42 and 56 and at commit 36547bd8).
 
     micro_planner: {_target_: ravel.adapters.unirl.TokenBudgetPlanner, token_budget: 10240, cost_model: sum}
 
@@ -100,9 +100,11 @@ class TokenBudgetPlanner:
         return resp_track.select(order), ranges
 
     def validate(self, algorithm: Any) -> None:
-        """UniRL weights micro-batches by their number of samples: only means over sequences do not depend on the grouping."""
+        """UniRL weights micro-batches by their number of samples: only means over sequences do not depend on the grouping. An
+        algorithm whose ``loss_weighting`` is "token" has them weighted by tokens."""
         mode = getattr(algorithm, "loss_agg_mode", None)
-        if self.token_budget is not None and not str(mode).startswith("seq-mean"):
+        by_tokens = getattr(algorithm, "loss_weighting", "sample") == "token"
+        if self.token_budget is not None and not by_tokens and not str(mode).startswith("seq-mean"):
             raise ValueError(f"micro-batches by tokens need a loss_agg_mode that begins with seq-mean; it is {mode!r}, whose gradient "
                              f"would depend on the grouping")
 
