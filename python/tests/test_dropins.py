@@ -70,6 +70,26 @@ def test_unirl_budget_null_counts_and_what_is_refused():
             unirl.TokenBudgetPlanner(**keywords)
 
 
+def test_unirl_ranks_have_as_many_micro_batches(monkeypatch):
+    """What the ranks agree on is computed by hand: each is asked alone first, then all with the largest numbers."""
+    rng = np.random.default_rng(7)
+    tracks = [Track(rng.integers(1, most, 24).tolist()) for most in (60, 100, 140)]
+    planner, told = unirl.TokenBudgetPlanner(token_budget=200, cost_model="sum"), []
+    monkeypatch.setattr(unirl, "_largest", lambda values, group: told.append(values) or values)
+    alone = [len(planner.arrange(track, num_updates=1, micro_batch_size=1)[1][0]) for track in tracks]
+    assert len(set(alone)) > 1
+    most = [max(column) for column in zip(*told)]
+    monkeypatch.setattr(unirl, "_largest", lambda values, group: most)
+    for track in tracks:
+        done, (update,) = planner.arrange(track, num_updates=1, micro_batch_size=1)
+        assert len(update) == max(alone) and sorted(done.order) == list(range(24))
+        assert all(b > a and sum(done.responses[a:b]) <= 200 for a, b in update)
+    most[2] = 1 - max(alone)  # a rank with fewer samples than that: an error on all of them
+    for track in tracks:
+        with pytest.raises(ValueError, match="raise token_budget"):
+            planner.arrange(track, num_updates=1, micro_batch_size=1)
+
+
 def functions(file, *names, **scope):
     """Some functions of a file, without what the file imports."""
     tree = ast.parse(file.read_text())
