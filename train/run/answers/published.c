@@ -242,32 +242,39 @@ ravel_status train_published_open(train_published *p, const train_pulled_options
 
 /* ---- in a generator -------------------------------------------------------------------------------------- */
 
-static int64_t find(const train_published *p, const char *name) {
-    for (int64_t i = 0; i < p->count; i++)
-        if (strcmp(p->tensors[i].name, name) == 0) return i;
-    return -1;
+/* By its own name, or as the tensor that files have where it is a part of one; 0: it is not of the adapter. */
+static int place(train_published *p, const train_params *params, int64_t tensor) {
+    const char *name = p->tensors[tensor].name;
+    const train_tensor *found = train_params_find(params, name);
+    int places = found != NULL;
+    if (found) p->places[found - params->tensors] = tensor;
+    for (int64_t i = 0; i < params->count && !found; i++) {
+        if (strcmp(params->tensors[i].file_name, name) != 0) continue;
+        p->places[i] = tensor;
+        places = 1;
+    }
+    return places;
 }
 
-/* Every tensor of the adapter is published with its shape, by its name or as part of the one that files have, and nothing
- * else is. */
+/* Every tensor of the adapter is published with its shape, and nothing else is. */
 static ravel_status match(train_published *p, const train_params *params, ravel_error *err) {
-    int64_t used = 1; /* and the configuration */
+    int64_t used = 0;
+    for (int64_t i = 0; i < params->count; i++) p->places[i] = -1;
+    for (int64_t i = 0; i < p->count; i++) used += i != p->config && place(p, params, i);
     for (int64_t i = 0; i < params->count; i++) {
         const train_tensor *t = &params->tensors[i];
-        int64_t at = find(p, t->name), rows = at < 0 ? t->file_rows : t->dims[0];
-        used += at >= 0 || t->file_first == 0;
-        p->places[i] = at = at < 0 ? find(p, t->file_name) : at;
-        const ravel_refit_tensor *r = at < 0 ? NULL : &p->tensors[at];
-        if (!r || r->ndim != t->rank || r->dims[0] != rows || r->dims[1] != t->dims[1])
+        const ravel_refit_tensor *r = p->places[i] < 0 ? NULL : &p->tensors[p->places[i]];
+        int own = r && strcmp(r->name, t->name) == 0;
+        if (!r || r->ndim != t->rank || r->dims[0] != (own ? t->dims[0] : t->file_rows) || r->dims[1] != t->dims[1])
             return ravel_error_set(err, RAVEL_E_MISMATCH,
                                    "the adapter that is published is not one of this model: %s must be [%lld, %lld]%s",
                                    t->file_name, (long long)t->file_rows, (long long)t->dims[1],
                                    r ? "" : ", and is not there");
     }
-    if (used == p->count) return RAVEL_OK;
+    if (used + 1 == p->count) return RAVEL_OK;
     return ravel_error_set(err, RAVEL_E_MISMATCH,
                            "the adapter that is published has %lld tensors; its configuration describes %lld",
-                           (long long)p->count - 1, (long long)used - 1);
+                           (long long)p->count - 1, (long long)used);
 }
 
 ravel_status train_published_attach(train_published *p, const train_kernels *kernels, train_device *device,
