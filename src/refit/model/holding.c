@@ -340,18 +340,28 @@ typedef ravel_status (*join_fn)(const maker *, const ravel_refit_rule *, const r
                                 int32_t, joined *);
 static const join_fn joins[] = {join_concat, join_qkv, join_grouped};
 
+/* What the part is called, in the arena. */
+static ravel_status name_part(const maker *m, const ravel_refit_tensor *t, const ravel_refit_rule *rule, const part *x,
+                              int64_t number, const star *stars, int32_t star_count, const char **name) {
+    char text[NAME_MOST];
+    size_t bytes = fill_in(x->pattern, x->bytes, stars, star_count, number, text);
+    if (bytes == 0) return rule_error(m, rule, t, "a part has more stars than the name, or is too long");
+    char *kept = ravel__arena_push(m->arena, bytes + 1, 1);
+    if (!kept) return ravel__no_memory(m->err, bytes + 1, "a name");
+    *name = memcpy(kept, text, bytes + 1);
+    return RAVEL_OK;
+}
+
 static ravel_status add_part(maker *m, const ravel_refit_tensor *t, int64_t index, const ravel_refit_rule *rule,
                              const cut *c, const part *x, int64_t position, const star *stars, int32_t star_count) {
     int32_t front = rule->stack > 0, at = rule->dim + front;
-    char name[NAME_MOST];
-    int64_t number = front && rule->map ? rule->map[position] : position;
-    size_t bytes = fill_in(x->pattern, x->bytes, stars, star_count, number, name);
-    if (bytes == 0) return rule_error(m, rule, t, "a part has more stars than the name, or is too long");
-    char *kept = ravel__arena_push(m->arena, bytes + 1, 1);
-    ravel__item *item = kept ? new_item(m) : NULL;
-    if (!item) return ravel__no_memory(m->err, bytes + 1, "a name");
-    memcpy(kept, name, bytes + 1);
-    *item = (ravel__item){.name = kept, .ndim = t->ndim - front, .dtype = t->dtype};
+    const char *name;
+    ravel_status status =
+        name_part(m, t, rule, x, front && rule->map ? rule->map[position] : position, stars, star_count, &name);
+    if (status != RAVEL_OK) return status;
+    ravel__item *item = new_item(m);
+    if (!item) return ravel__no_memory(m->err, sizeof *item, "a tensor");
+    *item = (ravel__item){.name = name, .ndim = t->ndim - front, .dtype = t->dtype};
     item->view = (ravel__view){.tensor = index, .dtype = t->dtype, .box.ndim = item->ndim};
     for (int32_t d = front; d < t->ndim; d++) {
         int32_t to = d - front;
@@ -372,16 +382,11 @@ static ravel_status add_part(maker *m, const ravel_refit_tensor *t, int64_t inde
 /* A new name for the same tensor: the joined dimension is the tensor's own, cut as the caller likes. */
 static ravel_status add_renamed(maker *m, const ravel_refit_tensor *t, int64_t index, const ravel_refit_rule *rule,
                                 const joined *j, int dense, const star *stars, int32_t star_count) {
-    char name[NAME_MOST];
-    size_t bytes = fill_in(j->parts[0].pattern, j->parts[0].bytes, stars, star_count, 0, name);
-    if (bytes == 0) return rule_error(m, rule, t, "a part has more stars than the name, or is too long");
-    ravel_status status = add_plain(m, t, index, dense);
-    if (status != RAVEL_OK) return status;
-    char *kept = ravel__arena_push(m->arena, bytes + 1, 1);
-    if (!kept) return ravel__no_memory(m->err, bytes + 1, "a name");
-    memcpy(kept, name, bytes + 1);
-    m->holding->items[m->holding->count - 1].name = kept;
-    return RAVEL_OK;
+    const char *name;
+    ravel_status status = name_part(m, t, rule, &j->parts[0], 0, stars, star_count, &name);
+    if (status == RAVEL_OK) status = add_plain(m, t, index, dense);
+    if (status == RAVEL_OK) m->holding->items[m->holding->count - 1].name = name;
+    return status;
 }
 
 static ravel_status add_joined(maker *m, const ravel_refit_tensor *t, int64_t index, const ravel_refit_rule *rule,

@@ -262,23 +262,21 @@ typedef struct share {
 static ravel_status agree_on(ravel_publisher *p, const share *mine, ravel_refit_identity *identity, ravel_error *err) {
     RAVEL_ASSERT(mine->nonce != 0);
     size_t bytes = (size_t)p->ranks * sizeof *mine;
+    ravel__xxh3 digest;
     share *all = ravel__alloc(&p->memory.allocator, bytes);
-    uint64_t *digests = ravel__alloc(&p->memory.allocator, (size_t)p->ranks * sizeof *digests);
-    ravel_status status = all && digests ? RAVEL_OK : ravel__no_memory(err, bytes, "the trainers' digests");
+    ravel_status status = all ? RAVEL_OK : ravel__no_memory(err, bytes, "the trainers' digests");
     status = ravel_agree(p->comm, status, err);
-    RAVEL_ASSERT(status != RAVEL_OK || (all && digests));
+    RAVEL_ASSERT(status != RAVEL_OK || all);
+    ravel__xxh3_begin(&digest);
     if (status == RAVEL_OK) status = ravel_comm_allgather(p->comm, mine, all, (int64_t)sizeof *mine, RAVEL_U8, err);
     for (int32_t r = 0; status == RAVEL_OK && r < p->ranks; r++) {
-        digests[r] = all[r].digest;
+        ravel__xxh3_add(&digest, &all[r].digest, sizeof all[r].digest);
         if (all[r].version != all[0].version)
             status = ravel_error_set(err, RAVEL_E_MISMATCH, "version %lld on trainer rank 0, %lld on rank %d",
                                      (long long)all[0].version, (long long)all[r].version, r);
     }
-    if (status == RAVEL_OK)
-        *identity = (ravel_refit_identity){all[0].version, all[0].nonce,
-                                           ravel__xxh3_of(digests, (size_t)p->ranks * sizeof *digests)};
+    if (status == RAVEL_OK) *identity = (ravel_refit_identity){all[0].version, all[0].nonce, ravel__xxh3_end(&digest)};
     ravel__release(&p->memory.allocator, all, bytes);
-    ravel__release(&p->memory.allocator, digests, (size_t)p->ranks * sizeof *digests);
     return status;
 }
 

@@ -138,16 +138,11 @@ static ravel_status nothing(ravel__stage *s, ravel_error *err) {
 
 /* ---- in place: the first version ------------------------------------------------------------------------ */
 
-static ravel_status keep_nothing(ravel__stage *s, const ravel__refit_span *span, ravel_error *err) {
-    (void)s, (void)span;
-    return ravel_error_set(err, RAVEL_E_DATA, "a sender keeps elements of a version that was never received");
-}
-
 const ravel__stage_kind ravel__stage_in_place = {
     .name = "in place",
     .begin = nothing,
     .write = write_set,
-    .keep = keep_nothing,
+    .keep = NULL, /* there is nothing: ravel__stage_keep refuses */
     .target = live_set,
     .commit = nothing,
     .abort = nothing,
