@@ -1,4 +1,5 @@
-/* Weights in bf16 on a CPU against the same in f32, one thread: a large product with them, and that of one step of a generator. */
+/* Weights in bf16 on a CPU against the same in f32, one thread: a large product with them, and that of one step of a
+ * generator. */
 #include "bench/bench.h"
 #include "train/kernels/kernels.h"
 

@@ -182,8 +182,8 @@ BENCH(feed_moves) {
     ravel_source_free(source);
 }
 
-/* Eight answers to each prompt, of which the first `user` tokens are those of all prompts. Rows of one prompt do not stand
- * together. */
+/* Eight answers to each prompt, of which the first `user` tokens are those of all prompts. Rows of one prompt do not
+ * stand together. */
 enum { PROMPTS = 128, PROMPT = 1000 };
 
 static ravel_status read_answer(void *user, int64_t row, ravel_collector *collector, ravel_error *err) {

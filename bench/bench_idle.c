@@ -1,5 +1,6 @@
-/* Idle time of eight ranks with long-tailed lengths, measured: ranks are threads, and a mock model takes as long for a micro-batch
- * as it costs (it sleeps, so two cores are enough). Planned by tokens, as a trainer without a cost model does, and by the model's cost. */
+/* Idle time of eight ranks with long-tailed lengths, measured: ranks are threads, and a mock model takes as long for a
+ * micro-batch as it costs (it sleeps, so two cores are enough). Planned by tokens, as a trainer without a cost model
+ * does, and by the model's cost. */
 #include "bench/bench.h"
 
 #include "bench/plan_job.h"

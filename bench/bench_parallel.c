@@ -1,6 +1,6 @@
-/* Bytes that the ranks of a mesh send per update, against the count by formula (docs/train-internals.md): whole SFT runs over a
- * transport that counts every byte, cards and lengths of the feed included. A run of three updates less a run of one is two
- * updates. All samples have the same length, so that every update moves the same. */
+/* Bytes that the ranks of a mesh send per update, against the count by formula (docs/train-internals.md): whole SFT
+ * runs over a transport that counts every byte, cards and lengths of the feed included. A run of three updates less a
+ * run of one is two updates. All samples have the same length, so that every update moves the same. */
 #include "bench/bench.h"
 
 #include "train/run/sft/sft.h"
@@ -105,13 +105,15 @@ static double layer_elements(const layout *l) {
 }
 
 /* Elements that one group of dp x cp replicas sends for weights and gradients, summed over the stages of one
- * tensor-parallel rank. An all-gather or reduce-scatter of n elements over r ranks sends (r - 1) n, an all-reduce twice that. */
+ * tensor-parallel rank. An all-gather or reduce-scatter of n elements over r ranks sends (r - 1) n, an all-reduce twice
+ * that. */
 static double replica_elements(const layout *l) {
     double r = l->dp * l->cp, layers = (double)LAYERS / l->pp, ends = (double)VOCAB * HIDDEN / l->tp;
     double stages = l->pp, copies = l->pp > 1 ? 2 : 1; /* of the embedding */
     double all = LAYERS * layer_elements(l) + copies * ends;
     if (l->shard != TRAIN_SHARD_PARAMS) return 2 * (r - 1) * all;
-    /* Gradients of every micro-batch; weights of a layer twice per micro-batch unless they are still in one of its buffers */
+    /* Gradients of every micro-batch; weights of a layer twice per micro-batch unless they are still in one of its
+     * buffers */
     double turns = 2.0 * l->micros - 1, again = layers > KEPT ? layers - KEPT : 0;
     double gathered = stages * (layers + turns * again) * layer_elements(l) + copies * ends;
     return (r - 1) * (gathered + l->micros * all);

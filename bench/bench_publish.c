@@ -1,5 +1,5 @@
-/* Publish and pull: over TCP against a plain copy loop between two sockets, publishing against a copy on all cores, and the
- * planning of a large pull. */
+/* Publish and pull: over TCP against a plain copy loop between two sockets, publishing against a copy on all cores, and
+ * the planning of a large pull. */
 #include "bench/bench.h"
 #include "refit/wire/block.h"
 

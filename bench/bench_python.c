@@ -1,5 +1,6 @@
-/* The time of `ravel.plan` over that of the C call, packing a data set compared with TRL, and `ravel serve` beside `ravel
- * generate`. Python scripts time both sides in turns and print a line of numbers; this file only runs them and reports. */
+/* The time of `ravel.plan` over that of the C call, packing a data set compared with TRL, and `ravel serve` beside
+ * `ravel generate`. Python scripts time both sides in turns and print a line of numbers; this file only runs them and
+ * reports. */
 #include "bench/bench.h"
 
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* Refit: how much of the work overlaps, how fast it is against memcpy, how much memory it takes, how many bytes move.
  *
  * Ranks are threads. The model is Qwen3-0.6B's shape with fewer layers and a smaller vocabulary, so that two or three
- * copies of it are far larger than the caches and fit any machine. Ratios are taken inside one run, best of several, the
- * sides taking turns. */
+ * copies of it are far larger than the caches and fit any machine. Ratios are taken inside one run, best of several,
+ * the sides taking turns. */
 #include "bench/bench.h"
 
 #include <ravel/refit.h>

@@ -1,6 +1,6 @@
-/* Communicators over TCP, against a plain loop of send and recv on two sockets: two threads each, loopback, sockets only.
- * Then long messages through shared memory, against memcpy. Both sides of a ratio take turns within one run, and the best
- * of several timings counts on each. */
+/* Communicators over TCP, against a plain loop of send and recv on two sockets: two threads each, loopback, sockets
+ * only. Then long messages through shared memory, against memcpy. Both sides of a ratio take turns within one run, and
+ * the best of several timings counts on each. */
 #include "bench/bench.h"
 #include "src/comm/link/mac.h"
 
@@ -158,7 +158,8 @@ static double tag_seconds(const void *body) {
     return 2 * LONG_COUNT * best;
 }
 
-/* Long messages from rank 0 to rank 1 over two worlds in turn: with tags alone, and with TLS, too. best[], cpu[]: of each. */
+/* Long messages from rank 0 to rank 1 over two worlds in turn: with tags alone, and with TLS, too. best[], cpu[]: of
+ * each. */
 static void *run_tls(void *at) {
     side *s = at;
     pair *p = s->pair;

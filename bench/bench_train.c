@@ -381,8 +381,9 @@ static void report_bound(int32_t threads) {
                      threads, ALONE, all * 1e-9, one * 1e-9);
 }
 
-/* The same update on one thread and on as many as there are processors, in turns and for the same time each: several threads
- * are only as fast as the slowest of their processors, so one update of theirs would be a smaller sample of a noisy machine. */
+/* The same update on one thread and on as many as there are processors, in turns and for the same time each: several
+ * threads are only as fast as the slowest of their processors, so one update of theirs would be a smaller sample of a
+ * noisy machine. */
 static void report_threads(const ravel_shape *of, const batch_of *b, const char *suffix) {
     int32_t threads = (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
     job one = {0}, all = {0};
@@ -607,8 +608,8 @@ static double talk_rate(const job *j, int64_t slots, int64_t *tokens) {
     return (double)t.tokens / best;
 }
 
-/* Answers to one long prompt: the prompt's keys and values once for all of them, or, with prompts that differ in their first
- * token, once for each. */
+/* Answers to one long prompt: the prompt's keys and values once for all of them, or, with prompts that differ in their
+ * first token, once for each. */
 enum { LONG = 1000, ANSWERS = 16, ANSWER = 64 };
 
 typedef struct group {

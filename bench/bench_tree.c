@@ -1,5 +1,5 @@
-/* Prefix trees: predicted time over the proven bound by family of batches, planning time, and the order of ids against a
- * memcpy of the same bytes. The batches are made here: sizes as in RL, no data of others. */
+/* Prefix trees: predicted time over the proven bound by family of batches, planning time, and the order of ids against
+ * a memcpy of the same bytes. The batches are made here: sizes as in RL, no data of others. */
 #include "bench/bench.h"
 #include "bench/tree_families.h"
 
@@ -106,7 +106,8 @@ static void copy(void *user) {
     memcpy(t->copy, t->ids, (size_t)t->offsets[t->in.count] * sizeof *t->ids);
 }
 
-/* Ids of a batch: a sample repeats what it shares with the one before it, in an order in which they do not stand together. */
+/* Ids of a batch: a sample repeats what it shares with the one before it, in an order in which they do not stand
+ * together. */
 static int fill_texts(texts *t, const batch *b) {
     int64_t total = 0;
     memset(t, 0, sizeof *t);

@@ -1,5 +1,5 @@
-/* Families of batches with prefix trees, drawn here: sizes as in RL, no data of others. Of the bench, and of the test of
- * how good plans are. */
+/* Families of batches with prefix trees, drawn here: sizes as in RL, no data of others. Of the bench, and of the test
+ * of how good plans are. */
 #ifndef BENCH_TREE_FAMILIES_H
 #define BENCH_TREE_FAMILIES_H
 

@@ -131,7 +131,7 @@ void feed_print_totals(const feed_totals *t, const ravel_feed_stats *stats, int3
     char a[32], b[32];
     int64_t computed = t->tokens - t->shared;
     RAVEL_ASSERT(ranks > 0 && t->loss_tokens <= t->tokens && computed <= t->padded);
-    printf("\n%" PRId64 " update%s, %s sample%s, %s tokens (%s learnt) on %d rank%s %s%s\n", t->updates,
+    printf("\n%" PRId64 " update%s, %s sample%s, %s tokens (%s with loss) on %d rank%s %s%s\n", t->updates,
            s_of(t->updates), ravel__thousands(t->samples).text, s_of(t->samples), ravel__thousands(t->tokens).text,
            ravel__thousands(t->loss_tokens).text, ranks, s_of(ranks), processes ? "over " : "in one process",
            processes ? kind : "");

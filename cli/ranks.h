@@ -1,4 +1,5 @@
-/* What the commands that run a model on ranks (train, eval) share: --data with several words, threads, and the ranks themselves. */
+/* What the commands that run a model on ranks (train, eval) share: --data with several words, threads, and the ranks
+ * themselves. */
 #ifndef CLI_RANKS_H
 #define CLI_RANKS_H
 
@@ -8,8 +9,8 @@
 
 #include <ravel/comm.h>
 
-/* The value of --data and --eval-data may be several words, "--data a.jsonl:0.7 b.jsonl:0.3", up to the next option: they
- * become one, in which a space of a name is "\\ ". */
+/* The value of --data and --eval-data may be several words, "--data a.jsonl:0.7 b.jsonl:0.3", up to the next option:
+ * they become one, in which a space of a name is "\\ ". */
 typedef struct cli_joined {
     char **words;
     char *texts[8];

@@ -102,7 +102,7 @@ static ravel_status print_text(void *user, const int32_t *ids, const uint8_t *ma
 static void print_totals(const printing *p) {
     if (!p->o->count || p->o->json) return;
     (void)fprintf(stderr, "%s tokens in %s texts", ravel__thousands(p->tokens).text, ravel__thousands(p->texts).text);
-    if (p->o->rows) (void)fprintf(stderr, ", %s learnt", ravel__thousands(p->learnt).text);
+    if (p->o->rows) (void)fprintf(stderr, ", %s with loss", ravel__thousands(p->learnt).text);
     (void)fprintf(stderr, "\n");
 }
 

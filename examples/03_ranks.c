@@ -4,9 +4,9 @@
  *     03_ranks 8               8 ranks in this process
  *     mpirun -n 4 03_ranks     4 processes; detected from the environment
  *
- * Every rank brings samples of different lengths. They gather all lengths, and each sends its samples to the rank that has
- * the number of tokens modulo the number of ranks: one all-gather, one all-to-all. Then they lay themselves out as a mesh
- * and sum over a part of it. */
+ * Every rank brings samples of different lengths. They gather all lengths, and each sends its samples to the rank that
+ * has the number of tokens modulo the number of ranks: one all-gather, one all-to-all. Then they lay themselves out as
+ * a mesh and sum over a part of it. */
 #include <ravel/mesh.h>
 
 #include <stdio.h>

@@ -3,9 +3,9 @@
  *     build/examples/05_refit                 four ranks in this process
  *     mpirun -n 4 build/examples/05_refit     four processes
  *
- * The trainers keep f32 masters cut in halves (tp 2), q, k and v apart. The generators keep whole bf16 weights with q, k
- * and v fused, two sets of them: they generate from one while the other is being filled. No rank gathers anything: each
- * trainer sends the rows that it has, once, cast on the way; the generators pass them on to each other. */
+ * The trainers keep f32 masters cut in halves (tp 2), q, k and v apart. The generators keep whole bf16 weights with q,
+ * k and v fused, two sets of them: they generate from one while the other is being filled. No rank gathers anything:
+ * each trainer sends the rows that it has, once, cast on the way; the generators pass them on to each other. */
 #include <ravel/refit.h>
 
 #include <stdio.h>

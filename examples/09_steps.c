@@ -1,10 +1,11 @@
-/* The steps of a feed, one by one: read, gather, plan, compare, exchange, weigh, pack, cut for cp, share over pp and tp.
+/* The steps of a feed, one by one: read, gather, plan, compare, exchange, weigh, pack, cut for cp, share over pp and
+ * tp.
  *
  *     09_steps
  *
  * Each step is a call of its own, so a framework can take one and leave the others. Sixteen ranks of this process are a
- * mesh of tp 2, cp 2, dp 2, pp 2. The ranks with tp 0 in the last stage own the data; the others get metadata, make room,
- * and receive arrays. At the end every rank compares its arrays with those of a feed, byte for byte. */
+ * mesh of tp 2, cp 2, dp 2, pp 2. The ranks with tp 0 in the last stage own the data; the others get metadata, make
+ * room, and receive arrays. At the end every rank compares its arrays with those of a feed, byte for byte. */
 #include <ravel/feed.h>
 
 #include <ravel/exchange.h>

@@ -1,5 +1,5 @@
-/* The generator on one GPU: Qwen3-0.6B's shape, 256 requests at once, prompts and answers of 100 to 1024 tokens, against
- * the time that reading weights and keys takes at the card's copy rate. */
+/* The generator on one GPU: Qwen3-0.6B's shape, 256 requests at once, prompts and answers of 100 to 1024 tokens,
+ * against the time that reading weights and keys takes at the card's copy rate. */
 #include "bench/bench.h"
 
 #include <ravel/shape.h>

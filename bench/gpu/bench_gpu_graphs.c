@@ -1,8 +1,8 @@
 /* Micro-batches as recorded graphs beside the calls themselves: the time of a pass over micro-batches whose shapes come
  * again, and whether the gradients have the same bits.
  *
- * Two shapes: Qwen3-0.6B, where the host's calls are hidden behind the device's work, and four of its layers with a small
- * vocabulary and short micro-batches, where the device waits for the host. */
+ * Two shapes: Qwen3-0.6B, where the host's calls are hidden behind the device's work, and four of its layers with a
+ * small vocabulary and short micro-batches, where the device waits for the host. */
 #include "bench/bench.h"
 
 #include <ravel/shape.h>

@@ -4,8 +4,8 @@
  *   link       the generator's weights are in host memory: page-locked memory and a link
  *   wire       host memory on both sides: what the link alone takes, for comparison
  *
- * The generator is this program again, with RAVEL_BENCH_PULL set: a process that has used CUDA cannot be forked. It writes a
- * report per commit into a pipe. */
+ * The generator is this program again, with RAVEL_BENCH_PULL set: a process that has used CUDA cannot be forked. It
+ * writes a report per commit into a pipe. */
 #include "bench/gpu/gpu.h"
 
 #include <ravel/publish.h>

@@ -192,8 +192,8 @@ static void report_phases(const char *name, const double *seconds, int steps) {
 }
 
 /* What CUDA graphs could save at most: the host's time for the calls of one micro-batch, on an idle device, beside the
- * device's time for them. Calls are asynchronous, so the device waits for the host only where the first is longer. A stream
- * takes about a thousand calls before the host must wait for the device, so both halves begin on an idle one. */
+ * device's time for them. Calls are asynchronous, so the device waits for the host only where the first is longer. A
+ * stream takes about a thousand calls before the host must wait for the device, so both halves begin on an idle one. */
 static void report_issue(job *j, const char *name, double step_seconds) {
     ravel_error err = {0};
     double loss = 0, device = step_seconds / (double)j->micros, halves[2];
@@ -229,9 +229,9 @@ static double step_with(job *j, uint32_t parts, ravel_error *err) {
 /* Elementwise work per 16,384 tokens of 0.6B at the card's copy rate. */
 static const double ELEMENTWISE_MS = 16.4;
 
-/* Whole steps beside steps of products and attention alone, in turn; then each part alone, beside what the card's measured
- * rates give for it (milliseconds per 16,384 tokens, 0.6B at 32k; the same bits on every run). A step without its
- * elementwise kernels reads what the whole step before it left, so it works on real numbers. */
+/* Whole steps beside steps of products and attention alone, in turn; then each part alone, beside what the card's
+ * measured rates give for it (milliseconds per 16,384 tokens, 0.6B at 32k; the same bits on every run). A step without
+ * its elementwise kernels reads what the whole step before it left, so it works on real numbers. */
 static void report_parts(job *j, const mix *m, const char *name) {
     static const struct {
         const char *name;
@@ -270,7 +270,8 @@ static void report_parts(job *j, const mix *m, const char *name) {
 /* Copies of large blocks reach this on an H200, bytes read and written together. */
 static const double COPY_RATE = 4.0e12;
 
-/* Each kind of elementwise call inside whole steps, by events: its time, beside that of its bytes at the card's copy rate.
+/* Each kind of elementwise call inside whole steps, by events: its time, beside that of its bytes at the card's copy
+ * rate.
  */
 static void report_rows(job *j, const mix *m) {
     static const struct {

@@ -32,8 +32,8 @@ typedef struct parts_traffic {
     double bytes; /* read and written once each; of weights and tables, which stay in a cache, nothing */
 } parts_traffic;
 
-/* From here on the time of this part's calls is in the phase TRAIN_PHASE_OPTIMIZER, which nothing else uses, and the counts
- * begin at 0. 0: no part. Not for products and attention. */
+/* From here on the time of this part's calls is in the phase TRAIN_PHASE_OPTIMIZER, which nothing else uses, and the
+ * counts begin at 0. 0: no part. Not for products and attention. */
 void parts_watch(uint32_t part);
 parts_traffic parts_watched(void);
 

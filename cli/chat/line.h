@@ -4,9 +4,9 @@
  *     while ((text = cli_line_read(l, "> ", &bytes)) != NULL) use(text);
  *     cli_line_free(l);
  *
- * Left and Right, Home and End, words with Ctrl or Alt; Up and Down: earlier turns; Ctrl-U, Ctrl-K, Ctrl-W cut; Alt-Enter is a
- * line break. Ctrl-C clears what is typed, and at an empty line ends, as Ctrl-D does. The terminal is as it was between
- * two calls. */
+ * Left and Right, Home and End, words with Ctrl or Alt; Up and Down: earlier turns; Ctrl-U, Ctrl-K, Ctrl-W cut;
+ * Alt-Enter is a line break. Ctrl-C clears what is typed, and at an empty line ends, as Ctrl-D does. The terminal is as
+ * it was between two calls. */
 #ifndef CLI_LINE_H
 #define CLI_LINE_H
 

@@ -1,5 +1,6 @@
-/* ravel completion: scripts for bash, zsh and fish, from the option tables: each command is asked for its --help, and the
- * rows that it would print are collected. What is the same for all commands is in ravel.bash and so on, with marks. */
+/* ravel completion: scripts for bash, zsh and fish, from the option tables: each command is asked for its --help, and
+ * the rows that it would print are collected. What is the same for all commands is in ravel.bash and so on, with
+ * marks. */
 #include "cli/cli.h"
 
 #include "train/learn/choice.h"

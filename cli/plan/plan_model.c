@@ -120,8 +120,8 @@ int64_t plan_model_memory(const plan_model *model, const ravel_plan_options *opt
     return memory_of(model, model->config, options);
 }
 
-/* Combination `i` of what saves memory, the cheapest first: it changes `c` and names the changes. 0: it changes nothing, or
- * there are no more (-1). */
+/* Combination `i` of what saves memory, the cheapest first: it changes `c` and names the changes. 0: it changes
+ * nothing, or there are no more (-1). */
 static int apply_remedies(int i, const train_config *given, train_config *c, char *text, size_t size) {
     int shards = i & 1, full = i >> 1 & 1, narrow = i >> 2 & 1, tp = i >> 3;
     int used = 0;

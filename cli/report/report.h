@@ -171,8 +171,8 @@ double report_relation(const report_figure *figure, double value, double first);
 void report_print(const report_run *runs, int count, ravel__printer *out);
 /* `live`: the page asks its server every few seconds whether the runs went on. */
 void report_html(const report_run *runs, int count, int live, ravel__printer *out);
-/* What a page lacks that has the first known[i] rows of each run, as JSON: rows, answers, and the pieces above the curves.
- * {"whole": true}: it must be read again. */
+/* What a page lacks that has the first known[i] rows of each run, as JSON: rows, answers, and the pieces above the
+ * curves. {"whole": true}: it must be read again. */
 void report_news(const report_run *runs, int count, const int64_t *known, ravel__printer *out);
 /* "735 of 1,500, 2m10s left"; "" if that is not known. */
 void report_progress(const report_run *run, char *text, size_t bytes);

@@ -21,8 +21,8 @@
  *     ravel_rows_free(rows);
  *
  * Forms of a row, the first that fits:
- *     {"input_ids": [..]}                      tokens as they are; optional "loss_mask" (0, 1), "labels" (-100: not learnt)
- *                                              or "prompt_length" (the first of them, not learnt)
+ *     {"input_ids": [..]}                      tokens as they are; optional "loss_mask" (0, 1), "labels" (-100: no loss)
+ *                                              or "prompt_length" (the first of them, without loss)
  *     {"chosen": C, "rejected": R}             two answers, for DPO; optional "prompt". Texts, or lists of messages. A
  *                                              prompt that is a text goes before a list that begins with the answer
  *     {"messages": [{"role", "content"}, ..]}  a conversation; the template says which roles there are
@@ -30,12 +30,12 @@
  *     {"prompt": P, "completion": C}           texts, written one after the other, or lists of messages; "response" is
  *                                              another name for "completion"
  *     {"instruction", "input", "output"}       one user turn and one answer; "input" may be missing or empty
- *     {"text": T}                              all of it is learnt
+ *     {"text": T}                              all of it has loss
  * "tools" (a list of schemas), "documents" and "chat_template_kwargs" (an object) of a row are the template's
  * variables. A row that fits none is E_DATA with the keys that it has. Texts that are no conversation begin with bos
  * if the tokenizer puts one and end with eos if it has one.
  *
- * What is learnt: of a conversation the answers, each with the token that ends its turn; of prompt and completion the
+ * What has loss: of a conversation the answers, each with the token that ends its turn; of prompt and completion the
  * completion. A token that begins before an answer does not belong to it. Where answers stand: if the template marks
  * them ({% generation %}), there. Else an answer is what the template writes for a message with the role assistant
  * after the text that asks for an answer (add_generation_prompt), thoughts and calls of tools included.
@@ -92,13 +92,13 @@ RAVEL_API void ravel_rows_options_default(ravel_rows_options *options);
 typedef struct ravel_row_part {
     int64_t count;
     const int32_t *tokens;    /* [count] */
-    const uint8_t *loss_mask; /* [count] 1: this token is to be learnt */
+    const uint8_t *loss_mask; /* [count] 1: this token has loss */
 } ravel_row_part;
 
 /* Read-only; belongs to the rows and is valid until the next call. */
 typedef struct ravel_row {
     int32_t pair;              /* 1: parts[0] is the chosen answer, parts[1] the rejected one */
-    int32_t inserted;          /* answers that begin with text of the template's own, which is learnt, */
+    int32_t inserted;          /* answers that begin with text of the template's own, which has loss, */
     ravel_row_part parts[2];   /* one, or two of a pair */
     const char *inserted_text; /* the first such text, as "<think>\n\n</think>\n\n"; cut at 63 bytes */
 } ravel_row;
@@ -115,7 +115,7 @@ RAVEL_API ravel_status ravel_rows_encode(ravel_rows *rows, const char *json, siz
 
 /* The tokens that a model is to continue: of "messages" (or "conversations", or "prompt" as a list) the conversation
  * without the answers at its end, then the beginning of an answer; of "prompt" as a text that text, as a user turn
- * if there is a format. No token is learnt. */
+ * if there is a format. No token has loss. */
 RAVEL_API ravel_status ravel_rows_prompt(ravel_rows *rows, const char *json, size_t bytes, const ravel_row **row,
                                          ravel_error *err);
 

@@ -61,7 +61,7 @@ RAVEL_API ravel_status ravel_exchange_create(const ravel_plan *plan, const int64
                                              ravel_error *err);
 RAVEL_API void ravel_exchange_free(ravel_exchange *exchange);
 
-/* Shard first: from now on only the elements that context-parallel rank `cp_rank` packs are sent, and one more behind
+/* Shard first: from now on only the elements that context-parallel rank `cp_rank` packs are sent, and one more after
  * each run of them for labels (zig-zag: two runs, contiguous: one; striped: no cut, everything is sent). Each cp rank
  * calls this on its own exchange over its own dp ranks, so that the bytes of all of them together do not grow with cp.
  * `align` is what packing will use; `lengths` as in create. What arrives has its whole length, 0 in elements that were

@@ -107,7 +107,7 @@ typedef struct ravel_feed_options {
     /* required; copied. dp and cp are the mesh's (cp_pool, if it is set, is dp * cp); align is raised to what cp
      * needs; multiple to pp if there is vpp. layout: packed, or padded or padded-2d (cp 1), which is how bins are
      * planned: slots have no padding then, so that a micro-batch is a store for ravel_padded_pack. padded-2d takes
-     * prompts from the samples, else what stands before the first token that is learnt */
+     * prompts from the samples, else what stands before the first token with loss */
     const ravel_plan_options *plan;
     /* NULL: token-mean, everything summed; copied. dp, cp and micro_steps are set */
     const ravel_weights_options *weights;

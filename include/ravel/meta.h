@@ -12,7 +12,7 @@
  *          4        updates, U
  *          5        micro-steps of all updates, S
  *          6        samples of this data-parallel rank, N
- *          7, 8     the cursor behind these updates: epoch, position
+ *          7, 8     the cursor after these updates: epoch, position
  *          9        number of the batch since the stream began
  *         10, 11    0
  *         12 ...    U x RAVEL_UPDATE_WORDS: the counts of each update over all ranks, in the order of
@@ -53,7 +53,7 @@ extern "C" {
     X(int64_t, tokens, "sum of their lengths")                                                    \
     X(uint64_t, squares_low, "sum of their squared lengths, the low 64 bits")                     \
     X(int64_t, squares_high, "and the high 64 bits")                                              \
-    X(int64_t, loss_tokens, "tokens that are to be learnt")                                       \
+    X(int64_t, loss_tokens, "tokens with loss")                                                   \
     X(int64_t, loss_samples, "samples with at least one of them")                                 \
     X(int64_t, padded_tokens, "sum of slots, a filler's own included")                            \
     X(int64_t, capacity_tokens, "bins and fillers times cp times budget")                         \

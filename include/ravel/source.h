@@ -24,7 +24,7 @@
  * Kinds: mock data, JSON lines, the caller's own functions, samples that are already in memory. All that open by
  * options have the fields
  *     tokens      i32, RAVEL_FIELD_TOKEN
- *     loss_mask   u8, RAVEL_FIELD_NEXT: 1 if the token is to be learnt (as a target), 0 for prompts
+ *     loss_mask   u8, RAVEL_FIELD_NEXT: 1 if the token has loss (as a target), 0 for prompts
  * and those that options.fields adds.
  */
 #ifndef RAVEL_SOURCE_H
@@ -91,18 +91,18 @@ RAVEL_API ravel_option_table ravel_source_option_table(void);
  * JSON lines, or one array of rows: the file is indexed (8 bytes per row, see ravel_row_index), and rows are read when
  * they are asked for; blank lines are passed over. It must not be changed while it is open: reading a row after that is
  * E_IO. A row is an object in one of these forms, whatever the others in the file are:
- *     {"input_ids": [..], "labels": [..]}         labels: the token, or -100 where it is not to be learnt
+ *     {"input_ids": [..], "labels": [..]}         labels: the token, or -100: no loss
  *     {"input_ids": [..], "loss_mask": [..]}      0 or 1 (false or true) per token
- *     {"input_ids": [..], "prompt_length": n}     the first n are not to be learnt
- *     {"input_ids": [..]}                         all are
+ *     {"input_ids": [..], "prompt_length": n}     the first n have no loss
+ *     {"input_ids": [..]}                         all have it
  *     {"input_ids": [..], "cu_seqlens": [0, ..]}  several samples in a row, taken apart; what lies beyond the last
  *                                                 boundary is padding. "cu_seqlens_padded" says where each begins
  *                                                 when there is padding between them.
- *     {"prompt": "..", "response": ".."}          bytes as tokens, the prompt not to be learnt ("completion" too)
- *     {"text": ".."}                              bytes as tokens, all learnt
+ *     {"prompt": "..", "response": ".."}          bytes as tokens, the prompt without loss ("completion" too)
+ *     {"text": ".."}                              bytes as tokens, all with loss
  *     {"chosen": "..", "rejected": ".."}          two samples of bytes, the chosen one first; optional "prompt"
- *     {"chosen": [..], "rejected": [..]}          the same of token ids; optional "prompt", which is not learnt
- * bos goes before the text, and eos, which is learnt, after it. A packed row may have labels or a loss_mask too, and
+ *     {"chosen": [..], "rejected": [..]}          the same of token ids; optional "prompt", without loss
+ * bos goes before the text, and eos, which has loss, after it. A packed row may have labels or a loss_mask too, and
  * "prompt_length" as an array.
  *
  * With options.tokenizer text becomes the tokens of that model, and every form of ravel/chat.h is taken: messages,

@@ -4,8 +4,8 @@
  * process. That rules out kernel TLS, which OpenSSL only uses through its own; it would save one of the two copies of
  * a sent byte, not the cipher.
  *
- * Records are collected in `held` and sent together. What was encrypted and not sent yet is not reported as written: the caller
- * gives the same bytes again, which are then those of `held`. */
+ * Records are collected in `held` and sent together. What was encrypted and not sent yet is not reported as written:
+ * the caller gives the same bytes again, which are then those of `held`. */
 #include "comm/tls.h"
 
 #include <ravel/base.h>
@@ -43,7 +43,8 @@ static int failed_for_now(void) {
     return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
 }
 
-/* Records that are collected, and those that OpenSSL makes by itself while others wait, which must not overtake them. */
+/* Records that are collected, and those that OpenSSL makes by itself while others wait, which must not overtake
+ * them. */
 static int hold(session *s, const char *from, size_t bytes) {
     if (bytes > s->room - s->end) return 0;
     memcpy(s->held + s->end, from, bytes);

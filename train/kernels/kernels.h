@@ -305,8 +305,8 @@ typedef struct train_cache {
     int32_t kv_heads, head_dim;
 } train_cache;
 
-/* For r in 0 .. rows - 1: row from[r] of k and v becomes token positions[r] of slot slots[r]. With `back` the other way:
- * row r of k and v becomes token r of slot 0, as it was written. */
+/* For r in 0 .. rows - 1: row from[r] of k and v becomes token positions[r] of slot slots[r]. With `back` the other
+ * way: row r of k and v becomes token r of slot 0, as it was written. */
 typedef struct train_cache_write {
     train_cache cache;
     int64_t rows;
@@ -619,8 +619,8 @@ enum { TRAIN_STAGES = 64 };
 #ifndef TRAIN_DOUBLE
 /* The set called `name`: "ref", "cpu", "cuda", or "cpu-avx512", "cpu-avx2", "cpu-base" for one instruction set ("cpu"
  * is the best that this machine has); each of the CPU's with "-bf16" behind it has its weights in bf16.
- * "cpu-avx512bf16" has them too, and multiplies by them in bf16 with f32 sums. E_ARGUMENT lists the names, E_UNSUPPORTED
- * says what the machine lacks. */
+ * "cpu-avx512bf16" has them too, and multiplies by them in bf16 with f32 sums. E_ARGUMENT lists the names,
+ * E_UNSUPPORTED says what the machine lacks. */
 ravel_status train_kernels_find(const char *name, const train_kernels **kernels, ravel_error *err);
 #endif
 

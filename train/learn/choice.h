@@ -11,7 +11,7 @@
 #include "train/kernels/kernels.h"
 #include "train/model/params.h"
 
-/* auto: NCCL where every trainer has a GPU of its own and NCCL can be loaded, else page-locked host memory. */
+/* auto: NCCL if every trainer has a GPU of its own and NCCL can be loaded, else page-locked host memory. */
 typedef enum train_wire { TRAIN_WIRE_AUTO, TRAIN_WIRE_NCCL, TRAIN_WIRE_HOST } train_wire;
 #define TRAIN_WIRE_CHOICES "auto|nccl|host"
 
@@ -27,12 +27,12 @@ typedef struct train_model_choice {
     int32_t gpu;            /* this rank's, from `devices` (train/run/config/devices.h) */
     int32_t wire;           /* train_wire: over what arrays of GPUs travel between trainers; never TRAIN_WIRE_AUTO after
                               train_devices_assign */
-    int32_t deterministic;  /* the same bits on every run; 0: sums in any order where that is faster */
-    int32_t sequence;       /* sequence parallel, where tp > 1 */
+    int32_t deterministic;  /* the same bits on every run; 0: sums in any order if that is faster */
+    int32_t sequence;       /* sequence parallel, if tp > 1 */
     int32_t graphs;         /* train_graphs, of models and of generators */
     uint64_t init_seed;
     double init_std;
-    /* a shape by numbers, where neither is given: a byte model */
+    /* a shape by numbers, if neither is given: a byte model */
     int64_t hidden, layers, heads, kv_heads, head_dim, ffn, vocab;
     int64_t experts, experts_active, expert_ffn; /* experts 0: dense; expert_ffn 0: ffn / experts_active */
     const char *adapter;      /* a PEFT folder that training begins with, or an answer is made with; NULL: none */

@@ -42,7 +42,7 @@ typedef struct train_learn_options {
     int32_t aggregation;  /* ravel_loss_mode: how token losses become one loss */
     int32_t moments;      /* train_moments */
     int64_t norm;         /* divisor of seq-mean-token-sum-norm; 0: a length that the run has */
-    int64_t share_limit;  /* the most tokens of a micro-batch's samples where prefixes are shared, in budgets */
+    int64_t share_limit;  /* the most tokens of a micro-batch's samples if prefixes are shared, in budgets */
     int32_t share_prefix; /* ravel_share_prefix: what samples share is computed once */
     int32_t ep;           /* train_parts_options.ep */
     int32_t router_scope; /* train_router_scope */

@@ -9,7 +9,7 @@
 typedef struct train__part {
     train_model *model;
     train_optimizer *optimizer;
-    const train_shares *shares; /* the optimiser's: of one rank where nothing is sharded */
+    const train_shares *shares; /* the optimiser's: of one rank if nothing is sharded */
     void *run;                  /* [shares->most_of_unit] where reduce-scatter puts a run; NULL if it is not used */
 } train__part;
 

@@ -62,7 +62,7 @@ static inline int32_t train__parts_number(const train_parts *p, int32_t chunk) {
     return chunk * train_layout_pp(&p->layout) + p->at.pp;
 }
 
-/* The communicator of the same ranks for arrays of the device: `host` itself, or NCCL's. Collective over `host` where
+/* The communicator of the same ranks for arrays of the device: `host` itself, or NCCL's. Collective over `host` if
  * it is NCCL's for the first time. */
 ravel_status train__parts_join(train_parts *p, ravel_comm *host, train__wire_use use, ravel_comm **comm,
                                ravel_error *err);

@@ -15,7 +15,7 @@ static ravel_comm *comm_of(const train_learner *l, const train_unit *u) {
     return u->experts ? l->parts->experts : l->replicas;
 }
 
-/* Unit by unit, where ranks share out the experts. */
+/* Unit by unit, if ranks share out the experts. */
 static ravel_status sum_units(train_learner *l, const train__part *p, ravel_error *err) {
     const train_params *params = train_model_params(p->model);
     train_array grads = train_model_grad_array(p->model);
@@ -91,7 +91,7 @@ static ravel_status gather_squares(train_learner *l, const train__part *p, ravel
     return comm ? train__port_sum(train_model_port(p->model), comm, sums, count, RAVEL_F64, err) : RAVEL_OK;
 }
 
-/* The clip scale of every part. Where several ranks hold one model, each part's sum of squares is gathered over those
+/* The clip scale of every part. If several ranks hold one model, each part's sum of squares is gathered over those
  * ranks. */
 static ravel_status clip(train_learner *l, ravel_error *err) {
     double most = l->options.learn->clip_grad;

@@ -19,7 +19,7 @@ typedef struct train_whole {
     train_frozen base;   /* beside an adapter: the model's own; else nothing */
     void *taken;         /* memory of `weights`; NULL: lent */
     size_t taken_bytes;
-    train_base loaded; /* of `base` where it was read again */
+    train_base loaded; /* of `base` if it was read again */
 } train_whole;
 
 /* Collective over the trainers. Lent weights are valid until the next update. Close it also after an error. */

@@ -320,8 +320,8 @@ int64_t train_model_stage_elements(const train_model *model, int64_t tokens);
  * under way a place of its own. */
 train__parcel train_model_stage_parcel(const train_model *model, int64_t tokens, int32_t place);
 
-/* Seconds that this model's calls have waited for its tensor-parallel, context-parallel and expert-parallel ranks, since
- * it was made. */
+/* Seconds that this model's calls have waited for its tensor-parallel, context-parallel and expert-parallel ranks,
+ * since it was made. */
 typedef struct train_waits {
     double tp, cp, ep;
 } train_waits;

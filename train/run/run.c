@@ -433,13 +433,13 @@ static void rescue(train_run *run, train_learner *learner, ravel_status status) 
     if (run->state.step == 0 || run->saved == run->state.step) return;
     if (!alone) status = save_last(run, learner, 0, &why);
     if (!alone && !train__is_lost(status)) {
-        if (status) warn(run, "what was learnt since the last checkpoint could not be saved", &why);
+        if (status) warn(run, "the updates since the last checkpoint could not be saved", &why);
         return;
     }
     ravel_error_clear(&why);
     if (run->rank != 0) return;
     if (save_last(run, learner, 1, &why)) {
-        warn(run, "what was learnt since the last checkpoint could not be saved", &why);
+        warn(run, "the updates since the last checkpoint could not be saved", &why);
     } else if (run->reported < run->state.step) {
         (void)ravel_error_set(&why, RAVEL_E_PEER_LOST, "they are reduced over all ranks");
         warn(run, "the checkpoint has an update whose metrics are missing", &why);

@@ -17,16 +17,15 @@
  *
  * and of a client: open without `listen`, then ravel__hub_connect, then the same loop.
  *
- * States of a link:  connect or accept -> greeting and proof (within options.handshake) -> `up` -> messages -> `down`, once,
- * with the reason: closed by the peer (with the peer's sentence), reset, damaged bytes, silent for too long, never
- * reached. A link whose `up` was not called gets `down` only if it came from ravel__hub_connect. After `down` returns
- * the link is freed and uses none of the caller's memory.
+ * States of a link: connect or accept -> greeting and proof (within options.handshake) -> `up` -> messages -> `down`,
+ * once, with the reason: closed by the peer (with the peer's sentence), reset, damaged bytes, silent for too long,
+ * never reached. A link whose `up` was not called gets `down` only if it came from ravel__hub_connect. After `down`
+ * returns the link is freed and uses none of the caller's memory.
  *
  * Strangers: an accepted link that has not proven itself holds little and nothing for long. Each step of the handshake
- * has room for max_strangers of them, and closes one of the host with most of them for a new one, so honest peers get in
- * beside any number of others. Links stay below the
- * process's limit of descriptors, with a reserve for files. A peer that is refused is told why; if it was only for now,
- * it tries again.
+ * has room for max_strangers of them, and closes one of the host with most of them for a new one, so honest peers get
+ * in beside any number of others. Links stay below the process's limit of descriptors, with a reserve for files. A peer
+ * that is refused is told why; if it was only for now, it tries again.
  *
  * Lost peers: a process that ends closes its sockets, which is seen at once. A machine that vanishes is found by the
  * kernel's keep-alive, and by bytes that stay unacknowledged, within options.keepalive. A peer that runs but does not
@@ -79,8 +78,8 @@ typedef struct ravel__message {
 
 typedef struct ravel__hub_handler {
     void *user;
-    /* The link is up. hello[bytes] is what the peer gave to connect; nothing on the connecting side. Returning 0 refuses
-     * the link; it is closed without `down`. May be NULL. */
+    /* The link is up. hello[bytes] is what the peer gave to connect; nothing on the connecting side. Returning 0
+     * refuses the link; it is closed without `down`. May be NULL. */
     int (*up)(void *user, ravel__link *link, const void *hello, int32_t bytes);
     /* A message with a body begins: where its bytes go, room for head->bytes. NULL: they are read and dropped. May be
      * NULL. */

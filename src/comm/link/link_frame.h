@@ -39,8 +39,8 @@ enum {
 };
 enum { RAVEL__ROLE_CONNECTS = 1, RAVEL__ROLE_ACCEPTS, RAVEL__ROLE_REFUSES };
 enum { RAVEL__TOKEN_NONE, RAVEL__TOKEN_GIVEN, RAVEL__TOKEN_USER, RAVEL__TOKEN_KINDS };
-/* RAW: a message whose body has no tag here, since the receiver verifies its bytes itself, or TLS does; not over plain TCP. RING:
- * descriptors of shared memory come with it. SHARED and SHARED_RAW: MESSAGE and RAW whose body is there. */
+/* RAW: a message whose body has no tag here, since the receiver verifies its bytes itself, or TLS does; not over plain
+ * TCP. RING: descriptors of shared memory come with it. SHARED and SHARED_RAW: MESSAGE and RAW whose body is there. */
 enum {
     RAVEL__FRAME_MESSAGE = 1,
     RAVEL__FRAME_HEARTBEAT,

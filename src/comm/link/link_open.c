@@ -229,8 +229,8 @@ static int is_at(const ravel__link *link, link_state step) {
     return !link->connects && (link->state == step || (step == LINK_GREETS && link->state == LINK_SECURES));
 }
 
-/* If `most` accepted links or more are at this step of the handshake: closes one of those whose host has most of them. Any one:
- * with the oldest, a flood would need no more than to be faster than the handshake of others. */
+/* If `most` accepted links or more are at this step of the handshake: closes one of those whose host has most of them.
+ * Any one: with the oldest, a flood would need no more than to be faster than the handshake of others. */
 static void make_room(ravel__hub *hub, link_state step, int32_t most) {
     RAVEL_ASSERT(step == LINK_GREETS || step == LINK_PROVES);
     int32_t counts[256] = {0}, count = 0, largest = 0;

@@ -1,4 +1,5 @@
-/* The loop over a chunk exists four times: portable, NEON, SSE2 (which every x86-64 has) and AVX2 (if the processor has it).
+/* The loop over a chunk exists four times: portable, NEON, SSE2 (which every x86-64 has) and AVX2 (if the processor has
+ * it).
  *
  *     chunk     [a0 b0 a1 b1 a2 b2 a3 b3] [ ... ]    units of 32 bytes: four pairs of 32-bit words
  *     digest 0  += (a + k)(b + k')                   keys of this unit

@@ -3,7 +3,8 @@
  *   given   by an option, RAVEL_TOKEN or the file RAVEL_TOKEN_FILE
  *   none    the word "none": every peer may connect
  *   user    neither: a random token in a file that only this user can read, made by the first process that needs it. It serves
- *           processes of one user that meet on loopback. Unix sockets need none: the system says who is at the other end */
+ *           processes of one user that meet on loopback. Unix sockets need none: the system says who is at the other
+ * end */
 #ifndef RAVEL_COMM_TOKEN_H
 #define RAVEL_COMM_TOKEN_H
 

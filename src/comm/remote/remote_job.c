@@ -13,7 +13,8 @@
  *     broadcast               binomial tree, in pieces of PIECE      log2 n, then a round per piece
  *     all-gather, small       Bruck: twice as many pieces per round  log2 n
  *     all-gather, large       ring                                   n - 1, neighbours only
- *     all-to-all              pairs at distance 1, 2, 3, ...; REMOTE_WINDOW of them under way; empty ones are skipped */
+ *     all-to-all              pairs at distance 1, 2, 3, ...; REMOTE_WINDOW of them under way; empty ones are
+ * skipped */
 #include "comm/remote/remote.h"
 
 #include "base/assert.h"

@@ -212,9 +212,9 @@ void ravel__remote_peer_lost(remote_world *w, int32_t peer, const char *why) {
     (void)snprintf(w->lost_why, sizeof w->lost_why, "%.250s", why);
 }
 
-/* A process that is killed while it writes into MPI's shared memory may leave a receiver's queue cut: frames of ranks that
- * live no longer arrive there, and no message that the receiver waits for is the lost rank's. So over MPI a collective of a
- * lost member ends soon, whatever it waits for. -1: it may go on. */
+/* A process that is killed while it writes into MPI's shared memory may leave a receiver's queue cut: frames of ranks
+ * that live no longer arrive there, and no message that the receiver waits for is the lost rank's. So over MPI a
+ * collective of a lost member ends soon, whatever it waits for. -1: it may go on. */
 static int32_t cuts_queues(const remote_rank *me, const remote_job *j) {
     const remote_world *w = me->world;
     if (j->message || w->wire->tells_lost || !w->lost_ns || ravel__clock_ns() - w->lost_ns < GRACE_NS) return -1;

@@ -1,5 +1,5 @@
-/* Balancing, from the bottom: tables of bins that trade samples, totals of ranks, spreads, starts, and micro-steps that are dealt
- * again. solve.c puts them together. */
+/* Balancing, from the bottom: tables of bins that trade samples, totals of ranks, spreads, starts, and micro-steps that
+ * are dealt again. solve.c puts them together. */
 #ifndef RAVEL_PLAN_BALANCE_H
 #define RAVEL_PLAN_BALANCE_H
 
@@ -85,7 +85,7 @@ ravel_status ravel__totals_balance(const ravel__job *job, ravel__trading *table,
  * without room wait in another, by room, until a sample is short enough). A sample that fits no bin goes to the bin
  * with most room; overfull bins are repaired afterwards by trades with roomy ones. */
 
-/* A bin of `bins` (a whole number of micro-steps) for every sample. Weights are slots where `by_slots`, else costs.
+/* A bin of `bins` (a whole number of micro-steps) for every sample. Weights are slots if `by_slots`, else costs.
  * *over: how many bins are over the cap, to be repaired; INT32_MAX when max_samples left no place. */
 ravel_status ravel__spread(const ravel__job *job, int32_t bins, int by_slots, int32_t *bin, int32_t *over);
 

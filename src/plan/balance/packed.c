@@ -1,6 +1,6 @@
 /* The default method, packed layout.
  *
- *   1. pack       best-fit decreasing, and others where that is not the fewest possible (fewest.c): the fewest bins,
+ *   1. pack       best-fit decreasing, and others if that is not the fewest possible (fewest.c): the fewest bins,
  *                 and with them the number of micro-steps.
  *   2. start      the samples in micro-steps * dp bins: spread evenly where the cap allows, else as packed (starts.c).
  *   3. order      bins by cost, so that a micro-step holds bins of like cost.
@@ -100,7 +100,7 @@ static ravel_status try_start(const method *m, ravel__start start, int *made) {
     return status || !*made ? status : ravel__candidates_offer(m->job, m->candidates, solution);
 }
 
-/* Whether a start is likely to be the best, where only a few are tried. */
+/* Whether a start is likely to be the best, if only a few are tried. */
 static int promising(const method *m, ravel__start start) {
     int32_t count = m->job->pool->count, many = count / m->basis.bins >= 8;
     if (m->job->rules->options.effort == RAVEL_EFFORT_FAST)

@@ -52,7 +52,7 @@ static int32_t run_end(const runs *r, int32_t from, int32_t to, int64_t limit) {
     return to;
 }
 
-/* How many runs there are from `from` to `to`; counting stops after `most`. Writes their ends where `ends` is not
+/* How many runs there are from `from` to `to`; counting stops after `most`. Writes their ends if `ends` is not
  * NULL. */
 static int32_t cut(const runs *r, int32_t from, int32_t to, int64_t limit, int32_t most, int32_t *ends) {
     int32_t count = 0;

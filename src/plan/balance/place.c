@@ -3,9 +3,9 @@
  * Pipelines: small micro-steps at both ends shorten warm-up and drain, so micro-steps rise to the middle and fall
  * again.
  *
- * Homes: where ranks meet in every micro-step its bins may be permuted freely; that is an assignment problem, dp bins
- * to dp ranks, the gain being the tokens that need not move. It is solved exactly (shortest augmenting paths) where
- * that is cheap, else greedily. Where ranks meet only at the end, ranks are relabelled as a whole, and bins of one
+ * Homes: if ranks meet in every micro-step its bins may be permuted freely; that is an assignment problem, dp bins
+ * to dp ranks, the gain being the tokens that need not move. It is solved exactly (shortest augmenting paths) if
+ * that is cheap, else greedily. If ranks meet only at the end, ranks are relabelled as a whole, and bins of one
  * micro-step change ranks only if no rank's total grows beyond the slowest's. Groups on ranks allow only the
  * relabelling. */
 #include "plan/internal.h"
@@ -23,7 +23,7 @@ typedef struct place {
     int32_t *seat;
     int32_t *head, *next;       /* samples of a micro-step, linked */
     int32_t *to;                /* [dp] the rank that bin (or rank) i goes to */
-    int64_t *gain;              /* [dp][dp] where exact: tokens that stay if bin (or rank) i goes to rank j */
+    int64_t *gain;              /* [dp][dp] if exact:    tokens that stay if bin (or rank) i goes to rank j */
     uint64_t *key, *spare;      /* [samples] pairs (bin, home), then gains */
     int32_t *item, *spare_item; /* [samples] */
     int64_t *tokens;            /* [samples] of pairs */

@@ -3,7 +3,7 @@
  *
  *     pool  ->  [ samples of rank 0 | rank 1 | ... ]   each slice a pool of its own, longest first
  *
- * Where ranks meet only at the end of an update that is a way to deal single samples too: a rank that has a dominant
+ * If ranks meet only at the end of an update, that is a way to deal single samples too: a rank that has a dominant
  * sample gets nothing else, which exchanges between evenly filled bins do not find. */
 #include "plan/balance/balance.h"
 

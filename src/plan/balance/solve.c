@@ -110,7 +110,7 @@ static int is_plain(const ravel__job *job) {
     return job->rules->options.layout == RAVEL_LAYOUT_PACKED && !on_ranks(job) && !job->rules->own_costs;
 }
 
-/* Whether the methods by name may be tried too: not where time matters more. */
+/* Whether the methods by name may be tried too: not if time matters more. */
 static int may_compare(const ravel__job *job) {
     return RAVEL__PART_ON(COMPARE) && job->pool->count <= job->limits->compare_samples;
 }
@@ -138,7 +138,7 @@ static ravel_status enter_own(const ravel__job *job, ravel__candidates *c) {
     return status ? status : ravel__candidates_offer(job, c, solution);
 }
 
-/* Where plans are not compared, packings still are: mffd may need a bin less than best-fit, seldom a micro-step
+/* If plans are not compared, packings still are: mffd may need a bin less than best-fit, seldom a micro-step
  * less. */
 static ravel_status enter_fewest(const ravel__job *job, ravel__candidates *c) {
     ravel__solution solution;
@@ -194,7 +194,7 @@ static ravel_status enter_at_least(const ravel__job *job, int64_t least, ravel__
     return ravel__candidates_offer(job, c, own.solution);
 }
 
-/* Where time is minimised: one more micro-step (or group of `multiple`), and again while that was faster. */
+/* If time is minimised: one more micro-step (or group of `multiple`), and again while that was faster. */
 static ravel_status enter_longer(const ravel__job *job, ravel__candidates *c) {
     int64_t bound = ravel__time_bound(job->rules, job->pool, 0), multiple = job->rules->options.multiple;
     int64_t least = ravel__steps_for(job->rules, c->solution.bins_packed, job->dp) + job->rules->steps_done;

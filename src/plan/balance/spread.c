@@ -10,7 +10,7 @@
 
 typedef struct level {
     int64_t missing; /* level - weight of the bin */
-    int64_t room;    /* units left, negative where overfull */
+    int64_t room;    /* units left, negative if overfull */
     int64_t rows;
 } level;
 

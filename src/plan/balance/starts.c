@@ -233,7 +233,7 @@ static ravel_status keep_packed(const ravel__basis *b, int32_t packed_bins, int3
 
 /* ---- shrunk ------------------------------------------------------------------------------------------------- */
 
-/* Gives the room of the spare bins to all bins alike; a little less, and again, where that takes too many. */
+/* Gives the room of the spare bins to all bins alike; a little less, and again, if that takes too many. */
 static ravel_status pack_shrunk(const ravel__basis *b, int32_t *bin, int32_t *bins) {
     RAVEL_ASSERT(b->bins >= b->packed_bins);
     int64_t cap = b->job->rules->cap, less = cap * (b->bins - b->packed_bins) / b->bins;

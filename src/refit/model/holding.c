@@ -6,7 +6,7 @@
  *     cut: which box of the fused tensor is here, its dims in memory, its strides
  *        |  for each position in the stack, for each part
  *        v
- *     item "layers.3.q": dims, box, and a view with the part's offset (and blocks, where parts interleave) */
+ *     item "layers.3.q": dims, box, and a view with the part's offset (and blocks, if parts interleave) */
 #include "refit/model/carrier.h"
 
 #include "base/assert.h"

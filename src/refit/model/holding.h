@@ -30,7 +30,7 @@ typedef struct ravel__holding {
 
 /* Checks the tensors and rules and makes the items, in the order of the tensors. `dense`: the strides are ignored and
  * offsets count as if the piece had no holes (sinks with callbacks). Names come from the arena, the list from its
- * allocator. E_ARGUMENT names the tensor or rule. Tensors on a device are refused where `dense`. `what` is "source" or
+ * allocator. E_ARGUMENT names the tensor or rule. Tensors on a device are refused if `dense`. `what` is "source" or
  * "sink". */
 ravel_status ravel__holding_make(const ravel_refit_tensor *tensors, int64_t count, const ravel_refit_rule *rules,
                                  int64_t rule_count, int dense, const char *what, ravel__arena *arena,

@@ -1,6 +1,6 @@
 /* Walking a range of a box in memory.
  *
- * The box's dimensions are first merged where memory allows it (a whole contiguous tensor is one run). The innermost
+ * The box's dimensions are first merged if memory allows it (a whole contiguous tensor is one run). The innermost
  * one that is left is the run; the outer ones are an odometer. Copies and casts then work on runs. */
 #include "refit/model/carrier.h"
 

@@ -44,7 +44,7 @@ static void link_down(void *user, ravel__link *link, const char *why) {
     (void)snprintf(d->why, sizeof d->why, "%s", why);
 }
 
-/* Polls until *done. `timeout` is for the whole wait where `deadline` is set, else for the time between two
+/* Polls until *done. `timeout` is for the whole wait if `deadline` is set, else for the time between two
  * messages. */
 static ravel_status wait(ravel__dial *d, const int32_t *done, double timeout, int deadline, ravel_error *err) {
     RAVEL_ASSERT(d->hub);

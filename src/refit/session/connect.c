@@ -181,7 +181,7 @@ static ravel_status make_pool(ravel_refit *refit, ravel__buffers *pool, int want
     return RAVEL_OK;
 }
 
-/* A receiver that borrows keeps the sender waiting while it loads, so it borrows only where loading is a copy in
+/* A receiver that borrows keeps the sender waiting while it loads, so it borrows only if loading is a copy in
  * memory: no callbacks. */
 static int may_borrow(const ravel_refit *refit) {
     return !refit->data && !(refit->transport && refit->transport->no_loans) && ravel__comm_lends(refit->comm) &&

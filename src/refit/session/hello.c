@@ -8,7 +8,7 @@
 #include <string.h>
 
 #define NUM_DEFAULT 2
-#define GRAIN       4096 /* B is a multiple of it where no rank set another size */
+#define GRAIN       4096 /* B is a multiple of it if no rank set another size */
 
 uint64_t ravel__sum_of(const void *message, size_t bytes) {
     return ravel__xxh3_of((const char *)message + sizeof(uint64_t), bytes - sizeof(uint64_t));

@@ -277,7 +277,7 @@ ravel_status ravel__refit_connect(ravel_refit *refit, ravel_comm *comm, ravel_st
 void ravel__refit_disconnect(ravel_refit *refit);
 /* Buffers stay over connections. */
 void ravel__refit_free_buffers(ravel_refit *refit);
-/* Collective: RAVEL_OK where `status` is RAVEL_OK on every rank, else the lowest failing rank's status and sentence on
+/* Collective: RAVEL_OK if `status` is RAVEL_OK on every rank, else the lowest failing rank's status and sentence on
  * all of them. A status of E_END only follows from another rank's failure and gives way to it. A loss of the
  * communicator comes back as such. */
 ravel_status ravel__refit_agree(ravel_refit *refit, ravel_status status, ravel_error *err);

@@ -32,7 +32,7 @@ typedef enum ravel__pull_kind {
     RAVEL__PULL_REPORT,
     RAVEL__PULL_MAP,    /* as the header of a PULL without slices: where is this version in device memory? */
     RAVEL__PULL_MAPPED, /* the answer; no bytes: it is not in device memory */
-    RAVEL__PULL_READ,   /* it was read; the answer is END where it had not been replaced meanwhile */
+    RAVEL__PULL_READ,   /* it was read; the answer is END if it had not been replaced meanwhile */
     RAVEL__PULL_SPARSE, /* id: hash of the next elements of the slice as they become; changes since the base (sparse.h) */
     RAVEL__PULL_KINDS
 } ravel__pull_kind;

@@ -2,7 +2,8 @@
  *
  *     choose   a if b else c          compare  == != < <= > >= in, not in      product  * / // %
  *     or, and, not                    sum      + -                             power    **
- *                                     join     ~                               unary    - +, then .name [item] (call) |filter, is test */
+ *                                     join     ~                               unary    - +, then .name [item] (call) |filter, is
+ * test */
 #include "text/jinja/jinja.h"
 
 #include "base/assert.h"

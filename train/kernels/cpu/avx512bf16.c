@@ -1,4 +1,5 @@
-/* The CPU set for x86 with AVX512-BF16: activations are rounded to bf16 for the large products with weights. See set.h. */
+/* The CPU set for x86 with AVX512-BF16: activations are rounded to bf16 for the large products with weights. See
+ * set.h. */
 #include "train/kernels/cpu/cpu.h"
 #include "train/kernels/cpu/sets.h"
 

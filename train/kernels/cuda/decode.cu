@@ -8,9 +8,9 @@
  *     block          (r, h, 0)              (r, h, 1)         (r, h, 2)     -> joined, in order, by the last to finish
  *
  * The split is a fixed number of tokens, not a share of the row, so a row's bits depend on its own keys alone. A token
- * is read by a team of head_dim / 8 lanes, 16 bytes each (in teams of the next power of two: the last lanes have nothing);
- * teams walk over the split's tokens and keep their own running
- * softmax, and the block joins the teams' at the end in a fixed order. */
+ * is read by a team of head_dim / 8 lanes, 16 bytes each (in teams of the next power of two: the last lanes have
+ * nothing); teams walk over the split's tokens and keep their own running softmax, and the block joins the teams' at
+ * the end in a fixed order. */
 #include "train/kernels/cuda/launch.h"
 #include "train/kernels/cuda/vec.cuh"
 

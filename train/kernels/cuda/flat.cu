@@ -45,7 +45,8 @@ template <bool GELU> __global__ static void gated(bf16 *h, const bf16 *gate_up, 
     store8(h + row * ffn + column, gate);
 }
 
-/* With s = sigmoid(t), t' its slope: d_up = d_h gate s;  d_gate = d_h up s (1 + gate t' (1 - s)). d_gate_up may be gate_up. */
+/* With s = sigmoid(t), t' its slope: d_up = d_h gate s; d_gate = d_h up s (1 + gate t' (1 - s)). d_gate_up may be
+ * gate_up. */
 template <bool GELU>
 __global__ static void gated_backward(bf16 *d_gate_up, bf16 *h, const bf16 *d_h, const bf16 *gate_up, unsigned groups,
                                       int ffn) {

@@ -272,7 +272,8 @@ __global__ static void CLUSTER __launch_bounds__(SHARE) softmax_once(train_softm
 __global__ static void softmax_once(train_softmax, int) {}
 #endif
 
-/* Whether it was launched: else the GPU or the code (PTX of 8.0) has no clusters, or the row does not fit. As many clusters as run at a time. */
+/* Whether it was launched: else the GPU or the code (PTX of 8.0) has no clusters, or the row does not fit. As many
+ * clusters as run at a time. */
 static bool launch_once(cudaStream_t stream, const train_softmax *a) {
     cuda_forms here = cuda_forms_here();
     int steps = (int)((a->columns + STEP * AHEAD - 1) / (STEP * AHEAD)), clusters = 0;

@@ -1,9 +1,9 @@
 /* Launchers of the CUDA set's own kernels, implemented in the .cu files. Internal to the set.
  *
  * Arguments are those of kernels.h where they fit. Pointers are device memory. Activations and weights are bf16,
- * gradients and statistics f32. Rows have no gap between them unless an `ld` says otherwise; widths are multiples of 8 and
- * blocks are aligned to 16 bytes (the table's limits see to both). Launchers allocate nothing and never wait. Scratch is
- * the caller's; where a launcher needs some, a function beside it says how many bytes. */
+ * gradients and statistics f32. Rows have no gap between them unless an `ld` says otherwise; widths are multiples of 8
+ * and blocks are aligned to 16 bytes (the table's limits see to both). Launchers allocate nothing and never wait.
+ * Scratch is the caller's; where a launcher needs some, a function beside it says how many bytes. */
 #ifndef TRAIN_CUDA_LAUNCH_H
 #define TRAIN_CUDA_LAUNCH_H
 

@@ -1,6 +1,7 @@
 /* From raw q and k of a token to normalised and rotated ones, and back.
  *
- * A head is a group of head_dim / 8 lanes, or of the next power of two, whose last lanes have nothing. Lane j holds pairs
+ * A head is a group of head_dim / 8 lanes, or of the next power of two, whose last lanes have nothing. Lane j holds
+ * pairs
  * 4j .. 4j+3: their first elements and their partners, half a head further on (of a head that turns in part: half of
  * that part), so a pair is rotated inside one thread and the sum of squares is a shuffle over the group. Queries and
  * keys are done by one launch: heads 0 .. heads-1 are queries, the rest keys.

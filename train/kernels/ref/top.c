@@ -66,11 +66,13 @@ void REF(top_gather)(train_device *d, const train_top_rows *x) {
         }
 }
 
-/* The least that counts as the probability of the other tokens: below it rounding would decide, and it is a constant. */
+/* The least that counts as the probability of the other tokens: below it rounding would decide, and it is a
+ * constant. */
 static const double least = 1e-4;
 
-/* With q the model's probabilities, P those of the teacher and D the divergence, dD/dz is inside * q - P for the K tokens
- * and share * q for the others. `softmax_backward` gives share * q for all of them (coef) and `top_backward` the rest. */
+/* With q the model's probabilities, P those of the teacher and D the divergence, dD/dz is inside * q - P for the K
+ * tokens and share * q for the others. `softmax_backward` gives share * q for all of them (coef) and `top_backward` the
+ * rest. */
 void REF(top_loss)(train_device *d, const train_top_rows *x) {
     (void)d;
     RAVEL_ASSERT(x->rows >= 0 && x->parts && x->logprob && x->weights && x->coef && x->rest && x->sums);

@@ -13,8 +13,8 @@ typedef enum train_gguf_type { TRAIN_GGUF_F32, TRAIN_GGUF_BF16, TRAIN_GGUF_F16, 
 #define TRAIN_GGUF_TYPES "f32|bf16|f16|q8_0"
 
 /* Matrices get the type (those whose rows are no multiple of 32 are f16 instead of q8_0), vectors f32. `pre`: what
- * llama.cpp calls the way the tokenizer cuts text into words; NULL: found by its pattern. E_UNSUPPORTED names what
- * GGUF or llama.cpp has no place for. An error leaves no file. *context: the length in tokens up to which llama.cpp computes
+ * llama.cpp calls the way the tokenizer cuts text into words; NULL: found by its pattern. E_UNSUPPORTED names what GGUF
+ * or llama.cpp has no place for. An error leaves no file. *context: the length in tokens up to which llama.cpp computes
  * the same, and which the file has, because it leaves out the model's sliding window; 0: it leaves out nothing. */
 ravel_status train_gguf_export(const char *model, const char *out, int32_t type, const char *pre, int64_t *context,
                                ravel_error *err);

@@ -109,8 +109,8 @@ ravel_status train_lora_targets(const char *list, uint32_t *targets, ravel_error
 /* ---- adapter_config.json --------------------------------------------------------------------------------- */
 
 /* Keys that do not change what an adapter computes, or are read below; the last four are of ways to begin, which
- * init_lora_weights names. PEFT gives every variant of LoRA a key of its own, so any other may be there but must be off: null,
- * false, "", {} or []. */
+ * init_lora_weights names. PEFT gives every variant of LoRA a key of its own, so any other may be there but must be
+ * off: null, false, "", {} or []. */
 /* clang-format off */
 static const char *const known_keys[] = {
     "r", "lora_alpha", "use_rslora", "target_modules", "init_lora_weights", "base_model_name_or_path", "task_type",
@@ -144,8 +144,8 @@ static ravel_status check_key(const ravel__json *doc, const ravel__json_node *no
                            usual ? usual : "null, false or left out");
 }
 
-/* PiSSA, OLoRA, CorDA, LoftQ and LoRA-GA change the model's own weights before they train: their A and B are for a model that is
- * not in the folder that they name. */
+/* PiSSA, OLoRA, CorDA, LoftQ and LoRA-GA change the model's own weights before they train: their A and B are for a
+ * model that is not in the folder that they name. */
 static ravel_status check_beginning(const ravel__json_node *node, ravel_error *err) {
     static const char *const harmless[] = {"gaussian", "orthogonal", "eva"};
     int boolean;
@@ -259,8 +259,8 @@ static void print_targets(FILE *f, const train_lora *l) {
     }
 }
 
-/* A model of the hub's cache (.../models--ORG--NAME/snapshots/...) by its name, another as it was given, so that a folder with
- * both can be moved. */
+/* A model of the hub's cache (.../models--ORG--NAME/snapshots/...) by its name, another as it was given, so that a
+ * folder with both can be moved. */
 static void print_base(FILE *f, const char *base) {
     char name[256];
     const char *cached = base ? strstr(base, "models--") : NULL, *parts = cached ? strstr(cached + 8, "--") : NULL;

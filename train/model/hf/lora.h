@@ -44,14 +44,15 @@ int64_t train_trained_parameters(const ravel_shape *shape, const train_lora *lor
 int64_t train_trained_active(const ravel_shape *shape, const train_lora *lora);
 
 /* From the adapter_config.json of a PEFT folder. E_UNSUPPORTED names what cannot be applied: another kind of adapter,
- * DoRA, biases, other modules, ranks per layer, an init_lora_weights that changed the model, keys that are not known. */
+ * DoRA, biases, other modules, ranks per layer, an init_lora_weights that changed the model, keys that are not
+ * known. */
 ravel_status train_adapter_read(const char *folder, train_lora *lora, ravel_error *err);
 /* The same from the text of one, and that text, [*bytes] of malloc. `base`: as in train_adapter_save. */
 ravel_status train_adapter_parse(const char *text, size_t bytes, train_lora *lora, ravel_error *err);
 ravel_status train_adapter_print(const train_lora *lora, const char *base, char **text, size_t *bytes,
                                  ravel_error *err);
-/* The model that it was trained on as its config has it, path[TRAIN_PATH]: a folder or a name of the hub; "" where it does not
- * say. */
+/* The model that it was trained on as its config has it, path[TRAIN_PATH]: a folder or a name of the hub; "" where it
+ * does not say. */
 ravel_status train_adapter_base(const char *folder, char *path, ravel_error *err);
 /* The weights of a PEFT folder, of adapters of this table. */
 ravel_status train_adapter_load(const train_params *params, const train_array *to, const char *folder,

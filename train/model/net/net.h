@@ -5,9 +5,9 @@
  *         └──────────────────────────────────────────┘     └────────────────────────────────────────┘
  *
  * The sums are made together with the norm that follows them, so a layer begins with its input x and the normalised xn,
- * and ends with the next layer's. What differs between families is data: the family's row (base/model/family.h) and the shape
- * say which norms there are (before a block, on what it adds, or both), their form, the activation, factors, and of
- * each layer its window and whether and how it rotates.
+ * and ends with the next layer's. What differs between families is data: the family's row (base/model/family.h) and the
+ * shape say which norms there are (before a block, on what it adds, or both), their form, the activation, factors, and
+ * of each layer its window and whether and how it rotates.
  *
  * A tensor-parallel rank has a share of the heads, of the feed-forward columns and of the vocabulary (train_slice):
  *
@@ -149,8 +149,8 @@ void train__net_linear_input(const train__net *net, void *d_x, const void *d_y, 
 void train__net_linear_weight(const train__net *net, void *d_w, const void *d_y, const void *x, int64_t rows, int64_t n,
                               int64_t k);
 
-/* A matrix [n, k] of a layer: q k v, o, gate up, down, named by the first of the tensors that follow one another in it; of an
- * expert, counted from this part's first one, or -1. */
+/* A matrix [n, k] of a layer: q k v, o, gate up, down, named by the first of the tensors that follow one another in it;
+ * of an expert, counted from this part's first one, or -1. */
 typedef struct train__matrix {
     int64_t layer, expert;
     train_layer_tensor which;
@@ -163,8 +163,8 @@ static inline train__matrix train__dense(int64_t layer, train_layer_tensor which
 int train__net_matrix(const train__net *net, const train__matrix *matrix, int64_t *n, int64_t *k,
                       int64_t widths[TRAIN__JOINED]);
 
-/* The products of a layer. Forward, y = x w'; the gradient of x; that of the weights, d_w += (of experts d_w is the first one's). With
- * an adapter, y and d_x are of both, and the gradients are the adapter's alone. */
+/* The products of a layer. Forward, y = x w'; the gradient of x; that of the weights, d_w += (of experts d_w is the
+ * first one's). With an adapter, y and d_x are of both, and the gradients are the adapter's alone. */
 void train__net_project(const train__net *net, void *y, const void *x, train__matrix matrix, int64_t rows);
 void train__net_project_input(const train__net *net, void *d_x, const void *d_y, train__matrix matrix, int64_t rows);
 void train__net_project_weight(const train__net *net, void *d_w, const void *d_y, const void *x, train__matrix matrix,

@@ -116,7 +116,7 @@ void train__link_begin_scatter(train__link *link, const void *all, void *mine, t
                                train__message *message);
 /* Without waiting: notes whether a message over a host communicator has ended. */
 void train__link_progress(train__link *link, train__message *message);
-/* Waits; no operation where nothing is under way. */
+/* Waits; no operation if nothing is under way. */
 void train__link_end(train__link *link, train__message *message);
 /* A failure of an operation on the communicator that is not one of these. */
 void train__link_note(train__link *link, ravel_status status);

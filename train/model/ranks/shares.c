@@ -21,7 +21,7 @@ static int64_t begin_of(const train_params *p, const train_unit *u, int32_t rank
     return end;
 }
 
-/* The same, where experts are shared out over `ep` of the ranks: those that have the same ones, every ep-th rank, have
+/* The same, if experts are shared out over `ep` of the ranks: those that have the same ones, every ep-th rank, have
  * runs. */
 static int64_t begin_at(const train_params *p, const train_unit *u, int32_t ranks, int32_t rank) {
     int32_t ep = p->part.ep, before = (rank - p->part.ep_rank + ep - 1) / ep; /* such ranks below this one */

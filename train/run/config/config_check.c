@@ -378,8 +378,8 @@ static ravel_status check_grpo(const train_config *c, ravel_error *err) {
                                o->group_size);
     if (o->temperature == 0 && c->policy.advantage != RAVEL_ADVANTAGE_NONE)
         return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               "temperature is 0: all answers of a group would be the same, and nothing could be "
-                               "learnt; give one above 0");
+                               "temperature is 0: all answers of a group would be the same, and have no advantage; "
+                               "give one above 0");
     if (!o->publish && (o->publish_dtype || o->publish_open || o->publish_tls || o->publish_allow || o->publish_host))
         return ravel_error_set(err, RAVEL_E_ARGUMENT, "--publish-... describe a publication; say where: --publish");
     if ((o->refit_buffer_size > 0 && o->refit_buffer_size < 4096) || (o->refit_memory > 0 && o->refit_memory < 1e-6))

@@ -216,7 +216,7 @@ static const ravel_option grpo_table[] = {
     GRPO(
         "teacher", STRING, teacher, NULL, 0, 0, "MODEL",
         "distil this model, a folder, a run or http://host:port,... with the same tokens: it scores the model's own answers, and the reverse divergence "
-        "from it is learnt (--kl, 1 if it is not given); without --reward or a command there are no rewards beside it"),
+        "from it is minimised (--kl, 1 if it is not given); without --reward or a command there are no rewards beside it"),
     GRPO(
         "teacher-topk", I32, teacher_topk, "0", 0, 1024, NULL,
         "learn the forward divergence from the teacher's likeliest tokens, this many per position, all others being one "
