@@ -62,15 +62,13 @@ static ravel_status unknown(const cli_options *sets, int set_count, const char *
     const ravel_option *same;
     const char *elsewhere = train_word_option(name);
     if (elsewhere && !find(sets, set_count, elsewhere, &same))
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "unknown option --%s; other commands call it --%s; see --help",
-                               name, elsewhere);
-    if (train_word_answer(name, answer, sizeof answer))
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "unknown option --%s; %s", name, answer);
+        return CLI_REFUSE(err, "unknown option --%s; other commands call it --%s; see --help", name, elsewhere);
+    if (train_word_answer(name, answer, sizeof answer)) return CLI_REFUSE(err, "unknown option --%s; %s", name, answer);
     for (int i = 0; i < set_count; i++)
         for (const ravel_option *row = sets[i].table; row->name && count < 512; row++) names[count++] = row->name;
     const char *near = ravel__suggest(name, names, count);
-    return ravel_error_set(err, RAVEL_E_ARGUMENT, "unknown option --%s%s%s%s", name, near ? "; did you mean --" : "",
-                           near ? near : "", near ? "?" : "; see --help");
+    return CLI_REFUSE(err, "unknown option --%s%s%s%s", name, near ? "; did you mean --" : "", near ? near : "",
+                      near ? "?" : "; see --help");
 }
 
 /* A flag on the command line, and its value. */
@@ -90,7 +88,7 @@ static ravel_status read_flag(char **argv, int i, int argc, const cli_options *s
     char name[80];
     const char *word = argv[i] + 2, *equals = strchr(word, '=');
     size_t length = equals ? (size_t)(equals - word) : strlen(word);
-    if (length >= sizeof name) return ravel_error_set(err, RAVEL_E_ARGUMENT, "unknown option %.90s...", argv[i]);
+    if (length >= sizeof name) return CLI_REFUSE(err, "unknown option %.90s...", argv[i]);
     memcpy(name, word, length);
     name[length] = '\0';
     *f = (given){.value = equals ? equals + 1 : "true", .used = 1};
@@ -103,12 +101,12 @@ static ravel_status read_flag(char **argv, int i, int argc, const cli_options *s
     if (!f->set) return unknown(sets, set_count, name, err);
     RAVEL_ASSERT(f->row && f->value && f->used == 1);
     if (!equals && f->row->type != RAVEL_OPTION_BOOL) {
-        if (i + 1 >= argc) return ravel_error_set(err, RAVEL_E_ARGUMENT, "--%s needs a value", f->row->name);
+        if (i + 1 >= argc) return CLI_REFUSE(err, "--%s needs a value", f->row->name);
         f->value = argv[i + 1];
         f->used = 2;
     }
     if (!f->value[0] && f->row->type == RAVEL_OPTION_STRING && ravel__choice_index(places, cli_value_word(f->row)) >= 0)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--%s is empty; is it a variable that is not set?", f->row->name);
+        return CLI_REFUSE(err, "--%s is empty; is it a variable that is not set?", f->row->name);
     if (strcmp(f->row->name, "budget") == 0 && strcmp(f->value, "null") == 0) f->value = "0"; /* as in a file */
     return RAVEL_OK;
 }
@@ -122,7 +120,7 @@ static ravel_status note_given(const ravel_option *row, const ravel_option **see
                                ravel_error *err) {
     for (int i = 0; i < *count; i++)
         if (seen[i] == row && ravel__choice_index(repeatable, row->name) < 0 && row->choices != cli_several)
-            return ravel_error_set(err, RAVEL_E_ARGUMENT, "--%s is given twice; leave one", row->name);
+            return CLI_REFUSE(err, "--%s is given twice; leave one", row->name);
     if (*count < room) seen[(*count)++] = row;
     return RAVEL_OK;
 }
@@ -144,13 +142,13 @@ ravel_status cli_parse(int argc, char **argv, const cli_options *sets, int set_c
             if (!status) status = ravel_option_set(f.set->table, f.set->options, f.row->name, f.value, err);
             if (status) return status;
         } else if (!only_words && argv[i][0] == '-' && argv[i][1]) {
-            return ravel_error_set(err, RAVEL_E_ARGUMENT, "unknown option %.40s; options begin with --", argv[i]);
+            return CLI_REFUSE(err, "unknown option %.40s; options begin with --", argv[i]);
         } else if (!argv[i][0]) {
-            return ravel_error_set(err, RAVEL_E_ARGUMENT, "word %d is empty; is it a variable that is not set?", i);
+            return CLI_REFUSE(err, "word %d is empty; is it a variable that is not set?", i);
         } else if (count < max_words) {
             words[count++] = argv[i];
         } else {
-            return ravel_error_set(err, RAVEL_E_ARGUMENT, "\"%s\" is one word too many; see --help", argv[i]);
+            return CLI_REFUSE(err, "\"%s\" is one word too many; see --help", argv[i]);
         }
         i += f.used;
     }
@@ -167,8 +165,7 @@ ravel_status cli_values(int argc, char **argv, const cli_options *sets, int set_
         given f = {.used = 1};
         if (strncmp(argv[i], "--", 2) == 0 && read_flag(argv, i, argc, sets, set_count, &f, err)) return err->status;
         if (f.row && strcmp(f.row->name, name) == 0) {
-            if (*count == room)
-                return ravel_error_set(err, RAVEL_E_ARGUMENT, "--%s can be given %d times at most", name, room);
+            if (*count == room) return CLI_REFUSE(err, "--%s can be given %d times at most", name, room);
             values[(*count)++] = f.value;
         }
         i += f.used;

@@ -38,6 +38,9 @@ int cli_words(int argc, char **argv);
 
 /* ---- arguments ------------------------------------------------------------------------------------------ */
 
+/* What a command line says that cannot be. */
+#define CLI_REFUSE(err, ...) ravel_error_set(err, RAVEL_E_ARGUMENT, __VA_ARGS__)
+
 /* A table and the struct it fills, which already holds its defaults. */
 typedef struct cli_options {
     const char *title; /* a heading in --help */

@@ -105,7 +105,7 @@ int cli_config(int argc, char **argv) {
     const cli_form form = {"config", usage, NULL, sets, 1, 1};
     if (!cli_begin(&form, argc, argv, words, &count, &code)) return code;
     if (count == 0) {
-        (void)ravel_error_set(&err, RAVEL_E_ARGUMENT, "name the folder of a run, or a configuration; see --help");
+        (void)CLI_REFUSE(&err, "name the folder of a run, or a configuration; see --help");
         return cli_usage("config", &err);
     }
     train_config_default(&config);

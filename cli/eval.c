@@ -142,9 +142,8 @@ static ravel_status settle(job *j, const char *model, ravel_error *err) {
     train_config_settle(c, kind);
     ravel_status status = train_files_parse(j->o.data, &j->eval.files, err);
     if (!status && j->eval.files.weighted)
-        status = ravel_error_set(err, RAVEL_E_ARGUMENT, "files of --data have no shares here: each is evaluated whole");
-    if (!status && j->o.reference && !j->o.pairs)
-        status = ravel_error_set(err, RAVEL_E_ARGUMENT, "--reference is for --pairs");
+        status = CLI_REFUSE(err, "files of --data have no shares here: each is evaluated whole");
+    if (!status && j->o.reference && !j->o.pairs) status = CLI_REFUSE(err, "--reference is for --pairs");
     for (int32_t i = 0; i < j->eval.files.count && !status; i++)
         status = cli_claim_input("data", j->eval.files.paths[i], err);
     if (!status) status = cli_claim_output("out", j->o.out, err);
@@ -245,8 +244,7 @@ static ravel_status parse(int argc, char **argv, job *j, const char **model, rav
     ravel_status status =
         cli_parse(argc, argv, sets, make_sets(&j->o, &j->config, &j->comm, &kept, sets), model, 1, &count, err);
     if (!status && (count == 0 || !j->o.data))
-        status = ravel_error_set(err, RAVEL_E_ARGUMENT,
-                                 "name a model and its data: ravel eval MODEL --data FILE; see --help");
+        status = CLI_REFUSE(err, "name a model and its data: ravel eval MODEL --data FILE; see --help");
     return status;
 }
 

@@ -32,7 +32,7 @@ static ravel_status run(const export_options *o, const char *given, int64_t *con
     if (status) return status;
     if (!path.adapter[0]) return train_gguf_export(path.model, o->gguf, o->type, o->pre, context, err);
     if (snprintf(merged, sizeof merged, "%s.merged", o->gguf) >= (int)sizeof merged)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--gguf %.60s...: the path is too long", o->gguf);
+        return CLI_REFUSE(err, "--gguf %.60s...: the path is too long", o->gguf);
     if (train_path_exists(merged))
         return ravel_error_set(err, RAVEL_E_STATE, "%s is in the way of the merged model: remove it", merged);
     status =
@@ -59,8 +59,7 @@ int cli_export(int argc, char **argv) {
     const cli_form form = {"export", usage, NULL, sets, 1, 1};
     if (!cli_begin(&form, argc, argv, words, &count, &code)) return code;
     ravel_status status = RAVEL_OK;
-    if (count == 0 || !o.gguf)
-        status = ravel_error_set(&err, RAVEL_E_ARGUMENT, "name a model and a file: ravel export MODEL --gguf FILE");
+    if (count == 0 || !o.gguf) status = CLI_REFUSE(&err, "name a model and a file: ravel export MODEL --gguf FILE");
     if (!status) status = cli_claim_input("model", words[0], &err);
     if (!status) status = cli_claim_input("adapter", o.adapter, &err);
     if (!status) status = cli_claim_output("gguf", o.gguf, &err);

@@ -284,21 +284,18 @@ static ravel_status open_all(job *j, ravel_source **source, ravel_error *err) {
 /* Checks of the options, before anything is opened. */
 static ravel_status check_flags(const job *j, ravel_error *err) {
     if (!j->source_options.data == !j->source_options.mock)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               "where samples come from is %s: give either --data FILE.jsonl or --mock JSON",
-                               j->source_options.data ? "said twice" : "missing");
+        return CLI_REFUSE(err, "where samples come from is %s: give either --data FILE.jsonl or --mock JSON",
+                          j->source_options.data ? "said twice" : "missing");
     if (!j->plan.budget)
-        return ravel_error_set(
-            err, RAVEL_E_ARGUMENT,
-            "--budget is missing or 0: how many tokens fit one micro-batch, for example --budget 16k");
+        return CLI_REFUSE(err,
+                          "--budget is missing or 0: how many tokens fit one micro-batch, for example --budget 16k");
     if (j->flags.mtp_stage >= j->mesh.pp)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--mtp-stage is %d; with --pp %d it must be from 0 to %d",
-                               j->flags.mtp_stage, j->mesh.pp, j->mesh.pp - 1);
+        return CLI_REFUSE(err, "--mtp-stage is %d; with --pp %d it must be from 0 to %d", j->flags.mtp_stage,
+                          j->mesh.pp, j->mesh.pp - 1);
     if (j->flags.json && j->flags.save && strcmp(j->flags.json, "-") == 0 && strcmp(j->flags.save, "-") == 0)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "only one output can be standard output");
+        return CLI_REFUSE(err, "only one output can be standard output");
     if (j->source_options.mock && (j->source_options.tokenizer || j->source_options.chat_format))
-        return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               "--tokenizer and --chat-format are for --data; mock data is tokens");
+        return CLI_REFUSE(err, "--tokenizer and --chat-format are for --data; mock data is tokens");
     const char *mock = j->source_options.mock;
     ravel_status status = cli_claim_input("data", j->source_options.data, err);
     if (!status && mock && *mock == '@') status = cli_claim_input("mock", mock + 1, err);
@@ -319,7 +316,7 @@ int cli_feed(int argc, char **argv) {
     if (cli_wants_help(argc, argv)) return help(sets);
     if (cli_parse(argc, argv, sets, SETS, &word, 1, &words, &err)) return cli_usage("feed", &err);
     if (words) {
-        (void)ravel_error_set(&err, RAVEL_E_ARGUMENT, "\"%s\" is one word too many; see --help", word);
+        (void)CLI_REFUSE(&err, "\"%s\" is one word too many; see --help", word);
         return cli_usage("feed", &err);
     }
     if (check_flags(&j, &err)) return cli_usage("feed", &err);

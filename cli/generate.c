@@ -283,10 +283,11 @@ static ravel_status limit_tokens(const job *j, int64_t longest, int64_t *tokens,
     *tokens = longest + j->o->max_tokens;
     if (most <= 0 || *tokens <= most) return RAVEL_OK;
     if (longest >= most)
-        return ravel_error_set(err, RAVEL_E_DATA,
-                               "%s of %lld tokens leaves no room for an answer: the model is made for %lld "
-                               "(max_position_embeddings); shorten it",
-                               j->o->data ? "the longest prompt," : "a prompt", (long long)longest, (long long)most);
+        return ravel_error_set(
+            err, RAVEL_E_DATA,
+            "%s of %lld tokens leaves no room for an answer: the model is made for %lld (max_position_embeddings); "
+            "shorten it",
+            j->o->data ? "the longest prompt," : "a prompt", (long long)longest, (long long)most);
     *tokens = most;
     ravel__log(&j->logger, RAVEL_LOG_WARN,
                "answers end where prompt and answer have %lld tokens together: the model is made for no more "
@@ -389,14 +390,12 @@ static ravel_status run(const generate_options *o, train_stop_texts stops, ravel
 
 static ravel_status check(const generate_options *o, ravel_error *err) {
     if (!o->prompt == !o->data)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "give --prompt TEXT or --data FILE.jsonl%s",
-                               o->data ? ", not both" : "");
+        return CLI_REFUSE(err, "give --prompt TEXT or --data FILE.jsonl%s", o->data ? ", not both" : "");
     if (o->prompt && !o->json && o->samples > 1)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "several --samples are written as JSON lines: add --json");
+        return CLI_REFUSE(err, "several --samples are written as JSON lines: add --json");
     if (o->prompt && !o->json && strcmp(o->out, "-") != 0)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--out is for JSON lines: add --json");
-    if (o->prompt && o->repeat != 1)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--repeat is for the rows of --data");
+        return CLI_REFUSE(err, "--out is for JSON lines: add --json");
+    if (o->prompt && o->repeat != 1) return CLI_REFUSE(err, "--repeat is for the rows of --data");
     ravel_status status = cli_claim_input("model", o->model.model, err);
     if (!status) status = cli_claim_input("adapter", o->model.adapter, err);
     if (!status) status = cli_claim_input("data", o->data, err);

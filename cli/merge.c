@@ -39,10 +39,9 @@ static ravel_status run(const merge_options *o, ravel_error *err) {
 
 static ravel_status check(const merge_options *o, ravel_error *err) {
     if (!o->adapter || !o->out)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               "name the adapter, and --out FOLDER: ravel merge runs/sft-1 --out merged");
+        return CLI_REFUSE(err, "name the adapter, and --out FOLDER: ravel merge runs/sft-1 --out merged");
     if (train_path_exists(o->out) && !train_folder_is_empty(o->out))
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--out %s is not an empty folder; give a new one", o->out);
+        return CLI_REFUSE(err, "--out %s is not an empty folder; give a new one", o->out);
     ravel_status status = cli_claim_input("model", o->model, err);
     if (!status) status = cli_claim_input("adapter", o->adapter, err);
     return status ? status : cli_claim_output("out", o->out, err);
@@ -64,8 +63,7 @@ int cli_merge(int argc, char **argv) {
     if (!cli_begin(&form, argc, argv, words, &word_count, &code)) return code;
     ravel_status status = RAVEL_OK;
     if (word_count && o.adapter)
-        status = ravel_error_set(&err, RAVEL_E_ARGUMENT, "the adapter is given twice: as \"%.200s\" and as --adapter",
-                                 words[0]);
+        status = CLI_REFUSE(&err, "the adapter is given twice: as \"%.200s\" and as --adapter", words[0]);
     if (word_count) o.adapter = words[0];
     if (status || check(&o, &err)) return cli_usage("merge", &err);
     if (run(&o, &err)) return cli_fail("merge", &err);

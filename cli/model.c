@@ -45,16 +45,14 @@ const ravel_option cli_pull_table[] = {
     {0}};
 
 ravel_status cli_model_check(cli_model_options *o, const char *word, ravel_error *err) {
-    if (word && o->model)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "the model is given twice: as \"%.200s\" and as --model", word);
+    if (word && o->model) return CLI_REFUSE(err, "the model is given twice: as \"%.200s\" and as --model", word);
     if (word) o->model = word;
     if (!o->model) {
         o->model = o->adapter;
         o->adapter = NULL;
     }
     if (o->model) return RAVEL_OK;
-    return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                           "give --model FOLDER: a model folder, a run, a checkpoint or an adapter");
+    return CLI_REFUSE(err, "give --model FOLDER: a model folder, a run, a checkpoint or an adapter");
 }
 
 enum { STOP_BYTES = 256 };
@@ -64,8 +62,8 @@ ravel_status cli_stops(int argc, char **argv, const cli_options *sets, int set_c
     ravel_status status = cli_values(argc, argv, sets, set_count, "stop", stops, CLI_STOPS, count, err);
     for (int i = 0; i < *count && !status; i++)
         if (!stops[i][0] || strlen(stops[i]) > STOP_BYTES)
-            status = ravel_error_set(err, RAVEL_E_ARGUMENT, "a --stop text must have from 1 to %d bytes, not %zu",
-                                     STOP_BYTES, strlen(stops[i]));
+            status =
+                CLI_REFUSE(err, "a --stop text must have from 1 to %d bytes, not %zu", STOP_BYTES, strlen(stops[i]));
     return status;
 }
 
@@ -98,8 +96,8 @@ ravel_status cli_model_context(int64_t wanted, const ravel_shape *shape, int64_t
     *context = wanted ? wanted : 4096;
     if (shape->max_positions <= 0 || *context <= shape->max_positions) return RAVEL_OK;
     if (wanted)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--context %lld: the model can do %lld (max_position_embeddings)",
-                               (long long)wanted, (long long)shape->max_positions);
+        return CLI_REFUSE(err, "--context %lld: the model can do %lld (max_position_embeddings)", (long long)wanted,
+                          (long long)shape->max_positions);
     *context = shape->max_positions;
     return RAVEL_OK;
 }

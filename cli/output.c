@@ -114,11 +114,10 @@ static ravel_status add_claim(const char *option, const char *path, int output, 
     for (int i = 0; i < claim_count; i++) {
         if (!same_file(&claims[i], &c) || (!output && !claims[i].output)) continue;
         if (output && claims[i].output)
-            return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s: --%s and --%s would write the same file; give two names",
-                                   path, claims[i].option, option);
-        return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               "%s: --%s would write over a file that is read (%s); give another name", path,
-                               output ? option : claims[i].option, output ? claims[i].option : option);
+            return CLI_REFUSE(err, "%s: --%s and --%s would write the same file; give two names", path,
+                              claims[i].option, option);
+        return CLI_REFUSE(err, "%s: --%s would write over a file that is read (%s); give another name", path,
+                          output ? option : claims[i].option, output ? claims[i].option : option);
     }
     return keep(&c) ? RAVEL_OK : ravel_error_set(err, RAVEL_E_MEMORY, "out of memory");
 }

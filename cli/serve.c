@@ -148,17 +148,15 @@ static ravel_status take_adapters(serve_options *o, const char *const *values, i
         char *value = (char *)values[i], *equals = strchr(value, '=');
         if (!equals || memchr(value, '/', (size_t)(equals - value))) {
             if (o->model.adapter)
-                return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                                       "--adapter %.200s is the second one without a name: give NAME=FOLDER", value);
+                return CLI_REFUSE(err, "--adapter %.200s is the second one without a name: give NAME=FOLDER", value);
             o->model.adapter = value;
             continue;
         }
         *equals = '\0';
-        if (!*value || !equals[1])
-            return ravel_error_set(err, RAVEL_E_ARGUMENT, "--adapter %s=%s: give NAME=FOLDER", value, equals + 1);
+        if (!*value || !equals[1]) return CLI_REFUSE(err, "--adapter %s=%s: give NAME=FOLDER", value, equals + 1);
         for (int32_t k = 0; k < o->adapter_count; k++)
             if (strcmp(o->adapter_names[k], value) == 0)
-                return ravel_error_set(err, RAVEL_E_ARGUMENT, "two adapters are called \"%.200s\"", value);
+                return CLI_REFUSE(err, "two adapters are called \"%.200s\"", value);
         char *path = paths[o->adapter_count];
         ravel_status status = train_adapter_resolve(equals + 1, path, err);
         if (status) return status;

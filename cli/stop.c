@@ -77,8 +77,8 @@ static ravel_status stop(const char *run, const stop_options *o, ravel_error *er
     if (!h.visible)
         return ravel_error_set(
             err, RAVEL_E_STATE,
-            "%s is in use by process %lld on %s, which is not to be seen from here; run this command "
-            "there, as the same user",
+            "%s is in use by process %lld on %s, which is not to be seen from here; run this command there, as the "
+            "same user",
             run, h.process, h.host);
     if (kill((pid_t)h.process, o->save ? SIGHUP : SIGTERM) != 0)
         return ravel_error_set(err, RAVEL_E_IO, "process %lld, which trains in %s: %s", h.process, run,
@@ -110,7 +110,7 @@ int cli_stop_run(int argc, char **argv) {
     const cli_form form = {"stop", usage, NULL, sets, 1, 1};
     if (!cli_begin(&form, argc, argv, words, &count, &code)) return code;
     if (count == 0) {
-        (void)ravel_error_set(&err, RAVEL_E_ARGUMENT, "name the folder of a run; see --help");
+        (void)CLI_REFUSE(&err, "name the folder of a run; see --help");
         return cli_usage("stop", &err);
     }
     return stop(words[0], &o, &err) ? cli_fail("stop", &err) : CLI_OK;

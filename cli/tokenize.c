@@ -113,8 +113,7 @@ static ravel_status parse_ids(const char *text, int32_t *ids, int64_t *count, ra
     for (const char *at = text + strspn(text, " ,\t\n"); *at; at += strspn(at, " ,\t\n")) {
         char *end;
         long long id = strtoll(at, &end, 10);
-        if (end == at || id < 0 || id > INT32_MAX)
-            return ravel_error_set(err, RAVEL_E_ARGUMENT, "\"%.20s\" is not a token id", at);
+        if (end == at || id < 0 || id > INT32_MAX) return CLI_REFUSE(err, "\"%.20s\" is not a token id", at);
         RAVEL_ASSERT(*count < (int64_t)strlen(text) / 2 + 1);
         ids[(*count)++] = (int32_t)id;
         at = end;
@@ -126,14 +125,14 @@ static ravel_status decode(const text_reader *reader, const tokenize_options *o,
     const ravel_tokenizer *t = text_tokenizer(reader);
     int64_t count = 0;
     size_t used;
-    if (!o->text) return ravel_error_set(err, RAVEL_E_ARGUMENT, "--decode needs ids in --text");
+    if (!o->text) return CLI_REFUSE(err, "--decode needs ids in --text");
     int32_t *ids = malloc((strlen(o->text) / 2 + 1) * sizeof *ids);
     if (!ids) return ravel_error_set(err, RAVEL_E_MEMORY, "out of memory");
     ravel_status status = parse_ids(o->text, ids, &count, err);
     for (int64_t i = 0; i < count && !status; i++)
         if (!ravel_tokenizer_bytes(t, ids[i], &used))
-            status = ravel_error_set(err, RAVEL_E_ARGUMENT, "%d is not a token of this model, which has ids up to %d",
-                                     ids[i], ravel_tokenizer_size(t) - 1);
+            status = CLI_REFUSE(err, "%d is not a token of this model, which has ids up to %d", ids[i],
+                                ravel_tokenizer_size(t) - 1);
     size_t bytes = status ? 0 : ravel_tokenizer_decode(t, ids, count, 0, NULL, 0);
     char *text = malloc(bytes + 2);
     if (!text) {
@@ -163,18 +162,16 @@ static ravel_status run(text_reader *reader, const tokenize_options *o, const ch
 
 static ravel_status check(const tokenize_options *o, int files, ravel_error *err) {
     if (o->text && (files || o->rows || o->field))
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--text is instead of files, --rows and --field");
-    if (o->rows && o->field) return ravel_error_set(err, RAVEL_E_ARGUMENT, "give --rows or --field, not both");
+        return CLI_REFUSE(err, "--text is instead of files, --rows and --field");
+    if (o->rows && o->field) return CLI_REFUSE(err, "give --rows or --field, not both");
     if ((o->chat_format || o->chat_args) && !o->rows)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--chat-format and --chat-args are for --rows");
-    if (o->train_on && !o->rows) return ravel_error_set(err, RAVEL_E_ARGUMENT, "--train-on is for --rows");
+        return CLI_REFUSE(err, "--chat-format and --chat-args are for --rows");
+    if (o->train_on && !o->rows) return CLI_REFUSE(err, "--train-on is for --rows");
     if (o->rows && (o->plain || !o->template))
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--plain and --no-template are for texts, not for --rows");
-    if (o->limit && !o->rows && !o->field)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--limit counts lines: it is for --rows and --field");
+        return CLI_REFUSE(err, "--plain and --no-template are for texts, not for --rows");
+    if (o->limit && !o->rows && !o->field) return CLI_REFUSE(err, "--limit counts lines: it is for --rows and --field");
     if (o->decode && (o->count || o->json || o->plain || !o->template))
-        return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               "--decode prints a text: leave out --count, --json, --plain and --no-template");
+        return CLI_REFUSE(err, "--decode prints a text: leave out --count, --json, --plain and --no-template");
     return RAVEL_OK;
 }
 
@@ -198,9 +195,8 @@ int cli_tokenize(int argc, char **argv) {
     const cli_options sets[] = {{"Options", table, &o}};
     ravel_status status = cli_parse(argc, argv, sets, 1, words, FILES, &count, &err);
     if (!status && count == 0)
-        status = ravel_error_set(
-            &err, RAVEL_E_ARGUMENT,
-            "name a model folder or a tokenizer.json (or tokenizer.model, tekken.json, *.tiktoken); see --help");
+        status = CLI_REFUSE(
+            &err, "name a model folder or a tokenizer.json (or tokenizer.model, tekken.json, *.tiktoken); see --help");
     if (!status) status = check(&o, count - 1, &err);
     if (!status) status = claim_files(words, count, o.out, &err);
     if (status) return cli_usage("tokenize", &err);

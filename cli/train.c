@@ -206,10 +206,10 @@ static ravel_status read_config(int argc, char **argv, train_kind kind, train_co
         int32_t preset = config->grpo.preset;
         status = apply_layers(config, kind, file.config, preset, t, err);
         if (!status && t->path[0] && preset && config->grpo.preset != preset)
-            status =
-                ravel_error_set(err, RAVEL_E_ARGUMENT,
-                                "--preset is for a new run: one that is resumed has a value of each of its options; "
-                                "give those that are to change, like --clip-high 0.28");
+            status = CLI_REFUSE(
+                err,
+                "--preset is for a new run: one that is resumed has a value of each of its options; give those that "
+                "are to change, like --clip-high 0.28");
         if (!status) status = cli_parse(argc, argv, sets, count, words, 0, &word_count, err);
         if (steps && !epochs) config->sft.epochs = 0; /* a length that is given replaces the file's other one */
         if (epochs && !steps) config->run.steps = 0;
@@ -412,11 +412,11 @@ int cli_train(int argc, char **argv) {
     char name[80], answer[300];
     (void)snprintf(name, sizeof name, "train-%.60s", argc > 1 ? argv[1] : "");
     if (train_word_answer(name, answer, sizeof answer)) {
-        ravel_error_set(&err, RAVEL_E_ARGUMENT, "there is no ravel train %s; %s", argv[1], answer);
+        CLI_REFUSE(&err, "there is no ravel train %s; %s", argv[1], answer);
         return cli_usage("train", &err);
     }
     const char *near = argc > 1 ? ravel__suggest(argv[1], kinds, TRAIN_KINDS) : NULL;
-    ravel_error_set(&err, RAVEL_E_ARGUMENT, "say what to train: ravel train sft, dpo or grpo%s%s%s",
-                    near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+    CLI_REFUSE(&err, "say what to train: ravel train sft, dpo or grpo%s%s%s", near ? "; did you mean " : "",
+               near ? near : "", near ? "?" : "");
     return cli_usage("train", &err);
 }

@@ -92,7 +92,7 @@ static ravel_status retry(chat *c, const char *text, ravel_error *err) {
 }
 
 static ravel_status save(chat *c, const char *text, ravel_error *err) {
-    if (!text[0]) return ravel_error_set(err, RAVEL_E_ARGUMENT, "/save FILE: name a file of JSON lines");
+    if (!text[0]) return CLI_REFUSE(err, "/save FILE: name a file of JSON lines");
     return cli_talk_save(c->talk, text, err);
 }
 
@@ -105,7 +105,7 @@ static ravel_status leave(chat *c, const char *text, ravel_error *err) {
 /* From `model` and `adapter`, which become what the user named if that works. */
 static ravel_status use(chat *c, const char *model, const char *adapter, ravel_error *err) {
     if (strlen(model) >= TRAIN_PATH || strlen(adapter) >= TRAIN_PATH)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "%.60s...: the path is too long", model);
+        return CLI_REFUSE(err, "%.60s...: the path is too long", model);
     ravel_status status = cli_talk_switch(c->talk, model, adapter[0] ? adapter : NULL, err);
     if (status == RAVEL_E_STATE) c->over = 1;
     if (status) return status;
@@ -168,7 +168,7 @@ static ravel_status run_of(const chat *c, char *run, ravel_error *err) {
     if (at) *at = '\0';
     ravel_status status = train_path_join(inside, run, "checkpoints", err);
     if (status || train_path_exists(inside)) return status;
-    return ravel_error_set(err, RAVEL_E_ARGUMENT, "%s is not a run of ravel train: it has one version", run);
+    return CLI_REFUSE(err, "%s is not a run of ravel train: it has one version", run);
 }
 
 static ravel_status use_version(chat *c, const char *text, ravel_error *err) {
@@ -186,12 +186,10 @@ static ravel_status use_version(chat *c, const char *text, ravel_error *err) {
     if (strcmp(text, "newest") != 0) {
         long long step = strtoll(text, &end, 10);
         if (*end || step < 0)
-            return ravel_error_set(err, RAVEL_E_ARGUMENT, "/version takes a step of the run, or newest; not \"%.60s\"",
-                                   text);
+            return CLI_REFUSE(err, "/version takes a step of the run, or newest; not \"%.60s\"", text);
         status = train_checkpoint_folder(run, step, path, err);
         if (!status && !train_path_exists(path))
-            status = ravel_error_set(err, RAVEL_E_ARGUMENT, "%s has no checkpoint of step %lld; /version lists them",
-                                     run, step);
+            status = CLI_REFUSE(err, "%s has no checkpoint of step %lld; /version lists them", run, step);
     }
     if (!status) status = c->adapter[0] ? use(c, c->model, path, err) : use(c, path, "", err);
     if (!status) say_model(c);
@@ -249,8 +247,8 @@ static ravel_status unknown(const char *name, ravel_error *err) {
     for (int i = 0; i < COMMANDS; i++) names[count++] = commands[i].name;
     for (const ravel_option *row = sampling_table; row->name; row++) names[count++] = row->name;
     const char *near = ravel__suggest(name, names, count);
-    return ravel_error_set(err, RAVEL_E_ARGUMENT, "there is no /%.40s%s%s%s; // begins a text with a slash", name,
-                           near ? "; did you mean /" : ": /help lists commands", near ? near : "", near ? "?" : "");
+    return CLI_REFUSE(err, "there is no /%.40s%s%s%s; // begins a text with a slash", name,
+                      near ? "; did you mean /" : ": /help lists commands", near ? near : "", near ? "?" : "");
 }
 
 /* line: after its slash. */

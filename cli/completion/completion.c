@@ -228,6 +228,6 @@ int cli_completion(int argc, char **argv) {
             return print_script(&shells[i], &err) ? cli_fail("completion", &err) : CLI_OK;
     if (argc == 2 && strcmp(argv[1], "man") == 0)
         return print_script(NULL, &err) ? cli_fail("completion", &err) : CLI_OK;
-    (void)ravel_error_set(&err, RAVEL_E_ARGUMENT, "say for which shell: ravel completion bash, zsh or fish");
+    (void)CLI_REFUSE(&err, "say for which shell: ravel completion bash, zsh or fish");
     return cli_usage("completion", &err);
 }

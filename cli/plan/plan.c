@@ -170,29 +170,24 @@ static int plan_once(const plan_flags *flags, const plan_data *data, const ravel
 /* Checks of the flags, before anything is read. */
 static ravel_status check_flags(const plan_flags *f, const ravel_plan_options *options, int words, ravel_error *err) {
     if (!f->sweep && words)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "\"%.60s\" is neither an option nor part of --sweep; see --help",
-                               f->sweep_words[0]);
+        return CLI_REFUSE(err, "\"%.60s\" is neither an option nor part of --sweep; see --help", f->sweep_words[0]);
     if (f->sweep && f->compare)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               "--compare and --sweep are two tables; to sweep over methods, write "
-                               "--sweep method=ravel,ffd,kk");
+        return CLI_REFUSE(
+            err, "--compare and --sweep are two tables; to sweep over methods, write --sweep method=ravel,ffd,kk");
     if ((f->sweep || f->compare) && f->svg)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--svg shows one plan; leave out --compare and --sweep");
-    if (standard_outputs(f) > 1)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "only one output can be standard output");
+        return CLI_REFUSE(err, "--svg shows one plan; leave out --compare and --sweep");
+    if (standard_outputs(f) > 1) return CLI_REFUSE(err, "only one output can be standard output");
     if (!f->sweep && !options->budget && options->method != RAVEL_METHOD_FIXED_COUNT)
-        return ravel_error_set(
-            err, RAVEL_E_ARGUMENT,
-            "--budget is missing or 0: how many tokens fit one micro-batch, for example --budget 16k; without a budget "
-            "micro-batches are of N samples: --method count --count N");
+        return CLI_REFUSE(
+            err, "--budget is missing or 0: how many tokens fit one micro-batch, for example --budget 16k; without a "
+                 "budget micro-batches are of N samples: --method count --count N");
     if (f->tree && (f->tokenizer || f->costs))
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--%s is for --lengths; --tree has the tokens of its samples%s",
-                               f->costs ? "costs" : "tokenizer", f->costs ? ", and --cost is their cost model" : "");
-    if (f->mock && f->tokenizer)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--tokenizer is for --lengths; a mock makes lengths up");
+        return CLI_REFUSE(err, "--%s is for --lengths; --tree has the tokens of its samples%s",
+                          f->costs ? "costs" : "tokenizer", f->costs ? ", and --cost is their cost model" : "");
+    if (f->mock && f->tokenizer) return CLI_REFUSE(err, "--tokenizer is for --lengths; a mock makes lengths up");
     if (options->cp_widths && !options->cp_pool && !f->sweep)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--cp-widths are those of --cp-pool; give --cp-pool too");
-    if (f->cost && f->costs) return ravel_error_set(err, RAVEL_E_ARGUMENT, "give --cost or --costs, not both");
+        return CLI_REFUSE(err, "--cp-widths are those of --cp-pool; give --cp-pool too");
+    if (f->cost && f->costs) return CLI_REFUSE(err, "give --cost or --costs, not both");
     ravel_status status = f->sweep ? plan_sweep_check(f, options, err) : RAVEL_OK;
     return status ? status : plan_claim_files(f, err);
 }

@@ -82,10 +82,11 @@ static ravel_status read_row(const ravel__json *doc, const char *path, long line
     int sizes = add_lengths(doc, s) || (number(doc, "tokens", "tokens/actual", &s->tokens) &&
                                         number(doc, "squares", "tokens/squares", &s->squares));
     if (!sizes)
-        return ravel_error_set(err, RAVEL_E_DATA,
-                               "%s, line %ld: no \"lengths\", and no \"tokens\" with \"squares\" (the sum of squared "
-                               "lengths); both are needed to tell the linear from the quadratic part",
-                               path, line);
+        return ravel_error_set(
+            err, RAVEL_E_DATA,
+            "%s, line %ld: no \"lengths\", and no \"tokens\" with \"squares\" (the sum of squared lengths); both "
+            "are needed to tell the linear from the quadratic part",
+            path, line);
     if (!seconds_of(doc, &s->seconds))
         return ravel_error_set(err, RAVEL_E_DATA, "%s, line %ld: no \"seconds\"", path, line);
     (void)number(doc, "width", NULL, &width);
@@ -179,8 +180,8 @@ static ravel_status check_fit(const ravel_cost_fit *f, const char *path, ravel_e
     if (2 * f->far <= f->samples) return RAVEL_OK;
     return ravel_error_set(
         err, RAVEL_E_DATA,
-        "%.900s: %lld of %lld measurements are more than 25 %% off the best cost model, so there is none: "
-        "measure with nothing else on the machine, and micro-batches of some milliseconds or more",
+        "%.900s: %lld of %lld measurements are more than 25 %% off the best cost model, so there is none: measure "
+        "with nothing else on the machine, and micro-batches of some milliseconds or more",
         path, (long long)f->far, (long long)f->samples);
 }
 

@@ -158,24 +158,20 @@ static void fill_input(plan_data *data) {
 static ravel_status check_input(const plan_flags *flags, const ravel_read_options *read, ravel_error *err) {
     int inputs = (flags->lengths != NULL) + (flags->mock != NULL) + (flags->tree != NULL);
     if (inputs != 1)
-        return ravel_error_set(
-            err, RAVEL_E_ARGUMENT,
-            inputs ? "give one of --lengths, --tree and --mock, not both"
-                   : "there is nothing to plan: give --lengths FILE, --tree FILE or --mock JSON; see --help");
+        return CLI_REFUSE(
+            err, inputs ? "give one of --lengths, --tree and --mock, not both"
+                        : "there is nothing to plan: give --lengths FILE, --tree FILE or --mock JSON; see --help");
     if (flags->tree && (read->format || read->field))
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--format and --field are for --lengths, not for --tree");
+        return CLI_REFUSE(err, "--format and --field are for --lengths, not for --tree");
     if (flags->mock && (read->format || read->field || read->limit))
-        return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               "--format, --field and --limit are for --lengths, not for --mock");
+        return CLI_REFUSE(err, "--format, --field and --limit are for --lengths, not for --mock");
     if (!flags->mock && (flags->mock_count || flags->mock_seed >= 0))
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--mock-count and --mock-seed are for --mock");
-    if (flags->text_field && !flags->tokenizer)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--text-field needs --tokenizer FOLDER");
+        return CLI_REFUSE(err, "--mock-count and --mock-seed are for --mock");
+    if (flags->text_field && !flags->tokenizer) return CLI_REFUSE(err, "--text-field needs --tokenizer FOLDER");
     if (flags->tokenizer && (read->format || read->field))
-        return ravel_error_set(
-            err, RAVEL_E_ARGUMENT,
-            "--format and --field are for files of lengths; with --tokenizer the file is JSON lines, "
-            "and --text-field names the text");
+        return CLI_REFUSE(err,
+                          "--format and --field are for files of lengths; with --tokenizer the file is JSON lines, and "
+                          "--text-field names the text");
     return RAVEL_OK;
 }
 
@@ -230,8 +226,7 @@ ravel_status plan_claim_files(const plan_flags *f, ravel_error *err) {
         standard += inputs[i].path && strcmp(inputs[i].path, "-") == 0;
         status = cli_claim_input(inputs[i].option, inputs[i].path, err);
     }
-    if (!status && standard > 1)
-        status = ravel_error_set(err, RAVEL_E_ARGUMENT, "only one input can be standard input");
+    if (!status && standard > 1) status = CLI_REFUSE(err, "only one input can be standard input");
     for (size_t i = 0; i < sizeof outputs / sizeof *outputs && !status; i++)
         status = cli_claim_output(outputs[i].option, outputs[i].path, err);
     return status;

@@ -64,7 +64,7 @@ ravel_status plan_model_open(const plan_flags *flags, ravel_plan_options *option
     const train_kernels *kernels;
     *model = NULL;
     if (!flags->shape && flags->memory)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "--memory is that of a rank that trains --shape; give it too");
+        return CLI_REFUSE(err, "--memory is that of a rank that trains --shape; give it too");
     if (!flags->shape) return RAVEL_OK;
     plan_model *m = calloc(1, sizeof *m);
     if (!m) return ravel_error_set(err, RAVEL_E_MEMORY, "out of memory");

@@ -22,8 +22,7 @@ static void run(const plan_data *data, plan_result *r) {
     ravel_error_clear(&r->err);
     int32_t cp = r->options.cp;
     if (cp > 1 && ravel_plan_cp_price(&r->options, cp) < 0) {
-        ravel_error_set(&r->err, RAVEL_E_ARGUMENT, "cp-price \"%.60s\" has no price of width %d", r->options.cp_price,
-                        cp);
+        CLI_REFUSE(&r->err, "cp-price \"%.60s\" has no price of width %d", r->options.cp_price, cp);
         return;
     }
     if (plan_make(data, &r->options, &plan, &r->seconds, &r->err)) {
@@ -203,13 +202,12 @@ static ravel_status parse_values(const char *text, key *k, ravel_error *err) {
     while (*text) {
         size_t length = strcspn(text, ",");
         if (length == 0 || length >= sizeof k->values[0] || k->count == VALUES)
-            return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                                   "sweep: %s has an empty or overlong value, or more than %d of them", k->name,
-                                   VALUES);
+            return CLI_REFUSE(err, "sweep: %s has an empty or overlong value, or more than %d of them", k->name,
+                              VALUES);
         memcpy(k->values[k->count], text, length);
         k->values[k->count++][length] = '\0';
         text += length;
-        if (*text && !*++text) return ravel_error_set(err, RAVEL_E_ARGUMENT, "sweep: %s ends with a comma", k->name);
+        if (*text && !*++text) return CLI_REFUSE(err, "sweep: %s ends with a comma", k->name);
     }
     return RAVEL_OK;
 }
@@ -218,8 +216,7 @@ static ravel_status parse_key(const char *word, key *k, ravel_error *err) {
     const char *equals = strchr(word, '=');
     memset(k, 0, sizeof *k);
     if (!equals || equals == word || !equals[1] || (size_t)(equals - word) >= sizeof k->name)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT,
-                               "sweep: \"%.60s\" is not an option and its values; write budget=8k,16k,32k", word);
+        return CLI_REFUSE(err, "sweep: \"%.60s\" is not an option and its values; write budget=8k,16k,32k", word);
     memcpy(k->name, word, (size_t)(equals - word));
     const ravel_option *row = ravel_option_find(ravel_plan_option_table(), k->name);
     if (row) (void)snprintf(k->name, sizeof k->name, "%s", row->name);
@@ -245,13 +242,12 @@ static ravel_status apply(const key *k, int value, plan_result *r, int label, ra
 
 static ravel_status parse_keys(const plan_flags *flags, key *keys, int *count, int *plans, ravel_error *err) {
     *plans = 1;
-    if (flags->sweep_count > PLAN_KEYS)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "sweep: at most %d options at a time", PLAN_KEYS);
+    if (flags->sweep_count > PLAN_KEYS) return CLI_REFUSE(err, "sweep: at most %d options at a time", PLAN_KEYS);
     for (*count = 0; *count < flags->sweep_count; ++*count) {
         ravel_status status = parse_key(flags->sweep_words[*count], &keys[*count], err);
         if (status) return status;
         *plans *= keys[*count].count;
-        if (*plans > MOST_PLANS) return ravel_error_set(err, RAVEL_E_ARGUMENT, "sweep: more than %d plans", MOST_PLANS);
+        if (*plans > MOST_PLANS) return CLI_REFUSE(err, "sweep: more than %d plans", MOST_PLANS);
     }
     return RAVEL_OK;
 }

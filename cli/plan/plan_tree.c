@@ -66,8 +66,7 @@ static ravel_status reserve(reader *r, int64_t letters, ravel_error *err) {
 static ravel_status bad_row(const reader *r, int64_t line, const char *why, ravel_error *err) {
     return ravel_error_set(
         err, RAVEL_E_DATA,
-        "%s:%lld: %s; a row of --tree is {\"path\":[[node,tokens],...]}, {\"input_ids\":[...]} or an "
-        "array of ids",
+        "%s:%lld: %s; a row of --tree is {\"path\":[[node,tokens],...]}, {\"input_ids\":[...]} or an array of ids",
         r->name, (long long)line, why);
 }
 

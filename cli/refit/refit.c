@@ -198,8 +198,8 @@ static ravel_status rank_body(ravel_comm *comm, void *user, ravel_error *err) {
 
 static ravel_status check_flags(refit_job *job, int words, const char *word, ravel_error *err) {
     const refit_flags *f = &job->flags;
-    if (words) return ravel_error_set(err, RAVEL_E_ARGUMENT, "\"%.60s\" is not an option; see --help", word);
-    if (!f->from) return ravel_error_set(err, RAVEL_E_ARGUMENT, "give --from FILE: the weights to send");
+    if (words) return CLI_REFUSE(err, "\"%.60s\" is not an option; see --help", word);
+    if (!f->from) return CLI_REFUSE(err, "give --from FILE: the weights to send");
     job->dtype = -1;
     ravel_status status = refit_from(&job->flags.from, err);
     if (!status) status = cli_claim_input("from", f->from, err);
@@ -210,8 +210,7 @@ static ravel_status check_flags(refit_job *job, int words, const char *word, rav
     status = ravel_dtype_parse(f->dtype, &job->dtype, err);
     if (status != RAVEL_OK) return status;
     if (ravel_dtype_kind(job->dtype) == 'f' && ravel_dtype_bytes(job->dtype) >= 2) return RAVEL_OK;
-    return ravel_error_set(err, RAVEL_E_ARGUMENT, "--dtype %s: weights can be cast to f64, f32, bf16 and f16",
-                           f->dtype);
+    return CLI_REFUSE(err, "--dtype %s: weights can be cast to f64, f32, bf16 and f16", f->dtype);
 }
 
 static int run_file(refit_job *job, int processes) {

@@ -13,15 +13,12 @@ ravel_status refit_settle(refit_job *job, int32_t ranks, ravel_error *err) {
     refit_flags *f = &job->flags;
     job->receivers = ranks - f->senders;
     if (job->receivers < 1)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "%d senders of %d ranks leave no rank to receive", f->senders,
-                               ranks);
+        return CLI_REFUSE(err, "%d senders of %d ranks leave no rank to receive", f->senders, ranks);
     if (f->send_tp == 0) f->send_tp = f->senders;
     if (f->senders % f->send_tp != 0)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "%d senders are no multiple of send-tp %d", f->senders,
-                               f->send_tp);
+        return CLI_REFUSE(err, "%d senders are no multiple of send-tp %d", f->senders, f->send_tp);
     if (job->receivers % f->receive_tp != 0)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "%d receivers are no multiple of receive-tp %d", job->receivers,
-                               f->receive_tp);
+        return CLI_REFUSE(err, "%d receivers are no multiple of receive-tp %d", job->receivers, f->receive_tp);
     return RAVEL_OK;
 }
 

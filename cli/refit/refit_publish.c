@@ -341,8 +341,7 @@ static int run(int argc, char **argv, int publishes) {
     for (int i = 0; i < 2; i++) ravel_options_default(sets[i].table, sets[i].options);
     if (cli_wants_help(argc, argv)) return help(publishes, sets, 2);
     ravel_status status = cli_parse(argc, argv, sets, 2, words, 1, &count, &err);
-    if (status == RAVEL_OK && count)
-        status = ravel_error_set(&err, RAVEL_E_ARGUMENT, "\"%.60s\" is not an option; see --help", words[0]);
+    if (status == RAVEL_OK && count) status = CLI_REFUSE(&err, "\"%.60s\" is not an option; see --help", words[0]);
     if (status != RAVEL_OK) return cli_usage("refit", &err);
     status = open_model(&job, &err);
     if (status == RAVEL_OK) {

@@ -99,12 +99,11 @@ int cli_report(int argc, char **argv) {
     (void)signal(SIGPIPE, SIG_IGN); /* `ravel report run | head` ends quietly */
     if (flags.list) return cli_output_print("-", report_list, NULL, &err) ? cli_fail("report", &err) : CLI_OK;
     if (j.count == 0) {
-        (void)ravel_error_set(&err, RAVEL_E_ARGUMENT,
-                              "which run? Give its directory: ravel report RUN_DIR [--html FILE]");
+        (void)CLI_REFUSE(&err, "which run? Give its directory: ravel report RUN_DIR [--html FILE]");
         return cli_usage("report", &err);
     }
     if (flags.serve && (flags.html || flags.trace)) {
-        (void)ravel_error_set(&err, RAVEL_E_ARGUMENT, "--serve writes no file; leave out --html and --trace");
+        (void)CLI_REFUSE(&err, "--serve writes no file; leave out --html and --trace");
         return cli_usage("report", &err);
     }
     if (flags.serve)

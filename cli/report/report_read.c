@@ -23,7 +23,7 @@ enum { MOST_SERIES = 4096, MOST_RANKS = 65536 };
 ravel_status report_slurp(const char *folder, const char *name, char **text, size_t *bytes, ravel_error *err) {
     char path[4096];
     if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path)
-        return ravel_error_set(err, RAVEL_E_ARGUMENT, "the path %.60s... is too long", folder);
+        return CLI_REFUSE(err, "the path %.60s... is too long", folder);
     if (access(path, F_OK) != 0 && errno == ENOENT)
         return ravel_error_set(err, RAVEL_E_END, "%s: there is no such file", path);
     return ravel__file_read(path, SIZE_MAX, NULL, text, bytes, err);
