@@ -6,7 +6,8 @@
     ravel_env.serve(game)                     # --env-command 'python3 game.py'
     ravel_env.serve(game, port=8000)          # or as a server: --env http://this-machine:8000/
 
-Yield a text, or a dict: {"observation": text, "reward": r, "role": "tool"}. Return a number, or a dict with "reward" and
+Yield a text, a list of messages, or a dict: {"observation": text, "reward": r, "role": "tool", "context": messages that replace
+the conversation}. Return a number, or a dict with "reward" and
 "accuracy". Further facts of an answer are in `action.message`: "last" (no turn follows), "ended", "ids". An exception ends its
 episode alone: Ravel begins it again, and leaves it out after --env-retries. `workers` episodes are advanced at once, each in a
 thread; 1 for games that share something."""

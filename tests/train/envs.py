@@ -59,6 +59,12 @@ def game(start):
     fails = bad == "raise" and start["id"] %% 5 == 3 and start["id"] not in raised
     raised.add(start["id"])
     total = 0
+    if bad == "rewrite":
+        for turn in range(3):
+            time.sleep(slow)
+            action = yield {"context": [{"role": "user", "content": "T%%d" %% (total %% 7)}], "observation": "?", "reward": 0.25}
+            total += len(action)
+        return {"reward": float(total %% 3), "accuracy": 1}
     for turn in range(dice.randint(1, 6)):
         time.sleep(slow)
         action = yield {"observation": "%%d?" %% dice.randint(0, 99), "reward": 0.25}
@@ -125,6 +131,27 @@ def together():
           all(abs(own[k] - mine[k]) < 1e-3 for k in own), (mine, own))
     out, code = direct("--env-command", "exit 7", "--run", folder("no-env"), kv_heads=2, generators=2, generator_tp=2, eval_prompts=0)
     check("what fails on the first rank ends both with its sentence", code == 1 and "exit code 7" in out, out)
+
+
+def rewritten():
+    """A conversation that is replaced between turns is several samples with one reward; what begins again leaves none behind."""
+    out, code = whole(folder("rewrite"), folder("n8"), bad="rewrite", steps=3)
+    last = rows(folder("rewrite"))[-1]
+    check("every turn is a sample", code == 0 and last["batch/samples"] == 3 * 16 and last["env/turns_mean"] == 3 and
+          last["response/length_max"] <= 3 and last["reward/dropped_share"] == 0, out + str(last))
+    for name, more in (("rewrite-two", {"generators": 2, "slots": 3}), ("rewrite-killed", {"slow": 0.05, "env_processes": 2})):
+        p, done = start(folder(name), folder("n9"), bad="rewrite", steps=3, **more), 0
+        while p.poll() is None and "slow" in more and done < 6:
+            time.sleep(dice.uniform(0.05, 0.5))
+            for pid in os.listdir(folder("n9")):
+                os.unlink(os.path.join(folder("n9"), pid))
+                try:
+                    os.kill(int(pid), signal.SIGKILL)
+                    done += 1
+                except ProcessLookupError:
+                    pass
+        out = p.communicate(timeout=300)[0]
+        check("the same losses: " + name, p.returncode == 0 and losses(folder(name)) == losses(folder("rewrite")), out)
 
 
 def killed():
@@ -247,7 +274,7 @@ def refused():
 
 
 try:
-    for part in (alone, together, killed, resumed, excepted, dropped, served, interrupted, refused):
+    for part in (alone, together, rewritten, killed, resumed, excepted, dropped, served, interrupted, refused):
         part()
 finally:
     shutil.rmtree(scratch, ignore_errors=True)

@@ -31,10 +31,18 @@ static train_peer *open_env(const char *command, int32_t processes, double secon
     return env;
 }
 
-/* The next answer, waited for. */
+/* The next answer, waited for; its texts live until the next one. */
 static train_env_reply next(train_peer *env) {
+    static char last[4096];
+    train_out heard = {0};
     train_env_reply r = {.id = -1};
-    for (int i = 0; i < 1200 && !train_env_take(env, &r); i++) train_peer_wait(env, 0.1);
+    size_t at = 0;
+    for (int i = 0; i < 1200 && !train_env_take(env, &heard); i++) train_peer_wait(env, 0.1);
+    size_t used = heard.used < sizeof last ? heard.used : 0;
+    if (used) memcpy(last, heard.data, used);
+    train_out_free(&heard);
+    heard = (train_out){.data = last, .used = used};
+    (void)train_env_heard(&heard, &at, &r);
     return r;
 }
 
@@ -199,7 +207,7 @@ TEST(turns_of_bytes_are_appended_as_they_are) {
     int64_t n;
     int differs;
     CHECK_OK(train_text_open(NULL, TRAIN_TOKENS, NULL, NULL, &t.text, &err), &err);
-    train_said said = {begin, 3, "user"};
+    train_said said = {begin, 3, "user", 0};
     CHECK_OK(train_turns_begin(t.text, &t.turns, NULL, bos, 0, &said, &tokens, &n, &err), &err);
     CHECK(n == 4 && tokens[0] == TRAIN_TOKEN_BOS && tokens[3] == 'y');
     hold(&t, tokens, n);
@@ -263,7 +271,7 @@ TEST(turns_are_what_the_template_writes_more) {
             if (ended) ids[count++] = end;
             hold(t, ids, count);
             int64_t before = t->count;
-            train_said said = {say, strlen(say), turn % 2 ? "user" : "system"};
+            train_said said = {say, strlen(say), turn % 2 ? "user" : "system", 0};
             CHECK_OK(train_turns_answer(t->text, &t->turns, t->held, t->count, count, ended, &said, &tokens, &n,
                                         &differs, &err),
                      &err);
@@ -310,7 +318,7 @@ TEST(turns_that_a_template_would_rewrite_are_said) {
         int64_t count = encode(t->text, answer, ids), before = t->count;
         ids[count++] = ravel_tokenizer_id(train_text_tokenizer(t->text), "<|im_end|>", 10);
         hold(t, ids, count);
-        train_said said = {"more", 4, "user"};
+        train_said said = {"more", 4, "user", 0};
         CHECK_OK(
             train_turns_answer(t->text, &t->turns, t->held, t->count, count, 1, &said, &tokens, &n, &differs, &err),
             &err);
@@ -324,4 +332,59 @@ TEST(turns_that_a_template_would_rewrite_are_said) {
         train_text_free(t->text);
     }
     free(t);
+}
+
+/* Several messages are one observation, and a context replaces what was said: both as the template writes them. */
+TEST(turns_of_several_messages_and_of_another_conversation) {
+    static const char row[] = "{\"prompt\": \"Hello\"}",
+                      list[] = "[{\"role\": \"tool\", \"content\": \"1\"}, {\"role\": \"tool\", \"content\": \"2\"}]";
+    static const char context[] = "[{\"role\": \"system\", \"content\": \"So far: 3.\"}]";
+    talk *t = calloc(1, sizeof *t);
+    ravel_error err = RAVEL_ERROR_INIT;
+    if (t && open_smol(t, "chatml")) {
+        const int32_t *tokens;
+        int64_t n;
+        int32_t ids[128], want[128];
+        int differs = 0;
+        train_said said = {list, sizeof list - 1, "user", 1}, more = {"go on", 5, "user", 0};
+        CHECK_OK(train_text_prompt(t->text, row, sizeof row - 1, "Hello", 5, &tokens, &n, &err), &err);
+        hold(t, tokens, n);
+        CHECK_OK(train_turns_begin(t->text, &t->turns, row, t->held, t->count, NULL, &tokens, &n, &err), &err);
+        int64_t count = encode(t->text, "yes", ids);
+        ids[count++] = ravel_tokenizer_id(train_text_tokenizer(t->text), "<|im_end|>", 10);
+        hold(t, ids, count);
+        CHECK_OK(
+            train_turns_answer(t->text, &t->turns, t->held, t->count, count, 1, &said, &tokens, &n, &differs, &err),
+            &err);
+        CHECK(!differs && n < 128);
+        memcpy(ids, tokens, (size_t)n * sizeof *ids);
+        CHECK_EQ(n, encode(t->text,
+                           "\n<|im_start|>tool\n1<|im_end|>\n<|im_start|>tool\n2<|im_end|>\n<|im_start|>assistant\n",
+                           want));
+        CHECK(memcmp(ids, want, (size_t)n * sizeof *want) == 0);
+        CHECK_OK(train_turns_replace(t->text, &t->turns, context, sizeof context - 1, &more, &tokens, &n, &err), &err);
+        CHECK(n < 128);
+        memcpy(ids, tokens, (size_t)n * sizeof *ids);
+        CHECK_EQ(
+            n,
+            encode(
+                t->text,
+                "<|im_start|>system\nSo far: 3.<|im_end|>\n<|im_start|>user\ngo on<|im_end|>\n<|im_start|>assistant\n",
+                want));
+        CHECK(memcmp(ids, want, (size_t)n * sizeof *want) == 0);
+        CHECK(train_turns_replace(t->text, &t->turns, "[5]", 3, NULL, &tokens, &n, &err) == RAVEL_E_DATA);
+        train_turns_free(&t->turns);
+        train_text_free(t->text);
+    }
+    free(t);
+    train_text *bytes = NULL;
+    train_turns turns = {0};
+    const int32_t *tokens;
+    int64_t n;
+    train_said said = {list, sizeof list - 1, "user", 1};
+    CHECK_OK(train_text_open(NULL, TRAIN_TOKENS, NULL, NULL, &bytes, &err), &err);
+    CHECK_OK(train_turns_replace(bytes, &turns, context, sizeof context - 1, &said, &tokens, &n, &err), &err);
+    CHECK(n == 13 && tokens[0] == TRAIN_TOKEN_BOS && tokens[1] == 'S' && tokens[11] == '1' && tokens[12] == '2');
+    train_turns_free(&turns);
+    train_text_free(bytes);
 }

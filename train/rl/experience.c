@@ -37,6 +37,7 @@ static size_t place(train_experience *x, int64_t room, int64_t token_room, char 
     x->advantage = train__cut_take(&cut, room, sizeof *x->advantage);
     x->update = train__cut_take(&cut, room, sizeof *x->update);
     x->truncated = train__cut_take(&cut, room, sizeof *x->truncated);
+    x->last = train__cut_take(&cut, room, sizeof *x->last);
     x->ids = train__cut_take(&cut, token_room, sizeof *x->ids);
     x->generator = train__cut_take(&cut, token_room, sizeof *x->generator);
     x->taught = train__cut_take(&cut, x->with_teacher ? token_room : 0, sizeof *x->taught);
@@ -108,6 +109,7 @@ ravel_status train_experience_load(train_experience *x, const train_rollouts *ro
         x->groups[i] = r->group;
         x->responses[i] = train_rollout_drawn(rollouts, r);
         x->truncated[i] = !r->ended;
+        x->last[i] = i + 1 == rollouts->count || r[1].part == 0;
         x->staleness[i] = staleness_of(rollouts, r, version);
         x->rewards[i] = r->reward;
         x->advantages[i] = 0;
@@ -255,11 +257,24 @@ void train_experience_length_rules(train_experience *x, const train_scoring *sco
 }
 
 void train_experience_advantages(train_experience *x, const train_policy *policy) {
+    int64_t n = 0;
+    for (int64_t i = 0; i < x->count; i++) { /* one per rollout, at the front */
+        if (!x->last[i]) continue;
+        x->rewards[n] = x->rewards[i];
+        x->groups[n++] = x->groups[i];
+    }
     ravel_status status =
-        ravel_advantages(policy->advantage, x->rewards, x->groups, x->count, x->advantages, x->scratch, NULL);
+        ravel_advantages(policy->advantage, x->rewards, x->groups, n, x->advantages, x->scratch, NULL);
     RAVEL_ASSERT(!status && x->count <= x->room); /* the kind is of the options' table */
     (void)status;
-    for (int64_t i = 0; i < x->count; i++) x->advantage[i] = (float)x->advantages[i];
+    for (int64_t i = x->count; i-- > 0;) { /* and back */
+        n -= x->last[i];
+        RAVEL_ASSERT(n >= 0 && n <= i);
+        x->rewards[i] = x->rewards[n];
+        x->groups[i] = x->groups[n];
+        x->advantages[i] = x->advantages[n];
+        x->advantage[i] = (float)x->advantages[i];
+    }
     for (int64_t i = 1; i < x->count; i++) RAVEL_ASSERT(x->offsets[i] > x->offsets[i - 1]);
 }
 

@@ -54,6 +54,7 @@ typedef struct train_experience {
     double *staleness;    /* [count] versions between generation and training */
     double *rewards;      /* [count] */
     double *advantages;   /* [count] */
+    uint8_t *last;        /* [count] 1: the last part of its rollout (train_rollout.part) */
     int64_t *scratch;     /* [2 * count] */
     int32_t *ids;         /* [tokens] */
     uint8_t *mask;        /* [tokens] */
@@ -97,7 +98,7 @@ ravel_status train_rollouts_score(train_rollouts *rollouts, const train_scorer *
 /* Length rules on top of the rewards: the penalty of long answers, and no loss for those that were cut off. */
 void train_experience_length_rules(train_experience *x, const train_scoring *scoring, const train_policy *policy);
 
-/* Advantages within groups. */
+/* Advantages within groups, of rollouts: all parts of one have that of its last. */
 void train_experience_advantages(train_experience *x, const train_policy *policy);
 
 /* Nothing is learnt from rewards. */

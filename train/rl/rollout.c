@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAGIC INT64_C(0x37504d4c5652) /* "RVLMP7" */
+#define MAGIC INT64_C(0x38504d4c5652) /* "RVLMP8" */
 
 typedef struct head {
     int64_t magic;
@@ -22,7 +22,7 @@ typedef struct head {
 
 enum { TAG_ORDER = 1, TAG_ANSWERS = 2, TAG_ROLLOUTS = 3 };
 enum { HEAD = sizeof(head) / sizeof(int64_t), ITEM = sizeof(train_rollout) / sizeof(int64_t) };
-_Static_assert(HEAD == 13 && ITEM == 18, "words of a message");
+_Static_assert(HEAD == 13 && ITEM == 19, "words of a message");
 
 /* ---- batches of rollouts
  * ---------------------------------------------------------------------------------------------- */
@@ -138,7 +138,8 @@ int64_t train_rollout_drawn(const train_rollouts *rollouts, const train_rollout 
 static int by_group_and_member(const void *a, const void *b) {
     const train_rollout *x = a, *y = b;
     if (x->group != y->group) return x->group < y->group ? -1 : 1;
-    return (x->member > y->member) - (x->member < y->member);
+    if (x->member != y->member) return x->member < y->member ? -1 : 1;
+    return (x->part > y->part) - (x->part < y->part);
 }
 
 void train_rollouts_sort(train_rollouts *rollouts) {

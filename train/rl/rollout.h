@@ -47,6 +47,7 @@ typedef struct train_rollout {
     int64_t progress;  /* train_rollout_progress; in the trainers' lists rollouts are over */
     int64_t drawn;     /* BEGUN: tokens of the turn that is being drawn */
     int64_t generator; /* that works on it, in a checkpoint */
+    int64_t part;      /* 0 ..: of a rollout whose environment has replaced the conversation, each is a sample */
     double reward;     /* without length rules */
     double accuracy;   /* 1 right, 0 wrong; of a reward command what it says, else its reward */
 } train_rollout;
@@ -78,7 +79,7 @@ ravel_status train_rollouts_set_routes(train_rollouts *rollouts, const int16_t *
                                        ravel_error *err);
 /* How many of its tokens the model drew. */
 int64_t train_rollout_drawn(const train_rollouts *rollouts, const train_rollout *item);
-/* By (group, member): the order of a batch does not depend on which rank was first. Tokens stay where they are. */
+/* By (group, member, part): the order of a batch does not depend on which rank was first. Tokens stay where they are. */
 void train_rollouts_sort(train_rollouts *rollouts);
 /* Adds those of `from` whose group is `part` modulo `parts`, and sorts. */
 ravel_status train_rollouts_take(train_rollouts *to, const train_rollouts *from, int32_t parts, int32_t part,

@@ -37,6 +37,34 @@ static void add_node(train_turns *t, const ravel__json *doc, const ravel__json_n
     train_out_json(&t->messages, doc, node);
 }
 
+/* The messages of a list; without a format their contents alone, as text. */
+static ravel_status add_list(train_turns *t, const char *json, size_t bytes, int format, ravel_error *err) {
+    ravel__json *doc = NULL;
+    ravel_status status = ravel__json_parse(json, bytes, NULL, &doc, err);
+    const ravel__json_node *list = status ? NULL : ravel__json_root(doc);
+    for (const ravel__json_node *x = list ? ravel__json_first(doc, list) : NULL; x && !status;
+         x = ravel__json_next(doc, x)) {
+        const ravel__json_node *content = ravel__json_get(doc, x, "content");
+        if (x->kind != RAVEL__JSON_OBJECT || (!format && (!content || content->kind != RAVEL__JSON_STRING)))
+            status = ravel_error_set(err, RAVEL_E_DATA, "environment: a message has no \"content\" that is a text");
+        else if (format)
+            add_node(t, doc, x);
+        else
+            train_out_put(&t->messages, content->as.string, content->bytes);
+    }
+    ravel__json_free(doc);
+    return status;
+}
+
+static ravel_status add_said(train_turns *t, const train_said *said, int format, ravel_error *err) {
+    if (said->listed) return add_list(t, said->text, said->bytes, format, err);
+    if (format)
+        add_text(t, said->role, said->text, said->bytes);
+    else
+        train_out_put(&t->messages, said->text, said->bytes);
+    return RAVEL_OK;
+}
+
 /* Variables of the template that a row has beside its messages. */
 static void keep_more(train_turns *t, const ravel__json *doc) {
     static const char *const names[] = {"tools", "documents", "chat_template_kwargs"};
@@ -95,8 +123,8 @@ static ravel_status after_a_word(train_text *text, const train_said *said, char 
     size_t bytes;
     add_text(&t, "user", "x", 1);
     add_text(&t, "assistant", word, sizeof word - 1);
-    add_text(&t, said->role, said->text, said->bytes);
-    ravel_status status = render(text, &t, &rendered, &bytes, err);
+    ravel_status status = add_said(&t, said, 1, err);
+    if (!status) status = render(text, &t, &rendered, &bytes, err);
     train_turns_free(&t);
     if (!status) at = strstr(rendered, word);
     if (!status && !at)
@@ -145,34 +173,64 @@ static ravel_status tokens_after(train_text *text, int32_t last, const char *pie
 
 /* ---- public functions ------------------------------------------------------------------------------------ */
 
-ravel_status train_turns_begin(train_text *text, train_turns *t, const char *line, const int32_t *prompt, int64_t count,
-                               const train_said *said, const int32_t **tokens, int64_t *n, ravel_error *err) {
+static ravel_status encode_rendered(train_text *text, const train_turns *t, const int32_t **tokens, int64_t *n,
+                                    ravel_error *err) {
     const char *rendered = NULL;
     size_t bytes;
+    ravel_status status = render(text, t, &rendered, &bytes, err);
+    return status ? status : train_text_fragment(text, rendered, bytes, tokens, n, err);
+}
+
+/* What is said, without a format: `begins` a sample, or goes on. */
+static ravel_status encode_plain(train_text *text, train_turns *t, const train_said *said, int begins,
+                                 const int32_t **tokens, int64_t *n, ravel_error *err) {
+    t->messages.used = 0; /* without a format it is free for this */
+    ravel_status status = add_said(t, said, 0, err);
+    const char *piece = t->messages.used ? t->messages.data : "";
+    if (!status) status = check_memory(&t->messages, err);
+    if (status) return status;
+    return begins ? train_text_encode(text, piece, t->messages.used, tokens, n, err)
+                  : train_text_fragment(text, piece, t->messages.used, tokens, n, err);
+}
+
+ravel_status train_turns_begin(train_text *text, train_turns *t, const char *line, const int32_t *prompt, int64_t count,
+                               const train_said *said, const int32_t **tokens, int64_t *n, ravel_error *err) {
     ravel_status status = RAVEL_OK;
+    int format = train_text_has_format(text);
     *tokens = prompt;
     *n = count;
-    if (train_text_has_format(text) && line) status = read_row(t, line, err);
+    if (format && line) status = read_row(t, line, err);
     if (status || !said) return status;
-    if (train_text_has_format(text)) {
-        if (t->unknown)
-            return ravel_error_set(err, RAVEL_E_DATA,
-                                   "the row has no messages or prompt, so that nothing can be said after it");
-        add_text(t, said->role, said->text, said->bytes);
-        status = render(text, t, &rendered, &bytes, err);
-        return status ? status : train_text_fragment(text, rendered, bytes, tokens, n, err);
+    if (format && t->unknown)
+        return ravel_error_set(err, RAVEL_E_DATA,
+                               "the row has no messages or prompt, so that nothing can be said after it");
+    if (format) {
+        status = add_said(t, said, 1, err);
+        return status ? status : encode_rendered(text, t, tokens, n, err);
     }
-    if (!line) return train_text_encode(text, said->text, said->bytes, tokens, n, err);
     const int32_t *more;
     int64_t extra;
-    status = train_text_fragment(text, said->text, said->bytes, &more, &extra, err);
+    status = encode_plain(text, t, said, !line, &more, &extra, err);
     if (status) return status;
-    t->messages.used = 0; /* without a format it is free for this */
-    train_out_put(&t->messages, (const char *)prompt, (size_t)count * sizeof *prompt);
+    t->messages.used = 0;
+    if (line) train_out_put(&t->messages, (const char *)prompt, (size_t)count * sizeof *prompt);
     train_out_put(&t->messages, (const char *)more, (size_t)extra * sizeof *more);
     *tokens = (const int32_t *)(const void *)t->messages.data;
-    *n = count + extra;
+    *n = (line ? count : 0) + extra;
     return check_memory(&t->messages, err);
+}
+
+ravel_status train_turns_replace(train_text *text, train_turns *t, const char *context, size_t bytes,
+                                 const train_said *said, const int32_t **tokens, int64_t *n, ravel_error *err) {
+    int format = train_text_has_format(text);
+    t->messages.used = 0;
+    t->count = t->unknown = 0;
+    ravel_status status = add_list(t, context, bytes, format, err);
+    if (!status && said) status = add_said(t, said, format, err);
+    if (!status) status = check_memory(&t->messages, err);
+    if (status) return status;
+    return format ? encode_rendered(text, t, tokens, n, err)
+                  : train_text_encode(text, t->messages.data, t->messages.used, tokens, n, err);
 }
 
 /* What the format writes behind the held text; *out NULL: it does not begin with that. */
@@ -197,14 +255,13 @@ ravel_status train_turns_answer(train_text *text, train_turns *t, const int32_t 
     size_t bytes;
     RAVEL_ASSERT(drawn >= 1 && drawn <= count);
     *differs = 0;
-    if (!train_text_has_format(text)) return train_text_fragment(text, said->text, said->bytes, tokens, n, err);
+    if (!train_text_has_format(text)) return encode_plain(text, t, said, 0, tokens, n, err);
     char *answer = text_of(text, held + count - drawn, drawn - (ended != 0), &bytes);
     if (!answer) return ravel__no_memory(err, 1, "an answer");
-    ravel_status status = RAVEL_OK;
     add_text(t, "assistant", answer, bytes);
     free(answer);
-    add_text(t, said->role, said->text, said->bytes);
-    if (!t->unknown) status = difference(text, t, held, count, &piece, differs, err);
+    ravel_status status = add_said(t, said, 1, err);
+    if (!status && !t->unknown) status = difference(text, t, held, count, &piece, differs, err);
     int by_word = !status && !piece;
     if (by_word) status = after_a_word(text, said, &piece, err);
     RAVEL_ASSERT(status || piece);

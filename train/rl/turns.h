@@ -29,6 +29,7 @@ typedef struct train_said {
     const char *text; /* [bytes] */
     size_t bytes;
     const char *role;
+    int listed; /* it is a list of messages, as JSON */
 } train_said;
 
 /* Tokens before the first answer: prompt[count], those of the row `line`, and what the environment said first. line
@@ -38,6 +39,10 @@ typedef struct train_said {
 ravel_status train_turns_begin(train_text *text, train_turns *turns, const char *line, const int32_t *prompt,
                                int64_t count, const train_said *said, const int32_t **tokens, int64_t *n,
                                ravel_error *err);
+/* Tokens of a conversation in place of the one so far: `context`, a list of messages as JSON, then what was said; said NULL:
+ * nothing. As above. */
+ravel_status train_turns_replace(train_text *text, train_turns *turns, const char *context, size_t bytes,
+                                 const train_said *said, const int32_t **tokens, int64_t *n, ravel_error *err);
 /* Tokens after an answer, the last `drawn` of held[count], ended by a stop token or not. *differs: see above. */
 ravel_status train_turns_answer(train_text *text, train_turns *turns, const int32_t *held, int64_t count, int64_t drawn,
                                 int ended, const train_said *said, const int32_t **tokens, int64_t *n, int *differs,

@@ -14,6 +14,8 @@
  *
  *     {"id": 17, "observation": "too high", "reward": 0}                 the next turn begins
  *     {"id": 17, "reward": 1, "end": true, "accuracy": 1}                the episode is over
+ *     {"id": 17, "observation": [{"role": "tool", "content": "7"}, ...]}  several messages
+ *     {"id": 17, "context": [messages], "observation": "go on"}          these replace the conversation
  *     {"id": 17, "error": "text"}                                        this episode has failed, and no other
  *     {"id": 17, "lost": true}                                           a server that was started again does not know it
  *
@@ -26,7 +28,8 @@
  *     train_env_start(env, id, seed, row, 0, &err);
  *     while (episodes) {
  *         train_peer_wait(env, 1.0);
- *         while (train_env_take(env, &reply)) ...      train_env_step, or train_env_end
+ *         train_env_hear(env, NULL, &heard, &err);
+ *         for (size_t at = 0; train_env_heard(&heard, &at, &reply);) ...      train_env_step, or train_env_end
  *     }
  */
 #ifndef TRAIN_ENV_H
@@ -52,7 +55,7 @@ ravel_status train_env_step(train_peer *env, int64_t id, const train_env_action 
 /* The caller wants nothing more of an episode that is not over. */
 void train_env_end(train_peer *env, int64_t id, const char *reason);
 
-/* Strings live until the next call. */
+/* Its strings are in what was heard. */
 typedef struct train_env_reply {
     int64_t id;
     ravel_status status;     /* not RAVEL_OK: the episode is lost, `observation` says why */
@@ -60,18 +63,21 @@ typedef struct train_env_reply {
     int32_t end;             /* the episode is over; also if it is lost */
     const char *observation; /* [bytes]; NULL: none */
     size_t bytes;
+    int32_t listed;      /* it is a list of messages, as JSON */
+    const char *context; /* [context_bytes] likewise; NULL: the conversation goes on */
+    size_t context_bytes;
     const char *role;
     double reward;
     double accuracy; /* NAN: none was given */
 } train_env_reply;
 
-/* The next answer that has come, or 0. */
-int train_env_take(train_peer *env, train_env_reply *reply);
-
+/* Appends the next answer that has come to `heard`; 0: there is none. */
+int train_env_take(train_peer *env, train_out *heard);
 /* For ranks that do the same at the same time: all answers that have come to the first rank, which has the environment, in
  * `heard` on all of them; `env` is NULL on the others. Its status (train_peer_status) is an error of all. comm NULL: one
  * rank. */
 ravel_status train_env_hear(train_peer *env, ravel_comm *comm, train_out *heard, ravel_error *err);
-/* The answer at *at, 0 at first; 0 after the last. Its strings live as long as `heard`. */
+/* The answer at *at, 0 at first; 0 after the last. */
 int train_env_heard(const train_out *heard, size_t *at, train_env_reply *reply);
+
 #endif

@@ -1,56 +1,14 @@
-#include "train/run/grpo/episodes.h"
+#include "train/run/grpo/seats.h"
 
 #include "train/run/grpo/internal.h"
 
 #include "train/kernels/host.h"
-#include "train/rl/turns.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { WARNINGS = 20 }; /* sentences about lost environments per run */
-
-typedef enum place { FREE, AT_ENV, READY, DRAWING } place;
-
-/* A rollout that is worked on. */
-typedef struct seat {
-    place place;
-    train_rollout item; /* `first` is of the question's tokens in `questions` */
-    int64_t question;   /* tokens of it */
-    int64_t greedy, used;
-    int32_t tried, alone, ended; /* tried: in sixteenths */
-    int32_t begun, lost;         /* the environment has answered to the start; is lost while the generator draws */
-    int32_t *tokens;             /* [slot_tokens], `used` of them */
-    float *logprobs;
-    int32_t *versions;
-    int16_t *routes; /* [slot_tokens, route_width] of the first `routed` tokens; NULL: not wanted */
-    int64_t routed;
-    train_turns turns;
-} seat;
-
-struct train__episodes {
-    train__episodes_options options;
-    int has_env;                   /* 0: rollouts of one answer */
-    train_peer *env;               /* NULL also on ranks of a generator after its first */
-    train_out heard;               /* what it has said */
-    train_sampling sampling[2];    /* greedy: [1] */
-    seat *seats;                   /* [count] */
-    int64_t count, taken, running; /* running: at the generator */
-    /* not begun; item.member is the next member, item.turns the group's size, item.ended greedy */
-    train_rollouts questions;
-    int64_t next;
-    train_rollouts done, spare; /* rollouts that are over */
-    double paused;              /* since when */
-    int64_t due, due_left;      /* batch that is worked on first, and its rollouts that are not over */
-    train_request *requests[2]; /* take turns, because the generator borrows them */
-    int64_t *seat_of;           /* of each request; -1: over */
-    int64_t request_count, request_room[2], seat_room;
-    int32_t turn, warnings, differing;
-    train_polls polls;
-    char *text; /* of an action */
-    int64_t text_room;
-};
 
 static const ravel_logger *logger_of(const train__episodes *e) {
     return e->options.hooks ? e->options.hooks->logger : NULL;
@@ -62,13 +20,6 @@ static int64_t id_of(const seat *s) {
 
 /* ---- the end of a rollout ------------------------------------------------------------------------------- */
 
-static ravel_status add_seat(const train__episodes *e, const seat *s, const train_rollout *item, train_rollouts *to,
-                             ravel_error *err) {
-    ravel_status status = train_rollouts_add(to, item, s->tokens, s->logprobs, s->versions, err);
-    if (status || !s->routes) return status;
-    return train_rollouts_set_routes(to, s->routes, train__min(s->routed, item->length), e->options.route_width, err);
-}
-
 static ravel_status leave(train__episodes *e, seat *s, ravel_error *err) {
     if (s->used == 0) { /* it never had a prompt; a rollout has a token */
         s->tokens[s->used] = s->versions[s->used] = 0;
@@ -78,7 +29,9 @@ static ravel_status leave(train__episodes *e, seat *s, ravel_error *err) {
     if (!s->item.turns) s->item.prompt = s->used;
     RAVEL_ASSERT(s->item.prompt >= 0 && s->item.prompt <= s->used && s->used <= e->options.slot_tokens);
     s->item.progress = TRAIN_ROLLOUT_OVER;
-    ravel_status status = add_seat(e, s, &s->item, &e->done, err);
+    train__seat_settle(e, s, 0);
+    s->item.turns -= s->parted;
+    ravel_status status = train__seat_copy(e, s, &s->item, &e->done, err);
     s->place = FREE;
     e->taken--;
     e->due_left -= s->item.batch == e->due;
@@ -123,6 +76,7 @@ static ravel_status begin(train__episodes *e, seat *s, ravel_error *err) {
     const int32_t *question = e->questions.tokens + s->item.first;
     if (s->item.retried)
         for (int64_t i = s->item.prompt; i < s->used; i++) s->item.wasted += s->versions[i] > 0;
+    train__seat_settle(e, s, 1);
     train_turns_free(&s->turns);
     s->routed = 0;
     s->used = s->item.turns = s->item.prompt = s->item.differs = s->item.drawn = 0;
@@ -161,6 +115,7 @@ static ravel_status take_seats(train__episodes *e, ravel_error *err) {
         s->question = q->length;
         s->greedy = q->ended;
         s->tried = s->alone = 0;
+        s->parted = 0;
         e->taken++;
         status = begin(e, s, err);
     }
@@ -185,30 +140,34 @@ static ravel_status lost(train__episodes *e, seat *s, const train_env_reply *r, 
     return s->lost ? RAVEL_OK : begin(e, s, err);
 }
 
-/* What the environment says, as tokens; *n -1: there is no room for it and a further answer. */
+static void warn_of_template(train__episodes *e, const seat *s) {
+    if (!e->env || e->differing++) return;
+    ravel__log(logger_of(e), RAVEL_LOG_WARN,
+               "question %lld: the chat template writes the conversation in other tokens than the model drew and "
+               "was given; the run goes on with those (env/template_differs_share counts such turns)",
+               (long long)s->item.group);
+}
+
+/* What the environment says, as tokens. */
 static ravel_status observe(train__episodes *e, seat *s, const train_env_reply *r, const int32_t **tokens, int64_t *n,
                             ravel_error *err) {
     const train_prompts *p = e->options.prompts;
-    const train_said said = {r->observation ? r->observation : "", r->bytes, r->role};
+    const train_said said = {r->observation ? r->observation : "", r->bytes, r->role, r->listed};
     int differs = 0;
-    ravel_status status;
+    if (r->context)
+        return train_turns_replace(e->options.text, &s->turns, r->context, r->context_bytes,
+                                   r->observation ? &said : NULL, tokens, n, err);
     if (s->begun) {
-        status = train_turns_answer(e->options.text, &s->turns, s->tokens, s->used, s->item.drawn, s->ended, &said,
-                                    tokens, n, &differs, err);
-    } else {
-        const char *line = train_prompts_line(p, s->item.group);
-        status = train_turns_begin(e->options.text, &s->turns, line, e->questions.tokens + s->item.first,
-                                   line ? s->question : 0, r->observation ? &said : NULL, tokens, n, err);
-        if (!status && *n == 0)
-            status = ravel_error_set(err, RAVEL_E_DATA, "environment: it said nothing to begin with");
+        ravel_status status = train_turns_answer(e->options.text, &s->turns, s->tokens, s->used, s->item.drawn,
+                                                 s->ended, &said, tokens, n, &differs, err);
+        s->item.differs += differs;
+        if (differs) warn_of_template(e, s);
+        return status;
     }
-    s->item.differs += differs;
-    if (differs && e->env && e->differing++ == 0)
-        ravel__log(logger_of(e), RAVEL_LOG_WARN,
-                   "question %lld: the chat template writes the conversation in other tokens than the model drew and "
-                   "was given; the run goes on with those (env/template_differs_share counts such turns)",
-                   (long long)s->item.group);
-    if (!status && s->used + *n >= e->options.slot_tokens) *n = -1;
+    const char *line = train_prompts_line(p, s->item.group);
+    ravel_status status = train_turns_begin(e->options.text, &s->turns, line, e->questions.tokens + s->item.first,
+                                            line ? s->question : 0, r->observation ? &said : NULL, tokens, n, err);
+    if (!status && *n == 0) status = ravel_error_set(err, RAVEL_E_DATA, "environment: it said nothing to begin with");
     return status;
 }
 
@@ -221,15 +180,17 @@ static ravel_status next_turn(train__episodes *e, seat *s, const train_env_reply
     int64_t n = 0;
     ravel_error why = RAVEL_ERROR_INIT;
     ravel_status status = observe(e, s, r, &tokens, &n, &why);
-    if (status == RAVEL_E_DATA || (!status && n < 0 && !s->begun)) {
+    int full = !status && (r->context ? 0 : s->used) + n >= e->options.slot_tokens; /* no room for a further answer */
+    if (status == RAVEL_E_DATA || (full && !s->begun)) {
         end_episode(e, s, "error");
         return drop(e, s, status ? why.message : "environment: its first observation is longer than --env-tokens", err);
     }
     if (status) return ravel_error_set(err, status, "%s", why.message);
-    if (n < 0 || s->item.turns == e->options.config->grpo.max_turns) {
-        end_episode(e, s, n < 0 ? "tokens" : "turns");
+    if (full || s->item.turns == e->options.config->grpo.max_turns) {
+        end_episode(e, s, full ? "tokens" : "turns");
         return finish(e, s, 0, err);
     }
+    if (r->context && s->begun && (status = train__seat_part(e, s, err))) return status;
     append_given(s, tokens, n);
     s->item.drawn = 0;
     if (!s->begun) s->item.prompt = s->used;
@@ -392,46 +353,6 @@ static ravel_status pause_all(train__episodes *e, ravel_error *err) {
     return status ? status : train__draw_begin(e->options.drawing, NULL, 0, err);
 }
 
-/* ---- lists of rollouts ---------------------------------------------------------------------------------- */
-
-/* Rollouts of the batch that is due go to `answers`, others stay. */
-static ravel_status hand_over(train__episodes *e, train_rollouts *answers, ravel_error *err) {
-    ravel_status status = RAVEL_OK;
-    train_rollouts_clear(&e->spare);
-    for (int64_t i = 0; i < e->done.count && !status; i++) {
-        const train_rollout *x = &e->done.items[i];
-        status = train_rollouts_copy(x->batch == e->due ? answers : &e->spare, &e->done, x, err);
-    }
-    train_rollouts swap = e->done;
-    if (status) return status;
-    e->done = e->spare;
-    e->spare = swap;
-    return RAVEL_OK;
-}
-
-/* Leaves out questions that nobody needs: all of their rollouts are over. A seat gets a copy of its own. */
-static ravel_status compact_questions(train__episodes *e, ravel_error *err) {
-    ravel_status status = RAVEL_OK;
-    train_rollouts_clear(&e->spare);
-    for (int64_t i = 0; i < e->questions.count && !status; i++) {
-        const train_rollout *q = &e->questions.items[i];
-        if (q->member < q->turns) status = train_rollouts_copy(&e->spare, &e->questions, q, err);
-    }
-    for (int64_t i = 0; i < e->count && !status; i++) {
-        train_rollout *x = &e->seats[i].item,
-                      q = {.first = x->first, .length = e->seats[i].question, .batch = x->batch};
-        if (e->seats[i].place == FREE) continue;
-        status = train_rollouts_copy(&e->spare, &e->questions, &q, err);
-        x->first = e->spare.used - q.length;
-    }
-    if (status) return status;
-    train_rollouts swap = e->questions;
-    e->questions = e->spare;
-    e->spare = swap;
-    e->next = 0;
-    return RAVEL_OK;
-}
-
 /* ---- public functions ------------------------------------------------------------------------------------ */
 
 static ravel_status take_memory(train__episodes *e, ravel_error *err) {
@@ -507,20 +428,6 @@ void train__episodes_free(train__episodes *e) {
     free(e);
 }
 
-ravel_status train__episodes_add(train__episodes *e, const train_rollouts *questions, int64_t batch, int64_t group_size,
-                                 int greedy, ravel_error *err) {
-    ravel_status status = compact_questions(e, err);
-    for (int64_t i = 0; i < questions->count && !status; i++) {
-        train_rollout q = questions->items[i];
-        q.member = 0;
-        q.turns = group_size;
-        q.ended = greedy;
-        q.batch = batch;
-        status = train_rollouts_add(&e->questions, &q, questions->tokens + questions->items[i].first, NULL, NULL, err);
-    }
-    return status;
-}
-
 /* What is not over of the batch that is due. Nothing is being drawn. */
 static void drop_due(train__episodes *e) {
     for (int64_t i = 0; i < e->count; i++) {
@@ -560,92 +467,5 @@ ravel_status train__episodes_run(train__episodes *e, train_order *order, train_r
     e->paused = train__now();
     if (!status && (order->stopped || e->options.drawing.own)) status = pause_all(e, err);
     if (!status && order->stopped) drop_due(e);
-    return status ? status : hand_over(e, answers, err);
-}
-
-/* A rollout with an environment begins again: the environment is not in a checkpoint. */
-ravel_status train__episodes_keep(const train__episodes *e, train_rollouts *all, ravel_error *err) {
-    ravel_status status = RAVEL_OK;
-    for (int64_t i = 0; i < e->done.count && !status; i++)
-        status = train_rollouts_copy(all, &e->done, &e->done.items[i], err);
-    for (int64_t i = 0; i < e->count && !status; i++) {
-        const seat *s = &e->seats[i];
-        train_rollout x = s->item;
-        if (s->place == FREE) continue;
-        x.progress = e->has_env ? TRAIN_ROLLOUT_ASKED : TRAIN_ROLLOUT_BEGUN;
-        x.length = e->has_env ? s->question : s->used;
-        x.prompt = s->question;
-        if (e->has_env) x.turns = x.member + 1;
-        if (e->has_env)
-            status = train_rollouts_copy(all, &e->questions, &x, err);
-        else
-            status = add_seat(e, s, &x, all, err);
-    }
-    for (int64_t i = 0; i < e->questions.count && !status; i++) {
-        train_rollout q = e->questions.items[i];
-        q.progress = TRAIN_ROLLOUT_ASKED;
-        if (q.member < q.turns) status = train_rollouts_copy(all, &e->questions, &q, err);
-    }
-    return status;
-}
-
-static int is_known(const int16_t *row, int64_t width) {
-    for (int64_t i = 0; i < width; i++)
-        if (row[i] >= 0) return 1;
-    return 0;
-}
-
-static ravel_status restore_seat(train__episodes *e, seat *s, const train_rollouts *all, const train_rollout *x,
-                                 ravel_error *err) {
-    train_rollout q = {.first = x->first, .length = x->prompt, .batch = x->batch};
-    ravel_status status = train_rollouts_copy(&e->questions, all, &q, err);
-    if (status) return status;
-    s->item = *x;
-    s->item.first = e->questions.used - q.length;
-    s->question = x->prompt;
-    s->used = x->length;
-    s->greedy = s->tried = s->alone = 0;
-    s->begun = s->lost = 0;
-    memcpy(s->tokens, all->tokens + x->first, (size_t)x->length * sizeof *s->tokens);
-    memcpy(s->logprobs, all->logprobs + x->first, (size_t)x->length * sizeof *s->logprobs);
-    memcpy(s->versions, all->versions + x->first, (size_t)x->length * sizeof *s->versions);
-    int64_t width = e->options.route_width;
-    s->routed = 0;
-    if (s->routes && all->width == width) {
-        const int16_t *rows = all->routes + x->first * width;
-        memcpy(s->routes, rows, (size_t)(x->length * width) * sizeof *rows);
-        while (s->routed < x->length && is_known(rows + s->routed * width, width)) s->routed++;
-    }
-    s->place = READY;
-    e->taken++;
-    return RAVEL_OK;
-}
-
-ravel_status train__episodes_restore(train__episodes *e, const train_rollouts *all, ravel_error *err) {
-    ravel_status status = RAVEL_OK;
-    int64_t room = e->options.slot_tokens, seats = 0;
-    for (int64_t i = 0; i < all->count && !status; i++) {
-        train_rollout x = all->items[i];
-        int begun = x.progress == TRAIN_ROLLOUT_BEGUN,
-            fits = x.length < room && x.drawn >= 0 && x.drawn <= x.length - x.prompt;
-        if (begun && (e->has_env || seats == e->count || !fits)) { /* other options than before: from its beginning */
-            x = (train_rollout){.first = x.first,
-                                .length = x.prompt,
-                                .prompt = x.prompt,
-                                .group = x.group,
-                                .member = x.member,
-                                .turns = x.member + 1,
-                                .batch = x.batch,
-                                .progress = TRAIN_ROLLOUT_ASKED};
-            begun = 0;
-        }
-        if (x.progress == TRAIN_ROLLOUT_ASKED && x.length >= room)
-            return ravel_error_set(err, RAVEL_E_DATA,
-                                   "a question of %lld tokens and its answer do not fit the %lld tokens of a rollout",
-                                   (long long)x.length, (long long)room);
-        status = begun                               ? restore_seat(e, &e->seats[seats++], all, &x, err)
-                 : x.progress == TRAIN_ROLLOUT_ASKED ? train_rollouts_copy(&e->questions, all, &x, err)
-                                                     : train_rollouts_copy(&e->done, all, &x, err);
-    }
-    return status;
+    return status ? status : train__seats_hand_over(e, answers, err);
 }

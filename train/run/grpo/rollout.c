@@ -233,10 +233,11 @@ static void count_tokens(train__grpo *g, const train_rollouts *rollouts) {
 
 /* What environments took. */
 static void count_turns(train__grpo *g, const train_rollouts *x) {
-    double turns = 0, given = 0, differs = 0, retried = 0, wasted = 0, drawn = 0, n = (double)x->count;
+    double turns = 0, given = 0, differs = 0, retried = 0, wasted = 0, drawn = 0, n = 0;
     if (!train_config_has_env(g->config) || x->count == 0) return;
     for (int64_t i = 0; i < x->count; i++) {
         const train_rollout *r = &x->items[i];
+        n += r->part == 0;
         turns += (double)r->turns;
         drawn += (double)train_rollout_drawn(x, r);
         given += (double)(r->length - r->prompt);
