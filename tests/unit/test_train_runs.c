@@ -230,7 +230,7 @@ TEST(train_grpo_refuses_damaged_rollouts) {
         {"items", sizeof(train_rollout) + 16, INT64_C(1) << 40, "rollout 1 is outside of the"},
         {"tokens", 8, INT64_C(0x7fffffff), "token 2 is 2147483647; it must be from 0 to"},
         {"tokens", 8, -1, "token 2 is -1; it must be from 0 to"},
-        {NULL, 0, 0, "it must hold a batch, items as i64 [n, 18], tokens as i32"},
+        {NULL, 0, 0, "it must hold a batch, items as i64 [n, 19], tokens as i32"},
     };
     char folder[64], path[TRAIN_PATH], command[2 * TRAIN_PATH];
     train_config c;

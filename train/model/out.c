@@ -100,6 +100,6 @@ void train_out_json(train_out *o, const ravel__json *doc, const ravel__json_node
 
 void train_out_tokens(train_out *o, const int32_t *ids, int64_t count) {
     train_out_puts(o, "[");
-    for (int64_t i = 0; i < count; i++) train_out_print(o, i ? ",%d" : "%d", ids[i]);
+    for (int64_t i = 0; i < count; i++) train_out_print(o, i ? ", %d" : "%d", ids[i]);
     train_out_puts(o, "]");
 }
