@@ -267,7 +267,7 @@ def interrupted():
 
 
 def refused():
-    for words, says in ((["--env-command", "x", "--env", "http://h/"], "not both"), (["--env", "https://h/"], "URL"),
+    for words, says in ((["--env-command", "x", "--env", "http://h/"], "not both"), (["--env", "https://h/"], "plain http://"),
                         (["--env-command", "x", "--task", "sort"], "leave out --task")):
         out, code = direct(*words)
         check("refused: " + " ".join(words), code == 2 and says in out, out)
