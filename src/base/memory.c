@@ -53,6 +53,7 @@ void ravel__arena_init(ravel__arena *arena, const ravel_allocator *allocator, si
     arena->allocator = allocator;
     arena->head = NULL;
     arena->grow = grow;
+    arena->missing = 0;
 }
 
 /* Where the next 64-byte boundary lies: the hook promises only the alignment of malloc. */
@@ -62,17 +63,22 @@ static size_t aligned_offset(const ravel__block *block, size_t used) {
     return used + (size_t)((RAVEL__ALIGN - at % RAVEL__ALIGN) % RAVEL__ALIGN);
 }
 
+static void *missing(ravel__arena *arena, size_t bytes) {
+    if (!arena->missing) arena->missing = bytes;
+    return NULL;
+}
+
 void *ravel__arena_push(ravel__arena *arena, size_t count, size_t each) {
     RAVEL_ASSERT(each >= 1);
     size_t bytes;
-    if (!ravel__size_mul(count, each, &bytes) || bytes > SIZE_MAX / 2) return NULL;
+    if (!ravel__size_mul(count, each, &bytes) || bytes > SIZE_MAX / 2) return missing(arena, SIZE_MAX);
     ravel__block *block = arena->head;
     size_t at = block ? aligned_offset(block, block->used) : 0;
     if (!block || at > block->bytes || block->bytes - at < bytes) {
         size_t total = sizeof *block + RAVEL__ALIGN + bytes;
         if (total < arena->grow) total = arena->grow;
         block = ravel__alloc(arena->allocator, total);
-        if (!block) return NULL;
+        if (!block) return missing(arena, total);
         block->older = arena->head;
         block->bytes = total;
         block->used = sizeof *block;
@@ -83,6 +89,10 @@ void *ravel__arena_push(ravel__arena *arena, size_t count, size_t each) {
     block->used = at + bytes;
     RAVEL_ASSERT(block->used <= block->bytes && ((uintptr_t)block + at) % RAVEL__ALIGN == 0);
     return (char *)block + at;
+}
+
+ravel_status ravel__arena_status(const ravel__arena *arena, const char *what, ravel_error *err) {
+    return arena->missing ? ravel__no_memory(err, arena->missing, what) : RAVEL_OK;
 }
 
 ravel__mark ravel__arena_mark(const ravel__arena *arena) {

@@ -42,7 +42,8 @@ typedef struct ravel__block ravel__block;
 typedef struct ravel__arena {
     const ravel_allocator *allocator;
     ravel__block *head;
-    size_t grow; /* least size of a new block */
+    size_t grow;    /* least size of a new block */
+    size_t missing; /* bytes of the first push that failed; 0: none has */
 } ravel__arena;
 
 typedef struct ravel__mark {
@@ -55,6 +56,10 @@ void ravel__arena_init(ravel__arena *arena, const ravel_allocator *allocator, si
 /* count * each bytes, not zeroed, aligned to 64; NULL when memory is short or the product overflows. A push of
  * nothing is a valid pointer that must not be read. */
 void *ravel__arena_push(ravel__arena *arena, size_t count, size_t each);
+/* `array` gets room for `count` of its elements, or NULL. */
+#define RAVEL__PUSH(arena, array, count) ((array) = ravel__arena_push(arena, count, sizeof *(array)))
+/* After several pushes: E_MEMORY if one since the arena's init has failed. `what` it was for. */
+ravel_status ravel__arena_status(const ravel__arena *arena, const char *what, ravel_error *err);
 ravel__mark ravel__arena_mark(const ravel__arena *arena);
 void ravel__arena_rewind(ravel__arena *arena, ravel__mark mark);
 void ravel__arena_free(ravel__arena *arena);

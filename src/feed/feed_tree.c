@@ -69,28 +69,28 @@ typedef struct finder {
 
 /* ---- memory --------------------------------------------------------------------------------------------- */
 
-static int make_records(finder *f, records *r) {
+static void make_records(finder *f, records *r) {
     size_t n = (size_t)f->c->count;
-    r->at = ravel__arena_push(&f->arena, n, sizeof *r->at);
-    r->member = ravel__arena_push(&f->arena, 2 * n, sizeof *r->member);
-    return r->at && r->member;
+    RAVEL__PUSH(&f->arena, r->at, n);
+    RAVEL__PUSH(&f->arena, r->member, 2 * n);
 }
 
 static ravel_status make(finder *f) {
     size_t n = (size_t)f->c->count;
-    f->counts = ravel__arena_push(&f->arena, (size_t)f->feed->plan.dp, sizeof *f->counts);
-    f->rank = ravel__arena_push(&f->arena, n, sizeof *f->rank);
-    f->key = ravel__arena_push(&f->arena, 2 * n, sizeof *f->key);
-    f->spare = ravel__arena_push(&f->arena, 2 * n, sizeof *f->spare);
-    f->spare_member = ravel__arena_push(&f->arena, 2 * n, sizeof *f->spare_member);
-    f->edges.key = ravel__arena_push(&f->arena, 2 * n, sizeof *f->edges.key);
-    f->edges.number = ravel__arena_push(&f->arena, 2 * n, sizeof *f->edges.number);
-    f->edges.a = ravel__arena_push(&f->arena, 2 * n, sizeof *f->edges.a);
-    f->edges.b = ravel__arena_push(&f->arena, 2 * n, sizeof *f->edges.b);
-    if (!make_records(f, &f->now) || !make_records(f, &f->next) || !make_records(f, &f->done) || !f->counts ||
-        !f->rank || !f->key || !f->spare || !f->spare_member || !f->edges.key || !f->edges.number || !f->edges.a ||
-        !f->edges.b)
-        return ravel__no_memory(f->err, n * 160, "trees of samples");
+    RAVEL__PUSH(&f->arena, f->counts, (size_t)f->feed->plan.dp);
+    RAVEL__PUSH(&f->arena, f->rank, n);
+    RAVEL__PUSH(&f->arena, f->key, 2 * n);
+    RAVEL__PUSH(&f->arena, f->spare, 2 * n);
+    RAVEL__PUSH(&f->arena, f->spare_member, 2 * n);
+    RAVEL__PUSH(&f->arena, f->edges.key, 2 * n);
+    RAVEL__PUSH(&f->arena, f->edges.number, 2 * n);
+    RAVEL__PUSH(&f->arena, f->edges.a, 2 * n);
+    RAVEL__PUSH(&f->arena, f->edges.b, 2 * n);
+    make_records(f, &f->now);
+    make_records(f, &f->next);
+    make_records(f, &f->done);
+    ravel_status status = ravel__arena_status(&f->arena, "trees of samples", f->err);
+    if (status) return status;
     for (int32_t r = 0, i = 0; r < f->feed->plan.dp; r++)
         for (int64_t k = 0; k < f->c->counts[r]; k++) f->rank[i++] = r;
     for (int32_t r = 0; f->comm && r < f->feed->place.at.dp; r++) f->base += f->c->counts[r];

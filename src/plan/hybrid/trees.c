@@ -33,8 +33,8 @@ typedef struct trees {
     int32_t groups;
 } trees;
 
-static ravel_status no_memory(const trees *x) {
-    return ravel__no_memory(x->err, (size_t)x->count * 60, "trees on groups");
+static ravel_status memory_of(const trees *x) {
+    return ravel__arena_status(x->arena, "trees on groups", x->err);
 }
 
 /* ---- bounds --------------------------------------------------------------------------------------------------- */
@@ -46,7 +46,7 @@ ravel_status ravel__tree_tasks_bound(const ravel__rules *rules, const ravel__for
     size_t n = (size_t)f->count;
     ravel__tasks tasks;
     int64_t *length = ravel__arena_push(arena, n, sizeof *length), *cost = ravel__arena_push(arena, n, sizeof *cost);
-    if (!length || !cost) return ravel__no_memory(err, n * 16, "bounds of trees");
+    if (!length || !cost) return ravel__arena_status(arena, "bounds of trees", err);
     for (size_t i = 0; i < n; i++) {
         length[i] = f->length[i] - f->shared[i];
         cost[i] = f->cost[i] - f->twice[i];
@@ -93,7 +93,7 @@ static ravel_status recount(trees *x, ravel__layout *l) {
     int32_t *samples = ravel__arena_push(x->arena, n, sizeof *samples);
     int64_t *shared = ravel__arena_push(x->arena, n, sizeof *shared);
     const ravel__tree_order tree = {x->count, x->shared, NULL};
-    if (!next || !samples || !shared) return no_memory(x);
+    if (!next || !samples || !shared) return memory_of(x);
     memset(next, 0, ((size_t)l->groups + 1) * sizeof *next);
     for (size_t i = 0; i < n; i++) next[x->group[i] + 1]++;
     for (int32_t g = 0; g < l->groups; g++) next[g + 1] += next[g];
@@ -129,7 +129,7 @@ static ravel_status try_limit(trees *x, int64_t limit, int64_t bound_time, int64
     if (!status) status = ravel__hybrid_solve(&tasks, bound_time, bound_steps, &layout);
     if (status) return status;
     int32_t *first = ravel__arena_push(x->arena, (size_t)layout.groups, sizeof *first);
-    if (!first) return no_memory(x);
+    if (!first) return memory_of(x);
     for (int32_t i = 0; i < pieces; i++) x->task_of[tasks.row[i]] = i;
     for (int32_t i = 0; i < x->count; i++) x->group[i] = layout.of[x->task_of[x->piece[x->forest.leaf[i]]]];
     ravel__layout_place(&tasks, &layout, first);
@@ -151,16 +151,16 @@ static ravel_status try_all(trees *x, int64_t time, int64_t steps) {
     return status;
 }
 
-static int make(trees *x) {
+static ravel_status make(trees *x) {
     size_t n = (size_t)x->forest.count, all = (size_t)x->count;
-    x->piece = ravel__arena_push(x->arena, n, sizeof *x->piece);
-    x->length = ravel__arena_push(x->arena, n, sizeof *x->length);
-    x->cost = ravel__arena_push(x->arena, n, sizeof *x->cost);
-    x->task_of = ravel__arena_push(x->arena, n, sizeof *x->task_of);
-    x->group = ravel__arena_push(x->arena, all, sizeof *x->group);
-    x->seat = ravel__arena_push(x->arena, all, sizeof *x->seat);
-    x->width = ravel__arena_push(x->arena, all, sizeof *x->width);
-    return x->piece && x->length && x->cost && x->task_of && x->group && x->seat && x->width;
+    RAVEL__PUSH(x->arena, x->piece, n);
+    RAVEL__PUSH(x->arena, x->length, n);
+    RAVEL__PUSH(x->arena, x->cost, n);
+    RAVEL__PUSH(x->arena, x->task_of, n);
+    RAVEL__PUSH(x->arena, x->group, all);
+    RAVEL__PUSH(x->arena, x->seat, all);
+    RAVEL__PUSH(x->arena, x->width, all);
+    return memory_of(x);
 }
 
 ravel_status ravel__hybrid_trees(const ravel__rules *rules, const ravel_plan_input *input, const int32_t *rows,
@@ -172,9 +172,8 @@ ravel_status ravel__hybrid_trees(const ravel__rules *rules, const ravel_plan_inp
     ravel_status status = ravel__forest_make(rules, input, rows, shared, count, arena, &x.forest, err);
     if (!status)
         status = ravel__tree_tasks_bound(rules, &x.forest, arena, &draft->hybrid, &draft->bounds, &time, &bound, err);
-    if (status) return status;
-    if (!make(&x)) return no_memory(&x);
-    if (count) status = try_all(&x, time, bound);
+    if (!status) status = make(&x);
+    if (!status && count) status = try_all(&x, time, bound);
     if (status) return status;
     *steps = ravel__steps_for(rules, x.steps * rules->widths.pool, rules->widths.pool);
     draft->bounds.bins_packed += x.groups;

@@ -42,7 +42,7 @@ typedef struct balance {
     int64_t
         above; /* what the other bins of a partner's rank cost, less those of the largest rank; 0: bins are compared */
     int64_t *total; /* [dp] by rank, */
-    int32_t *large, *low, *spare_ranks;
+    int32_t *low, *spare_ranks;
     ravel__tree_bin *dealt; /* a micro-step's bins */
 } balance;
 
@@ -306,30 +306,26 @@ static int relieve(balance *b, int32_t first, int32_t count) {
     return done;
 }
 
-static int make(ravel__yard *y, int32_t dp, balance *b) {
+static void make(ravel__yard *y, int32_t dp, balance *b) {
     size_t n = (size_t)y->f->count + 2;
     *b = (balance){.y = y, .dp = dp, .x = {.room = 2 * (int32_t)n}, .y_units = {.room = 2 * (int32_t)n}};
-    b->x.list = ravel__arena_push(y->arena, 2 * n, sizeof *b->x.list);
-    b->y_units.list = ravel__arena_push(y->arena, 2 * n, sizeof *b->y_units.list);
-    b->leaf = ravel__arena_push(y->arena, n, sizeof *b->leaf);
-    b->stack = ravel__arena_push(y->arena, n, sizeof *b->stack);
-    b->share = ravel__arena_push(y->arena, n, sizeof *b->share);
-    b->depth = ravel__arena_push(y->arena, n, sizeof *b->depth);
-    b->sum = ravel__arena_push(y->arena, n, sizeof *b->sum);
-    b->parts = ravel__arena_push(y->arena, n, sizeof *b->parts);
-    b->back = ravel__arena_push(y->arena, n, sizeof *b->back);
-    b->keys = ravel__arena_push(y->arena, 2 * n, sizeof *b->keys);
-    b->spare = ravel__arena_push(y->arena, 2 * n, sizeof *b->spare);
-    b->order = ravel__arena_push(y->arena, 2 * n, sizeof *b->order);
-    b->spare_order = ravel__arena_push(y->arena, 2 * n, sizeof *b->spare_order);
-    b->total = ravel__arena_push(y->arena, (size_t)dp, sizeof *b->total);
-    b->large = ravel__arena_push(y->arena, (size_t)dp, sizeof *b->large);
-    b->low = ravel__arena_push(y->arena, (size_t)dp, sizeof *b->low);
-    b->spare_ranks = ravel__arena_push(y->arena, (size_t)dp, sizeof *b->spare_ranks);
-    b->dealt = ravel__arena_push(y->arena, (size_t)dp, sizeof *b->dealt);
-    return b->total && b->large && b->low && b->spare_ranks && b->dealt && b->x.list && b->y_units.list && b->leaf &&
-           b->stack && b->share && b->depth && b->sum && b->parts && b->back && b->keys && b->spare && b->order &&
-           b->spare_order;
+    RAVEL__PUSH(y->arena, b->x.list, 2 * n);
+    RAVEL__PUSH(y->arena, b->y_units.list, 2 * n);
+    RAVEL__PUSH(y->arena, b->leaf, n);
+    RAVEL__PUSH(y->arena, b->stack, n);
+    RAVEL__PUSH(y->arena, b->share, n);
+    RAVEL__PUSH(y->arena, b->depth, n);
+    RAVEL__PUSH(y->arena, b->sum, n);
+    RAVEL__PUSH(y->arena, b->parts, n);
+    RAVEL__PUSH(y->arena, b->back, n);
+    RAVEL__PUSH(y->arena, b->keys, 2 * n);
+    RAVEL__PUSH(y->arena, b->spare, 2 * n);
+    RAVEL__PUSH(y->arena, b->order, 2 * n);
+    RAVEL__PUSH(y->arena, b->spare_order, 2 * n);
+    RAVEL__PUSH(y->arena, b->total, (size_t)dp);
+    RAVEL__PUSH(y->arena, b->low, (size_t)dp);
+    RAVEL__PUSH(y->arena, b->spare_ranks, (size_t)dp);
+    RAVEL__PUSH(y->arena, b->dealt, (size_t)dp);
 }
 
 int64_t ravel__tree_balance(ravel__yard *y, int32_t dp, int32_t rounds) {
@@ -337,10 +333,10 @@ int64_t ravel__tree_balance(ravel__yard *y, int32_t dp, int32_t rounds) {
     balance b;
     int64_t last = ravel__tree_sort(y, dp);
     if (dp < 2) return last;
-    if (!make(y, dp, &b)) y->short_of_memory = 1;
-    for (int32_t pass = 0; pass < PASSES && !y->short_of_memory; pass++) {
+    make(y, dp, &b);
+    for (int32_t pass = 0; pass < PASSES && !ravel__yard_failed(y); pass++) {
         for (int32_t first = 0; first < y->bins; first += dp)
-            for (int32_t r = 0; r < rounds && y->work > 0 && !y->short_of_memory; r++) {
+            for (int32_t r = 0; r < rounds && y->work > 0 && !ravel__yard_failed(y); r++) {
                 int32_t count = y->bins - first < dp ? y->bins - first : dp;
                 if (is_even(y, first, count) || !relieve(&b, first, count)) break;
             }
@@ -410,9 +406,9 @@ int64_t ravel__tree_balance_ranks(ravel__yard *y, int32_t dp, int32_t rounds) {
     balance b;
     int64_t most = 0;
     uint64_t *key = ravel__arena_push(y->arena, (size_t)dp, 8), *spare = ravel__arena_push(y->arena, (size_t)dp, 8);
-    if (!key || !spare || !make(y, dp, &b)) y->short_of_memory = 1;
-    if (!y->short_of_memory) most = deal(&b, key, spare);
-    for (int64_t r = 0; r < (int64_t)rounds * (y->bins / dp) && y->work > 0 && !y->short_of_memory; r++) {
+    make(y, dp, &b);
+    if (!ravel__yard_failed(y)) most = deal(&b, key, spare);
+    for (int64_t r = 0; r < (int64_t)rounds * (y->bins / dp) && y->work > 0 && !ravel__yard_failed(y); r++) {
         int64_t sum = 0;
         order_ranks(&b, b.low, key, spare);
         int32_t heavy = b.low[dp - 1];
@@ -420,7 +416,7 @@ int64_t ravel__tree_balance_ranks(ravel__yard *y, int32_t dp, int32_t rounds) {
         for (int32_t k = 0; k < dp; k++) sum += b.total[k];
         if (most - sum / dp <= most >> EVEN || !relieve_rank(&b, heavy)) break;
     }
-    for (int32_t r = 0; r < dp && !y->short_of_memory; r++)
+    for (int32_t r = 0; r < dp && !ravel__yard_failed(y); r++)
         if (!r || b.total[r] > most) most = b.total[r];
     ravel__arena_rewind(y->arena, mark);
     return most;
@@ -483,20 +479,20 @@ static void halve(balance *b, int32_t from, int32_t empty) {
         (void)carry_out(b, &best, 0, 1);
     else
         move(y, &y->bin[from], &y->bin[empty], b->back, parts);
-    RAVEL_ASSERT(y->short_of_memory || (y->bin[from].count && y->bin[empty].count));
+    RAVEL_ASSERT(ravel__yard_failed(y) || (y->bin[from].count && y->bin[empty].count));
 }
 
 /* A half from the same micro-step adds no time. */
 int ravel__tree_fill(ravel__yard *y, int32_t dp) {
     ravel__mark mark = ravel__arena_mark(y->arena);
     balance b = {0};
-    for (int32_t k = 0; k < y->bins && !y->short_of_memory; k++) {
+    for (int32_t k = 0; k < y->bins && !ravel__yard_failed(y); k++) {
         if (y->bin[k].count) continue;
         int32_t from = largest_of_two(y, k / dp * dp, k / dp * dp + dp);
         if (from < 0) from = largest_of_two(y, 0, y->bins);
         if (from < 0) break;
-        if (!b.y && !make(y, 1, &b)) y->short_of_memory = 1;
-        if (!y->short_of_memory) halve(&b, from, k);
+        if (!b.y) make(y, 1, &b);
+        if (!ravel__yard_failed(y)) halve(&b, from, k);
     }
     ravel__arena_rewind(y->arena, mark);
     return b.y != NULL;

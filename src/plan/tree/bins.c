@@ -32,16 +32,18 @@ ravel_status ravel__yard_make(const ravel__forest *f, int64_t work, ravel__arena
     size_t n = (size_t)f->count + 1;
     *y = (ravel__yard){.f = f, .arena = arena, .work = work};
     ravel__arena_init(&y->spans, arena->allocator, 64 * n + 4096);
-    y->level = ravel__arena_push(arena, n + 1, 1);
-    y->own_tokens = ravel__arena_push(arena, n, sizeof *y->own_tokens);
-    y->own_cost = ravel__arena_push(arena, n, sizeof *y->own_cost);
-    if (!y->level || !y->own_tokens || !y->own_cost) return ravel__no_memory(err, n * 17, "the bins of trees");
+    RAVEL__PUSH(arena, y->level, n + 1);
+    RAVEL__PUSH(arena, y->own_tokens, n);
+    RAVEL__PUSH(arena, y->own_cost, n);
+    ravel_status status = ravel__arena_status(arena, "the bins of trees", err);
+    if (status) return status;
     y->level[0] = y->level[1] = 0;
     for (size_t i = 2; i < n; i++) y->level[i] = (uint8_t)(y->level[i / 2] + 1);
     int32_t levels = y->level[f->count] + 1;
-    y->least = ravel__arena_push(arena, (size_t)levels, sizeof *y->least);
     uint32_t *table = ravel__arena_push(arena, (size_t)levels * n, sizeof *table);
-    if (!y->least || !table) return ravel__no_memory(err, (size_t)levels * n * sizeof *table, "the bins of trees");
+    RAVEL__PUSH(arena, y->least, (size_t)levels);
+    status = ravel__arena_status(arena, "the bins of trees", err);
+    if (status) return status;
     for (int32_t k = 0; k < levels; k++) y->least[k] = table + (size_t)k * n;
     fill_minima(y, levels);
     fill_sums(y);
@@ -109,14 +111,11 @@ ravel__weight ravel__weigh(ravel__yard *y, const ravel__tree_bin *b, const ravel
 
 /* Without memory nothing changes any more: what was not taken cannot be given back. */
 static int grow(ravel__yard *y, ravel__tree_bin *b) {
-    if (y->short_of_memory) return 0;
+    if (ravel__yard_failed(y)) return 0;
     if (b->count < b->room) return 1;
     int32_t room = b->room ? 2 * b->room : 4;
     ravel__span *spans = ravel__arena_push(&y->spans, (size_t)room, sizeof *spans);
-    if (!spans) {
-        y->short_of_memory = 1;
-        return 0;
-    }
+    if (!spans) return 0;
     if (b->count) memcpy(spans, b->spans, (size_t)b->count * sizeof *spans);
     b->spans = spans;
     b->room = room;
@@ -182,10 +181,7 @@ ravel__tree_bin *ravel__yard_open(ravel__yard *y) {
     if (y->bins == y->room) {
         int32_t room = y->room ? 2 * y->room : 64;
         ravel__tree_bin *bin = ravel__arena_push(&y->spans, (size_t)room, sizeof *bin);
-        if (!bin) {
-            y->short_of_memory = 1;
-            return NULL;
-        }
+        if (!bin) return NULL;
         if (y->bins) memcpy(bin, y->bin, (size_t)y->bins * sizeof *bin);
         memset(bin + y->bins, 0, (size_t)(room - y->bins) * sizeof *bin);
         y->bin = bin;
@@ -204,7 +200,7 @@ void ravel__yard_clear(ravel__yard *y) {
 void ravel__yard_load(ravel__yard *y, const int32_t *bin, int32_t bins) {
     ravel__yard_clear(y);
     while (y->bins < bins && ravel__yard_open(y)) {}
-    for (int32_t i = 0, to; i < y->f->count && !y->short_of_memory; i = to) {
+    for (int32_t i = 0, to; i < y->f->count && !ravel__yard_failed(y); i = to) {
         for (to = i + 1; to < y->f->count && bin[to] == bin[i];) to++;
         ravel__bin_take(y, &y->bin[bin[i]], (ravel__span){i, to});
     }

@@ -35,14 +35,22 @@ typedef struct ravel__yard {
     int64_t *own_cost;
     ravel__tree_bin *bin; /* [bins] */
     int32_t bins, room;
-    int32_t short_of_memory; /* nothing is to be trusted after that */
-    int64_t work;            /* weighings left: what the effort buys */
+    int64_t work; /* weighings left: what the effort buys */
 } ravel__yard;
 
 /* Free it, whatever came back. */
 ravel_status ravel__yard_make(const ravel__forest *forest, int64_t work, ravel__arena *arena, ravel__yard *yard,
                               ravel_error *err);
 void ravel__yard_free(ravel__yard *yard);
+
+/* Memory was short: nothing is to be trusted after that. */
+static inline int ravel__yard_failed(const ravel__yard *y) {
+    return y->arena->missing || y->spans.missing;
+}
+static inline ravel_status ravel__yard_status(const ravel__yard *y, ravel_error *err) {
+    ravel_status status = ravel__arena_status(&y->spans, "the bins of trees", err);
+    return status ? status : ravel__arena_status(y->arena, "planning trees", err);
+}
 
 /* Tokens that leaves i < j share. */
 static inline int64_t ravel__leaves_share(const ravel__yard *y, int32_t i, int32_t j) {

@@ -97,15 +97,12 @@ ravel_status ravel__forest_bound(const ravel__forest *f, int32_t dp, ravel__aren
     *bound = (ravel__tree_bound){0};
     ravel__mark mark = ravel__arena_mark(arena);
     size_t n = (size_t)f->nodes;
-    ground g = {.f = f,
-                .copies = ravel__arena_push(arena, n, sizeof *g.copies),
-                .below = ravel__arena_push(arena, n, sizeof *g.below),
-                .most = ravel__arena_push(arena, n, sizeof *g.most)};
-    if (!g.copies || !g.below || !g.most) {
-        ravel__arena_rewind(arena, mark);
-        return ravel__no_memory(err, n * 16, "the bounds of trees");
-    }
-    if (f->count) {
+    ground g = {.f = f};
+    RAVEL__PUSH(arena, g.copies, n);
+    RAVEL__PUSH(arena, g.below, n);
+    RAVEL__PUSH(arena, g.most, n);
+    ravel_status status = ravel__arena_status(arena, "the bounds of trees", err);
+    if (!status && f->count) {
         int64_t rows = divide_up(f->samples, f->rules->most);
         bound->bins = count_bins(&g);
         if (rows > bound->bins) bound->bins = rows;
@@ -113,7 +110,7 @@ ravel_status ravel__forest_bound(const ravel__forest *f, int32_t dp, ravel__aren
     }
     bound->steps = ravel__steps_for(f->rules, bound->bins, dp);
     ravel__arena_rewind(arena, mark);
-    return RAVEL_OK;
+    return status;
 }
 
 void ravel__tree_bound_add(const ravel__rules *rules, const ravel__tree_bound *bound, ravel_plan_stats *stats) {

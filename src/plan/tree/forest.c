@@ -113,19 +113,21 @@ ravel_status ravel__forest_make(const ravel__rules *rules, const ravel_plan_inpu
     size_t n = (size_t)count + 1;
     *f = (ravel__forest){
         .rules = rules, .samples = count, .most = rules->most, .cap = rules->cap * rules->options.align};
-    f->leaf = ravel__arena_push(arena, n, sizeof *f->leaf);
-    f->length = ravel__arena_push(arena, n, sizeof *f->length);
-    f->shared = ravel__arena_push(arena, n, sizeof *f->shared);
-    f->cost = ravel__arena_push(arena, n, sizeof *f->cost);
-    f->twice = ravel__arena_push(arena, n, sizeof *f->twice);
-    f->node = ravel__arena_push(arena, 2 * n, sizeof *f->node);
+    RAVEL__PUSH(arena, f->leaf, n);
+    RAVEL__PUSH(arena, f->length, n);
+    RAVEL__PUSH(arena, f->shared, n);
+    RAVEL__PUSH(arena, f->cost, n);
+    RAVEL__PUSH(arena, f->twice, n);
+    RAVEL__PUSH(arena, f->node, 2 * n);
     ravel__mark mark = ravel__arena_mark(arena);
-    cover c = {f, ravel__arena_push(arena, n, sizeof *c.first), ravel__arena_push(arena, n, sizeof *c.parent)};
-    open_nodes open = {.depth = ravel__arena_push(arena, n, sizeof *open.depth),
-                       .first = ravel__arena_push(arena, n, sizeof *open.first)};
-    if (!f->leaf || !f->length || !f->shared || !f->cost || !f->twice || !f->node || !c.first || !c.parent ||
-        !open.depth || !open.first)
-        return ravel__no_memory(err, n * 140, "the trees of an update");
+    cover c = {.f = f};
+    open_nodes open;
+    RAVEL__PUSH(arena, c.first, n);
+    RAVEL__PUSH(arena, c.parent, n);
+    RAVEL__PUSH(arena, open.depth, n);
+    RAVEL__PUSH(arena, open.first, n);
+    ravel_status status = ravel__arena_status(arena, "the trees of an update", err);
+    if (status) return status;
     collapse(&c, rules, input, rows, shared);
     f->length[f->count] = f->shared[f->count] = 0;
     f->cost[f->count] = 0;

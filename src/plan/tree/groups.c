@@ -71,15 +71,12 @@ ravel_status ravel_tree_from_groups(int64_t count, const int64_t *lengths, const
     size_t n = (size_t)count;
     ravel__arena arena;
     ravel__arena_init(&arena, allocator, 24 * n + 512);
-    grouping g = {count,
-                  lengths,
-                  prompts,
-                  groups,
-                  ravel__arena_push(&arena, n, sizeof *g.keys),
-                  ravel__arena_push(&arena, n, sizeof *g.spare),
-                  ravel__arena_push(&arena, n, sizeof *g.at),
-                  ravel__arena_push(&arena, n, sizeof *g.spare_at)};
-    if (!g.keys || !g.spare || !g.at || !g.spare_at) status = ravel__no_memory(err, n * 24, "sorting groups");
+    grouping g = {.count = count, .lengths = lengths, .prompts = prompts, .groups = groups};
+    RAVEL__PUSH(&arena, g.keys, n);
+    RAVEL__PUSH(&arena, g.spare, n);
+    RAVEL__PUSH(&arena, g.at, n);
+    RAVEL__PUSH(&arena, g.spare_at, n);
+    status = ravel__arena_status(&arena, "sorting groups", err);
     if (!status) status = check_prompts(&g, err);
     if (!status) status = sort_groups(&g, err);
     if (!status) write_groups(&g, order, shared);

@@ -6,18 +6,14 @@
 
 #include <string.h>
 
-static ravel_status no_memory(const ravel__tree_job *job, size_t bytes) {
-    return ravel__no_memory(job->err, bytes, "planning trees by name");
-}
-
 static int has_room(ravel__yard *y, int32_t bin, ravel__span s) {
     ravel__weight w = ravel__weigh(y, &y->bin[bin], &s, 1);
     return y->bin[bin].tokens + w.tokens <= y->f->cap && y->bin[bin].rows + w.rows <= y->f->most;
 }
 
 static void take(ravel__yard *y, int32_t bin, ravel__span s) {
-    while (bin >= y->bins && !y->short_of_memory) (void)ravel__yard_open(y);
-    if (!y->short_of_memory) ravel__bin_take(y, &y->bin[bin], s);
+    while (bin >= y->bins && ravel__yard_open(y)) {}
+    if (!ravel__yard_failed(y)) ravel__bin_take(y, &y->bin[bin], s);
 }
 
 /* ---- first fit -------------------------------------------------------------------------------------------------- */
@@ -26,7 +22,7 @@ static void take(ravel__yard *y, int32_t bin, ravel__span s) {
 static void fill_first(ravel__yard *y, const int32_t *group, int32_t dp) {
     (void)group;
     (void)dp;
-    for (int32_t i = 0; i < y->f->count && !y->short_of_memory; i++) {
+    for (int32_t i = 0; i < y->f->count && !ravel__yard_failed(y); i++) {
         ravel__span s = {i, i + 1};
         int32_t bin = 0;
         while (bin < y->bins && !has_room(y, bin, s)) bin++;
@@ -73,10 +69,10 @@ static int32_t fitting(const ravel__yard *y, int32_t from, int32_t to) {
 static void fill_groups(ravel__yard *y, const int32_t *group, int32_t dp) {
     int32_t first = 0;
     open_step(y, dp);
-    for (int32_t from = 0; from < y->f->count && !y->short_of_memory;) {
+    for (int32_t from = 0; from < y->f->count && !ravel__yard_failed(y);) {
         int32_t to = from + 1;
         while (to < y->f->count && group[to] == group[from]) to++;
-        while (from < to && !y->short_of_memory) {
+        while (from < to && !ravel__yard_failed(y)) {
             int32_t end = fitting(y, from, to);
             first = place_run(y, first, dp, (ravel__span){from, end});
             from = end;
@@ -105,12 +101,9 @@ static void fill_cut(ravel__yard *y, const int32_t *group, int32_t dp) {
             low = mid + 1;
     }
     int32_t *run = ravel__arena_push(y->arena, (size_t)f->count, sizeof *run);
-    if (!run) {
-        y->short_of_memory = 1;
-        return;
-    }
+    if (!run) return;
     (void)ravel__tree_cut(&open, high, dp, run);
-    for (int32_t from = 0, step = 0; from < f->count && !y->short_of_memory; step++) {
+    for (int32_t from = 0, step = 0; from < f->count && !ravel__yard_failed(y); step++) {
         int32_t to = from + 1, rank = run[from];
         while (to < f->count && run[to] == rank) to++;
         int32_t end = fitting(y, from, to);
@@ -128,7 +121,7 @@ static void (*const fills[])(ravel__yard *, const int32_t *, int32_t) = {
 /* Leaves of one group have one number: the caller's groups, else the trees. */
 static ravel_status number_leaves(const ravel__tree_job *job, const ravel__forest *f, int32_t *group) {
     int32_t groups = 0, *of = ravel__arena_push(job->arena, (size_t)job->count, sizeof *of);
-    if (!of) return no_memory(job, (size_t)job->count * sizeof *of);
+    if (!of) return ravel__arena_status(job->arena, "groups of trees", job->err);
     ravel_status status = RAVEL_OK;
     if (job->input->groups)
         status = ravel__groups_number(job->input, job->rows, job->count, job->arena, of, &groups, job->err);
@@ -143,12 +136,12 @@ ravel_status ravel__tree_solve_named(const ravel__tree_job *job, const ravel__fo
     const ravel_plan_options *o = &job->rules->options;
     ravel__yard yard;
     int32_t *bin = ravel__arena_push(job->arena, (size_t)f->count, sizeof *bin);
-    if (!bin) return no_memory(job, (size_t)f->count * sizeof *bin);
+    if (!bin) return ravel__arena_status(job->arena, "planning trees", job->err);
     ravel_status status = number_leaves(job, f, bin);
     if (status) return status;
     status = ravel__yard_make(f, 0, job->arena, &yard, job->err);
     if (!status) fills[o->tree_method](&yard, bin, o->dp);
-    if (!status && yard.short_of_memory) status = no_memory(job, (size_t)f->count);
+    if (!status) status = ravel__yard_status(&yard, job->err);
     int32_t held = 0;
     for (int32_t b = 0; !status && b < yard.bins; b++) held += yard.bin[b].count > 0;
     *solution = (ravel__solution){ravel__steps_for(job->rules, yard.bins, o->dp), held};

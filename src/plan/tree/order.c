@@ -233,15 +233,13 @@ ravel_status ravel_tree_order(const ravel_tree_input *input, int32_t *order, int
     while (slots < 4 * n) slots *= 2;
     ravel__arena arena;
     ravel__arena_init(&arena, own.allocator, 0);
-    trie t = {.in = &own,
-              .nodes = ravel__arena_push(&arena, nodes, sizeof *t.nodes),
-              .table = ravel__arena_push(&arena, slots, sizeof *t.table),
-              .twin = ravel__arena_push(&arena, n, sizeof *t.twin),
-              .stack = ravel__arena_push(&arena, nodes, sizeof *t.stack),
-              .mask = slots - 1};
-    if (!t.nodes || !t.table || !t.twin || !t.stack) {
-        status = ravel__no_memory(err, nodes * sizeof *t.nodes + slots * sizeof *t.table, "the order of trees");
-    } else {
+    trie t = {.in = &own, .mask = slots - 1};
+    RAVEL__PUSH(&arena, t.nodes, nodes);
+    RAVEL__PUSH(&arena, t.table, slots);
+    RAVEL__PUSH(&arena, t.twin, n);
+    RAVEL__PUSH(&arena, t.stack, nodes);
+    status = ravel__arena_status(&arena, "the order of trees", err);
+    if (!status) {
         memset(t.table, 0xff, slots * sizeof *t.table);
         add_node(&t, -1, 0, 0, 0); /* the root */
         for (int64_t i = 0; i < own.count; i++) insert(&t, (int32_t)i);

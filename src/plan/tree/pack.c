@@ -116,7 +116,7 @@ static void pack_node(const packing *p, int32_t v, int rests) {
         if (p->first[c] >= 0 && p->first[c] < first) first = p->first[c];
     }
     order_items(p, count, n);
-    for (int32_t i = 0; i < count && !p->y->short_of_memory; i++) {
+    for (int32_t i = 0; i < count && !ravel__yard_failed(p->y); i++) {
         const item *it = &p->items[p->order[i]];
         put(p, it, find_bin(p, it, first, n));
     }
@@ -132,18 +132,17 @@ static int fits_alone(const packing *p, const ravel__tree_node *n) {
 
 /* ---- the forest ------------------------------------------------------------------------------------------------- */
 
-static int make(ravel__yard *y, int64_t limit, packing *p) {
+static void make(ravel__yard *y, int64_t limit, packing *p) {
     size_t n = (size_t)y->f->nodes;
     *p =
         (packing){.y = y, .limit = limit, .norm = limit < RAVEL__NO_LIMIT && limit > y->f->cap ? limit / y->f->cap : 1};
-    p->first = ravel__arena_push(y->arena, n, sizeof *p->first);
-    p->rest = ravel__arena_push(y->arena, n, sizeof *p->rest);
-    p->items = ravel__arena_push(y->arena, n, sizeof *p->items);
-    p->keys = ravel__arena_push(y->arena, n, sizeof *p->keys);
-    p->spare = ravel__arena_push(y->arena, n, sizeof *p->spare);
-    p->order = ravel__arena_push(y->arena, n, sizeof *p->order);
-    p->spare_order = ravel__arena_push(y->arena, n, sizeof *p->spare_order);
-    return p->first && p->rest && p->items && p->keys && p->spare && p->order && p->spare_order;
+    RAVEL__PUSH(y->arena, p->first, n);
+    RAVEL__PUSH(y->arena, p->rest, n);
+    RAVEL__PUSH(y->arena, p->items, n);
+    RAVEL__PUSH(y->arena, p->keys, n);
+    RAVEL__PUSH(y->arena, p->spare, n);
+    RAVEL__PUSH(y->arena, p->order, n);
+    RAVEL__PUSH(y->arena, p->spare_order, n);
 }
 
 void ravel__tree_pack(ravel__yard *y, int64_t limit, int rests) {
@@ -151,13 +150,10 @@ void ravel__tree_pack(ravel__yard *y, int64_t limit, int rests) {
     packing p;
     ravel__yard_clear(y);
     y->work -= y->f->nodes / 8;
-    if (make(y, limit < RAVEL__NO_LIMIT ? limit : RAVEL__NO_LIMIT, &p)) {
-        for (int32_t v = 0; v < y->f->nodes && !y->short_of_memory; v++) {
-            p.first[v] = -1;
-            if (v == y->f->nodes - 1 || !fits_alone(&p, &y->f->node[v])) pack_node(&p, v, rests);
-        }
-    } else {
-        y->short_of_memory = 1;
+    make(y, limit < RAVEL__NO_LIMIT ? limit : RAVEL__NO_LIMIT, &p);
+    for (int32_t v = 0; v < y->f->nodes && !ravel__yard_failed(y); v++) {
+        p.first[v] = -1;
+        if (v == y->f->nodes - 1 || !fits_alone(&p, &y->f->node[v])) pack_node(&p, v, rests);
     }
     ravel__arena_rewind(y->arena, mark);
 }
@@ -237,16 +233,11 @@ int ravel__tree_dissolve(ravel__yard *y, int64_t limit) {
     size_t n = (size_t)y->bin[least].rows + 1;
     ravel__span *stack = ravel__arena_push(y->arena, n, sizeof *stack);
     moved m = {ravel__arena_push(y->arena, n, sizeof *m.span), ravel__arena_push(y->arena, n, sizeof *m.bin), 0};
-    int gone = 0;
-    if (!stack || !m.span || !m.bin) {
-        y->short_of_memory = 1;
-    } else {
-        gone = rehouse(y, least, limit, stack, &m);
-        while (!gone && m.count) {
-            m.count--;
-            ravel__bin_give(y, &y->bin[m.bin[m.count]], m.span[m.count]);
-            ravel__bin_take(y, &y->bin[least], m.span[m.count]);
-        }
+    int gone = !ravel__yard_failed(y) && rehouse(y, least, limit, stack, &m);
+    while (!gone && m.count) {
+        m.count--;
+        ravel__bin_give(y, &y->bin[m.bin[m.count]], m.span[m.count]);
+        ravel__bin_take(y, &y->bin[least], m.span[m.count]);
     }
     if (gone) {
         ravel__tree_bin swap = y->bin[least];

@@ -12,8 +12,8 @@
 
 #include <string.h>
 
-static ravel_status no_memory(const ravel__tree_job *job, size_t bytes) {
-    return ravel__no_memory(job->err, bytes, "placing trees on ranks");
+static ravel_status memory_of(const ravel__tree_job *job) {
+    return ravel__arena_status(job->arena, "placing trees on ranks", job->err);
 }
 
 /* ---- samples in their bins -------------------------------------------------------------------------------------- */
@@ -26,10 +26,10 @@ typedef struct lists {
 
 static ravel_status list_bins(const ravel__tree_job *job, const int32_t *bin, int32_t bins, lists *l) {
     size_t n = (size_t)job->count;
-    l->start = ravel__arena_push(job->arena, (size_t)bins + 1, sizeof *l->start);
-    l->sample = ravel__arena_push(job->arena, n, sizeof *l->sample);
-    l->shared = ravel__arena_push(job->arena, n, sizeof *l->shared);
-    if (!l->start || !l->sample || !l->shared) return no_memory(job, n * 12 + (size_t)bins * 4);
+    RAVEL__PUSH(job->arena, l->start, (size_t)bins + 1);
+    RAVEL__PUSH(job->arena, l->sample, n);
+    RAVEL__PUSH(job->arena, l->shared, n);
+    if (job->arena->missing) return memory_of(job);
     memset(l->start, 0, ((size_t)bins + 1) * sizeof *l->start);
     for (int32_t i = 0; i < job->count; i++) l->start[bin[i] + 1]++;
     for (int32_t b = 0; b < bins; b++) l->start[b + 1] += l->start[b];
@@ -48,11 +48,10 @@ static int64_t own_cost(const ravel__tree_job *job, const lists *l, int32_t at) 
 ravel_status ravel__tree_pool(const ravel__tree_job *job, const int32_t *seat, int64_t bins, ravel__pool *pool) {
     lists l;
     size_t n = (size_t)job->count;
-    *pool = (ravel__pool){.count = job->count,
-                          .row = ravel__arena_push(job->arena, n, sizeof *pool->row),
-                          .slot = ravel__arena_push(job->arena, n, sizeof *pool->slot),
-                          .cost = ravel__arena_push(job->arena, n, sizeof *pool->cost)};
-    if (!pool->row || !pool->slot || !pool->cost) return no_memory(job, n * 16);
+    *pool = (ravel__pool){.count = job->count};
+    RAVEL__PUSH(job->arena, pool->row, n);
+    RAVEL__PUSH(job->arena, pool->slot, n);
+    RAVEL__PUSH(job->arena, pool->cost, n);
     ravel_status status = list_bins(job, seat, (int32_t)bins, &l);
     for (int32_t at = 0; !status && at < job->count; at++) {
         int32_t i = l.sample[at];
@@ -95,7 +94,7 @@ static ravel_status deal_groups(const ravel__tree_job *job, const int64_t *cost,
     int64_t *total = ravel__arena_push(job->arena, (size_t)dp, sizeof *total);
     uint64_t *key = ravel__arena_push(job->arena, n, 8), *spare = ravel__arena_push(job->arena, n, 8);
     int32_t *order = ravel__arena_push(job->arena, n, 4), *spare_order = ravel__arena_push(job->arena, n, 4);
-    if (!total || !key || !spare || !order || !spare_order) return no_memory(job, n * 24 + (size_t)dp * 8);
+    if (job->arena->missing) return memory_of(job);
     memset(total, 0, (size_t)dp * sizeof *total);
     for (int32_t g = 0; g < groups; g++) {
         key[g] = ~(uint64_t)cost[g];
@@ -118,13 +117,12 @@ static ravel_status choose_ranks(const ravel__tree_job *job, int32_t *rank) {
     for (int32_t i = 0; job->ranks && i < job->count; i++) rank[i] = job->ranks[job->rows[i]];
     if (job->ranks) return RAVEL_OK;
     int32_t groups, *group = ravel__arena_push(job->arena, n, sizeof *group);
-    if (!group) return no_memory(job, n * sizeof *group);
+    if (!group) return memory_of(job);
     ravel_status status = ravel__groups_number(job->input, job->rows, job->count, job->arena, group, &groups, job->err);
     if (status) return status;
     lists l;
     int64_t *cost = ravel__arena_push(job->arena, (size_t)groups, sizeof *cost);
     int32_t *rank_of = ravel__arena_push(job->arena, (size_t)groups, sizeof *rank_of);
-    if (!cost || !rank_of) return no_memory(job, (size_t)groups * 12);
     status = list_bins(job, group, groups, &l);
     for (int32_t g = 0; !status && g < groups; g++) {
         cost[g] = 0;
@@ -183,7 +181,7 @@ ravel_status ravel__tree_solve_ranks(const ravel__tree_job *job, int32_t *seat, 
     int32_t *rank = ravel__arena_push(job->arena, n, sizeof *rank);
     int32_t *rows = ravel__arena_push(job->arena, n, sizeof *rows),
             *own = ravel__arena_push(job->arena, n, sizeof *own);
-    if (!rank || !rows || !own) return no_memory(job, n * 12);
+    if (job->arena->missing) return memory_of(job);
     ravel_status status = choose_ranks(job, rank);
     if (!status) status = list_bins(job, rank, dp, &l);
     if (!status) status = solve_each(job, &l, rows, own, &most, solution);

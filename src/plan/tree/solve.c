@@ -5,8 +5,8 @@
 
 #include <string.h>
 
-static ravel_status no_memory(const ravel__tree_job *job, size_t bytes) {
-    return ravel__no_memory(job->err, bytes, "planning trees");
+static ravel_status memory_of(const ravel__tree_job *job) {
+    return ravel__arena_status(job->arena, "planning trees", job->err);
 }
 
 /* ---- methods by name -------------------------------------------------------------------------------------------- */
@@ -19,7 +19,7 @@ static ravel_status solve_flat(const ravel__tree_job *job, int32_t method, int32
     int32_t *local =
         ravel__arena_push(job->arena, (size_t)job->input->count, sizeof *local); /* only rows are written */
     int32_t *own = ravel__arena_push(job->arena, n, sizeof *own);
-    if (!local || !own) return no_memory(job, (size_t)job->input->count * 4 + n * 4);
+    if (!local || !own) return memory_of(job);
     ravel_status status = ravel__pool_make(job->rules, job->input, job->rows, job->count, job->arena, &pool, job->err);
     if (status) return status;
     ravel__job flat = ravel__job_for(job->rules, job->input, &pool, job->arena, job->err);
@@ -80,12 +80,12 @@ static int64_t balance(ravel__yard *y, const ravel__rules *rules, int32_t dp, in
 /* Balances what is in the yard, and keeps it if it is the best. */
 static void offer(search *s, int32_t rounds) {
     ravel__yard *y = &s->yard;
-    if (y->short_of_memory) return;
+    if (ravel__yard_failed(y)) return;
     if (y->bins < s->fewest) s->fewest = y->bins;
     int64_t steps = ravel__steps_for(s->f->rules, y->bins, s->dp);
     while (y->bins < steps * s->dp && ravel__yard_open(y)) {}
     int64_t time = balance(y, s->f->rules, s->dp, rounds);
-    if (y->short_of_memory || !is_better(s, steps, time)) return;
+    if (ravel__yard_failed(y) || !is_better(s, steps, time)) return;
     s->steps = steps;
     s->time = time;
     ravel__yard_store(y, s->best);
@@ -100,7 +100,7 @@ static int pack(search *s, int64_t limit, int32_t bins, int rests) {
     ravel__tree_pack(&s->yard, limit, rests);
     while (s->yard.bins > bins)
         if (!ravel__tree_dissolve(&s->yard, limit)) return 0;
-    return !s->yard.short_of_memory;
+    return !ravel__yard_failed(&s->yard);
 }
 
 enum { LIMITS = 12 }; /* limits that are tried until one is enough */
@@ -182,7 +182,7 @@ static ravel_status try_flat(search *s, int32_t *bin) {
     if (flat - s->total > s->total / 16) return RAVEL_OK;
     ravel__solution solution;
     int32_t *seat = ravel__arena_push(job->arena, (size_t)job->count, sizeof *seat);
-    if (!seat) return no_memory(job, (size_t)job->count * sizeof *seat);
+    if (!seat) return memory_of(job);
     ravel_status status = solve_flat(job, RAVEL_METHOD_RAVEL, seat, &solution);
     if (status || solution.steps * s->dp > RAVEL__MOST_BINS) return status;
     for (int32_t i = 0; i < job->count; i++) /* the sample that is the leaf, not those that it covers */
@@ -217,7 +217,7 @@ static void try_all(search *s, int32_t *bin) {
 static void fill(ravel__yard *y, const ravel__rules *rules, int32_t dp, int32_t *bin, int64_t bins) {
     const effort *e = &efforts[rules->options.effort];
     ravel__yard_load(y, bin, (int32_t)bins);
-    if (y->short_of_memory || !ravel__tree_fill(y, dp)) return;
+    if (ravel__yard_failed(y) || !ravel__tree_fill(y, dp)) return;
     y->work = e->work;
     if (dp == 1 && rules->options.sync != RAVEL_SYNC_MICRO_STEP) (void)ravel__tree_balance(y, y->bins, e->rounds);
     (void)balance(y, rules, dp, e->rounds);
@@ -231,12 +231,11 @@ ravel_status ravel__tree_fill_rank(const ravel__tree_job *job, int64_t bins, int
     ravel_status status =
         ravel__forest_make(job->rules, job->input, job->rows, job->shared, job->count, job->arena, &f, job->err);
     int32_t *leaves = status ? NULL : ravel__arena_push(job->arena, (size_t)f.count, sizeof *leaves);
-    if (!status && !leaves) status = no_memory(job, (size_t)f.count * sizeof *leaves);
     if (!status) status = ravel__yard_make(&f, 0, job->arena, &y, job->err);
     for (int32_t i = 0; !status && i < job->count; i++) leaves[f.leaf[i]] = bin[i];
     if (!status) fill(&y, job->rules, 1, leaves, bins);
     for (int32_t i = 0; !status && i < job->count; i++) bin[i] = leaves[f.leaf[i]];
-    if (!status && y.short_of_memory) status = no_memory(job, (size_t)job->count);
+    if (!status) status = ravel__yard_status(&y, job->err);
     ravel__yard_free(&y);
     ravel__arena_rewind(job->arena, mark);
     return status;
@@ -246,7 +245,6 @@ static ravel_status solve_trees(const ravel__tree_job *job, search *s) {
     size_t n = (size_t)s->f->count;
     int32_t *bin = ravel__arena_push(job->arena, n, sizeof *bin);
     s->best = ravel__arena_push(job->arena, n, sizeof *s->best);
-    if (!bin || !s->best) return no_memory(job, n * 8);
     ravel_status status = ravel__yard_make(s->f, s->effort->work, job->arena, &s->yard, job->err);
     if (status) return status;
     for (int32_t i = 0; i < s->f->count; i++) {
@@ -257,7 +255,7 @@ static ravel_status solve_trees(const ravel__tree_job *job, search *s) {
     if (status) return status;
     try_all(s, bin);
     if (s->steps) fill(&s->yard, s->f->rules, s->dp, s->best, s->steps * s->dp);
-    return s->yard.short_of_memory ? no_memory(job, n) : RAVEL_OK;
+    return ravel__yard_status(&s->yard, job->err);
 }
 
 static ravel_status solve_forest(const ravel__tree_job *job, const ravel__forest *f, const ravel__tree_bound *bound,

@@ -33,22 +33,17 @@ static int64_t least_after(const minima *m, int32_t place) {
     return m->value[low];
 }
 
-static ravel_status no_memory(ravel_error *err, size_t bytes) {
-    return ravel__no_memory(err, bytes, "walking trees");
-}
-
 ravel_status ravel__tree_walk(const ravel__tree_order *tree, const int32_t *bin, int32_t bins, int32_t *next,
                               ravel__arena *arena, int32_t *samples, int64_t *shared, ravel_error *err) {
     size_t n = (size_t)tree->count;
     ravel__mark mark = ravel__arena_mark(arena);
     int32_t *last = ravel__arena_push(arena, (size_t)bins, sizeof *last); /* place of the bin's last sample; -1: none */
-    minima m = {ravel__arena_push(arena, n, sizeof *m.place), ravel__arena_push(arena, n, sizeof *m.value), 0};
-    if (!last || !m.place || !m.value) {
-        ravel__arena_rewind(arena, mark);
-        return no_memory(err, n * 12 + (size_t)bins * 4);
-    }
-    for (int32_t b = 0; b < bins; b++) last[b] = -1;
-    for (int32_t i = 0; i < tree->count; i++) {
+    minima m = {.top = 0};
+    RAVEL__PUSH(arena, m.place, n);
+    RAVEL__PUSH(arena, m.value, n);
+    ravel_status status = ravel__arena_status(arena, "walking trees", err);
+    for (int32_t b = 0; !status && b < bins; b++) last[b] = -1;
+    for (int32_t i = 0; !status && i < tree->count; i++) {
         int32_t row = tree->order ? tree->order[i] : i, b = bin[row];
         push(&m, i, tree->shared[i]);
         if (b < 0) continue;
@@ -58,7 +53,7 @@ ravel_status ravel__tree_walk(const ravel__tree_order *tree, const int32_t *bin,
         last[b] = i;
     }
     ravel__arena_rewind(arena, mark);
-    return RAVEL_OK;
+    return status;
 }
 
 ravel_status ravel__tree_list(const ravel_plan_input *input, const int32_t *bin, int64_t bins, const int64_t *offsets,
@@ -66,7 +61,7 @@ ravel_status ravel__tree_list(const ravel_plan_input *input, const int32_t *bin,
     ravel__mark mark = ravel__arena_mark(arena);
     ravel__tree_order tree = {(int32_t)input->count, input->shared, input->order};
     int32_t *next = ravel__arena_push(arena, (size_t)bins, sizeof *next);
-    if (!next) return no_memory(err, (size_t)bins * sizeof *next);
+    if (!next) return ravel__arena_status(arena, "walking trees", err);
     for (int64_t b = 0; b < bins; b++) next[b] = (int32_t)offsets[b];
     ravel_status status = ravel__tree_walk(&tree, bin, (int32_t)bins, next, arena, samples, shared, err);
     for (int64_t b = 0; !status && b < bins; b++) RAVEL_ASSERT(next[b] == offsets[b + 1]);
