@@ -20,35 +20,32 @@
 
 /* ---- options -------------------------------------------------------------------------------------------- */
 
-#define OFFSET(field) ((int32_t)offsetof(ravel_comm_options, field))
+#define ROW(...) RAVEL__ROW(ravel_comm_options, __VA_ARGS__)
 
 static const ravel_option option_table[] = {
-    {"comm-timeout", RAVEL_OPTION_F64, OFFSET(timeout), "0", 0, 1e9, NULL,
-     "seconds that a communication call may wait for its peers; 0: RAVEL_COMM_TIMEOUT, else 600"},
-    {"comm-chunk", RAVEL_OPTION_I64, OFFSET(chunk_bytes), "1G", 1, 2147483647, NULL,
-     "size limit of one message to the transport"},
-    {"comm-check", RAVEL_OPTION_BOOL, OFFSET(check), "true", 0, 0, NULL,
-     "compare the ranks' operations and sizes before any data moves"},
-    {"mpi-module", RAVEL_OPTION_STRING, OFFSET(module), NULL, 0, 0, NULL,
-     "file of the MPI module; by default RAVEL_MPI_MODULE, else the one that fits the launcher"},
-    {"comm", RAVEL_OPTION_STRING, OFFSET(comm), "auto", 0, 0, NULL,
-     "transport between processes: auto, self, mpi or tcp"},
-    {"rendezvous", RAVEL_OPTION_STRING, OFFSET(rendezvous), NULL, 0, 0, NULL,
-     "tcp: where the ranks meet: host:port, unix:/path or file:/path; by default as srun or torchrun say"},
-    {"comm-rank", RAVEL_OPTION_I32, OFFSET(rank), "-1", -1, 1 << 20, NULL,
-     "tcp: this process's rank; -1: the launcher's, else any that is free"},
-    {"comm-ranks", RAVEL_OPTION_I32, OFFSET(ranks), "0", 0, 1 << 20, NULL, "tcp: number of ranks; 0: the launcher's"},
-    {"comm-listen", RAVEL_OPTION_STRING, OFFSET(listen), NULL, 0, 0, NULL,
-     "tcp: the only address to listen at, like 10.0.0.5:0; by default a Unix socket, and the one that leads to the "
-     "rendezvous"},
-    {"comm-allow", RAVEL_OPTION_STRING, OFFSET(allow), NULL, 0, 0, NULL,
-     "tcp: networks that may connect, like 10.0.0.0/8,fd00::/8; by default any peer with the token"},
-    {"comm-token-file", RAVEL_OPTION_STRING, OFFSET(token_file), NULL, 0, 0, NULL,
-     "tcp: file with the shared token; by default RAVEL_TOKEN or RAVEL_TOKEN_FILE"},
-    {"comm-tls", RAVEL_OPTION_BOOL, OFFSET(tls), "false", 0, 0, NULL,
-     "tcp: encrypt connections (TLS 1.3, with the token as key, or RAVEL_TLS_CERT, RAVEL_TLS_KEY, RAVEL_TLS_CA); also RAVEL_TLS=1"},
-    {"comm-shared", RAVEL_OPTION_BOOL, OFFSET(shared), "true", 0, 0, NULL,
-     "tcp: long messages between processes of one machine go through shared memory if it is available"},
+    ROW("comm-timeout", F64, timeout, "0", 0, 1e9, NULL,
+        "seconds that a communication call may wait for its peers; 0: RAVEL_COMM_TIMEOUT, else 600"),
+    ROW("comm-chunk", I64, chunk_bytes, "1G", 1, 2147483647, NULL, "size limit of one message to the transport"),
+    ROW("comm-check", BOOL, check, "true", 0, 0, NULL, "compare the ranks' operations and sizes before any data moves"),
+    ROW("mpi-module", STRING, module, NULL, 0, 0, NULL,
+        "file of the MPI module; by default RAVEL_MPI_MODULE, else the one that fits the launcher"),
+    ROW("comm", STRING, comm, "auto", 0, 0, NULL, "transport between processes: auto, self, mpi or tcp"),
+    ROW("rendezvous", STRING, rendezvous, NULL, 0, 0, NULL,
+        "tcp: where the ranks meet: host:port, unix:/path or file:/path; by default as srun or torchrun say"),
+    ROW("comm-rank", I32, rank, "-1", -1, 1 << 20, NULL,
+        "tcp: this process's rank; -1: the launcher's, else any that is free"),
+    ROW("comm-ranks", I32, ranks, "0", 0, 1 << 20, NULL, "tcp: number of ranks; 0: the launcher's"),
+    ROW("comm-listen", STRING, listen, NULL, 0, 0, NULL,
+        "tcp: the only address to listen at, like 10.0.0.5:0; by default a Unix socket, and the one that leads to the "
+        "rendezvous"),
+    ROW("comm-allow", STRING, allow, NULL, 0, 0, NULL,
+        "tcp: networks that may connect, like 10.0.0.0/8,fd00::/8; by default any peer with the token"),
+    ROW("comm-token-file", STRING, token_file, NULL, 0, 0, NULL,
+        "tcp: file with the shared token; by default RAVEL_TOKEN or RAVEL_TOKEN_FILE"),
+    ROW("comm-tls", BOOL, tls, "false", 0, 0, NULL,
+        "tcp: encrypt connections (TLS 1.3, with the token as key, or RAVEL_TLS_CERT, RAVEL_TLS_KEY, RAVEL_TLS_CA); also RAVEL_TLS=1"),
+    ROW("comm-shared", BOOL, shared, "true", 0, 0, NULL,
+        "tcp: long messages between processes of one machine go through shared memory if it is available"),
     {NULL, 0, 0, NULL, 0, 0, NULL, NULL},
 };
 

@@ -25,16 +25,16 @@ static const char axis_names[AXES][3] = {"tp", "cp", "dp", "pp"};
 
 /* ---- options -------------------------------------------------------------------------------------------- */
 
-#define OFFSET(field) ((int32_t)offsetof(ravel_mesh_options, field))
+#define ROW(...) RAVEL__ROW(ravel_mesh_options, __VA_ARGS__)
 
 static const ravel_option option_table[] = {
-    {"tp", RAVEL_OPTION_I32, OFFSET(tp), "1", 1, 1 << 20, NULL, "tensor-parallel ranks"},
-    {"cp", RAVEL_OPTION_I32, OFFSET(cp), "1", 1, 1 << 20, NULL, "context-parallel ranks"},
-    {"dp", RAVEL_OPTION_I32, OFFSET(dp), "0", 0, 1 << 20, NULL, "data-parallel ranks; 0: as many as are left"},
-    {"pp", RAVEL_OPTION_I32, OFFSET(pp), "1", 1, 1 << 20, NULL, "pipeline stages"},
-    {"vpp", RAVEL_OPTION_I32, OFFSET(vpp), "1", 1, 1 << 20, NULL, "chunks of a pipeline stage (interleaved)"},
-    {"order", RAVEL_OPTION_STRING, OFFSET(order), "tp-cp-dp-pp", 0, 0, NULL,
-     "which axis varies fastest from rank to rank, like tp-cp-dp-pp"},
+    ROW("tp", I32, tp, "1", 1, 1 << 20, NULL, "tensor-parallel ranks"),
+    ROW("cp", I32, cp, "1", 1, 1 << 20, NULL, "context-parallel ranks"),
+    ROW("dp", I32, dp, "0", 0, 1 << 20, NULL, "data-parallel ranks; 0: as many as are left"),
+    ROW("pp", I32, pp, "1", 1, 1 << 20, NULL, "pipeline stages"),
+    ROW("vpp", I32, vpp, "1", 1, 1 << 20, NULL, "chunks of a pipeline stage (interleaved)"),
+    ROW("order", STRING, order, "tp-cp-dp-pp", 0, 0, NULL,
+        "which axis varies fastest from rank to rank, like tp-cp-dp-pp"),
     {NULL, 0, 0, NULL, 0, 0, NULL, NULL},
 };
 

@@ -15,13 +15,13 @@
 
 /* ---- options -------------------------------------------------------------------------------------------- */
 
+#define ROW(...) RAVEL__ROW(ravel_read_options, __VA_ARGS__)
 static const ravel_option read_table[] = {
-    {"format", RAVEL_OPTION_ENUM, offsetof(ravel_read_options, format), "auto", 0, 0, RAVEL_FORMAT_CHOICES,
-     "format of the file of lengths; auto goes by its name"},
-    {"field", RAVEL_OPTION_STRING, offsetof(ravel_read_options, field), NULL, 0, 0, NULL,
-     "what to read: a column, a JSONL path such as usage.total, or two with a comma: prompt,response"},
-    {"limit", RAVEL_OPTION_I64, offsetof(ravel_read_options, limit), "0", 0, 1e15, NULL,
-     "limit of rows to read; 0: all"},
+    ROW("format", ENUM, format, "auto", 0, 0, RAVEL_FORMAT_CHOICES,
+        "format of the file of lengths; auto goes by its name"),
+    ROW("field", STRING, field, NULL, 0, 0, NULL,
+        "what to read: a column, a JSONL path such as usage.total, or two with a comma: prompt,response"),
+    ROW("limit", I64, limit, "0", 0, 1e15, NULL, "limit of rows to read; 0: all"),
     {0}};
 
 ravel_option_table ravel_read_option_table(void) {

@@ -27,24 +27,23 @@ struct ravel_mock {
 
 /* ---- options -------------------------------------------------------------------------------------------- */
 
-#define AT(field) offsetof(ravel_mock_options, field)
+#define ROW(...) RAVEL__ROW(ravel_mock_options, __VA_ARGS__)
 static const ravel_option mock_table[] = {
-    {"mode", RAVEL_OPTION_ENUM, AT(mode), "distribution", 0, 0, RAVEL_MOCK_MODE_CHOICES, "where lengths come from"},
-    {"type", RAVEL_OPTION_ENUM, AT(type), "lognormal", 0, 0, RAVEL_MOCK_TYPE_CHOICES, "the distribution of lengths"},
-    {"min-seq-len", RAVEL_OPTION_I64, AT(min_seq_len), "0", 0, 0x1p31, NULL, "the shortest sample; 0: max / 8"},
-    {"max-seq-len", RAVEL_OPTION_I64, AT(max_seq_len), "0", 0, 0x1p31, NULL, "the longest sample; 0: 8192"},
-    {"mean-seq-len", RAVEL_OPTION_F64, AT(mean_seq_len), "0", 0, 0x1p31, NULL, "the mean before clipping; 0: max / 2"},
-    {"lognormal-sigma", RAVEL_OPTION_F64, AT(lognormal_sigma), "-1", -1, 20, NULL, "width of the lognormal; -1: 1.1"},
-    {"zipf-exponent", RAVEL_OPTION_F64, AT(zipf_exponent), "0", 0, 20, NULL, "P(length) ~ length^-this; 0: 1.2"},
-    {"long-seq-len", RAVEL_OPTION_F64, AT(long_seq_len), "0", 0, 0x1p31, NULL,
-     "mean of the long samples of bimodal; 0: 3/4 max"},
-    {"long-share", RAVEL_OPTION_F64, AT(long_share), "-1", -1, 1, NULL, "how many samples are long; -1: 0.2"},
-    {"prompt-share", RAVEL_OPTION_F64, AT(prompt_share), "0", 0, 1, NULL,
-     "mean share of a sample that is prompt; 0: lengths without prompts"},
-    {"count", RAVEL_OPTION_I64, AT(count), "0", 0, 0x1p40, NULL, "samples; 0: 4096, or the rows of the file"},
-    {"seed", RAVEL_OPTION_U64, AT(seed), "0", 0, 0, NULL, "another seed, other samples"},
-    {"path", RAVEL_OPTION_STRING, AT(path), NULL, 0, 0, NULL, "file of lengths for mode file"},
-    {"field", RAVEL_OPTION_STRING, AT(field), NULL, 0, 0, NULL, "what to read in it: a column, or two with a comma"},
+    ROW("mode", ENUM, mode, "distribution", 0, 0, RAVEL_MOCK_MODE_CHOICES, "where lengths come from"),
+    ROW("type", ENUM, type, "lognormal", 0, 0, RAVEL_MOCK_TYPE_CHOICES, "the distribution of lengths"),
+    ROW("min-seq-len", I64, min_seq_len, "0", 0, 0x1p31, NULL, "the shortest sample; 0: max / 8"),
+    ROW("max-seq-len", I64, max_seq_len, "0", 0, 0x1p31, NULL, "the longest sample; 0: 8192"),
+    ROW("mean-seq-len", F64, mean_seq_len, "0", 0, 0x1p31, NULL, "the mean before clipping; 0: max / 2"),
+    ROW("lognormal-sigma", F64, lognormal_sigma, "-1", -1, 20, NULL, "width of the lognormal; -1: 1.1"),
+    ROW("zipf-exponent", F64, zipf_exponent, "0", 0, 20, NULL, "P(length) ~ length^-this; 0: 1.2"),
+    ROW("long-seq-len", F64, long_seq_len, "0", 0, 0x1p31, NULL, "mean of the long samples of bimodal; 0: 3/4 max"),
+    ROW("long-share", F64, long_share, "-1", -1, 1, NULL, "how many samples are long; -1: 0.2"),
+    ROW("prompt-share", F64, prompt_share, "0", 0, 1, NULL,
+        "mean share of a sample that is prompt; 0: lengths without prompts"),
+    ROW("count", I64, count, "0", 0, 0x1p40, NULL, "samples; 0: 4096, or the rows of the file"),
+    ROW("seed", U64, seed, "0", 0, 0, NULL, "another seed, other samples"),
+    ROW("path", STRING, path, NULL, 0, 0, NULL, "file of lengths for mode file"),
+    ROW("field", STRING, field, NULL, 0, 0, NULL, "what to read in it: a column, or two with a comma"),
     {0}};
 
 void ravel__mock_options_default(ravel_mock_options *options) {

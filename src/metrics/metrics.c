@@ -12,27 +12,26 @@
 
 /* ---- options -------------------------------------------------------------------------------------------- */
 
-#define AT(field) ((int32_t)offsetof(ravel_metrics_options, field))
+#define ROW(...) RAVEL__ROW(ravel_metrics_options, __VA_ARGS__)
 static const ravel_option option_table[] = {
-    {"world", RAVEL_OPTION_I64, AT(world), "0", 0, 1e9, NULL, "ranks of the whole job for per-GPU figures; 0: all"},
-    {"updates", RAVEL_OPTION_I64, AT(updates), "0", 0, 1e15, NULL, "updates that are planned; 0: unknown"},
-    {"seq-length", RAVEL_OPTION_I64, AT(seq_length), "0", 0, 1e12, NULL,
-     "what a sample would be padded to without packing, for tokens_per_sec; 0: count actual tokens"},
-    {"peak-flops", RAVEL_OPTION_F64, AT(peak_flops), "0", 0, 1e20, NULL, "FLOP/s of one GPU, for MFU; 0: by its name"},
-    {"gpu", RAVEL_OPTION_STRING, AT(gpu), NULL, 0, 0, NULL, "the GPU's name, for MFU"},
-    {"rl", RAVEL_OPTION_BOOL, AT(rl), "false", 0, 0, NULL, "show the RL figures"},
-    {"counts", RAVEL_OPTION_BOOL, AT(counts), "true", 0, 0, NULL,
-     "whether this rank counts its batches, or another rank of its data-parallel group does"},
-    {"compute", RAVEL_OPTION_ENUM, AT(compute), "padded", 0, 0, "padded|capacity",
-     "tokens that a bin computes: its slots, or its capacity"},
-    {"recompute", RAVEL_OPTION_ENUM, AT(recompute), "none", 0, 0, RAVEL_RECOMPUTE_CHOICES,
-     "what the backward pass recomputes"},
-    {"adapter", RAVEL_OPTION_I64, AT(adapter), "0", 0, 1e15, NULL,
-     "weights of an adapter that is trained beside the frozen model; 0: the model is trained"},
-    {"per-rank", RAVEL_OPTION_I32, AT(per_rank), "64", 0, RAVEL__MAX_RANKS, NULL,
-     "show figures per rank for up to this number of ranks"},
-    {"update-peaks", RAVEL_OPTION_BOOL, AT(update_peaks), "false", 0, 0, NULL,
-     "memory/rss_update_peak_bytes: reset the process's high-water mark with every row"},
+    ROW("world", I64, world, "0", 0, 1e9, NULL, "ranks of the whole job for per-GPU figures; 0: all"),
+    ROW("updates", I64, updates, "0", 0, 1e15, NULL, "updates that are planned; 0: unknown"),
+    ROW("seq-length", I64, seq_length, "0", 0, 1e12, NULL,
+        "what a sample would be padded to without packing, for tokens_per_sec; 0: count actual tokens"),
+    ROW("peak-flops", F64, peak_flops, "0", 0, 1e20, NULL, "FLOP/s of one GPU, for MFU; 0: by its name"),
+    ROW("gpu", STRING, gpu, NULL, 0, 0, NULL, "the GPU's name, for MFU"),
+    ROW("rl", BOOL, rl, "false", 0, 0, NULL, "show the RL figures"),
+    ROW("counts", BOOL, counts, "true", 0, 0, NULL,
+        "whether this rank counts its batches, or another rank of its data-parallel group does"),
+    ROW("compute", ENUM, compute, "padded", 0, 0, "padded|capacity",
+        "tokens that a bin computes: its slots, or its capacity"),
+    ROW("recompute", ENUM, recompute, "none", 0, 0, RAVEL_RECOMPUTE_CHOICES, "what the backward pass recomputes"),
+    ROW("adapter", I64, adapter, "0", 0, 1e15, NULL,
+        "weights of an adapter that is trained beside the frozen model; 0: the model is trained"),
+    ROW("per-rank", I32, per_rank, "64", 0, RAVEL__MAX_RANKS, NULL,
+        "show figures per rank for up to this number of ranks"),
+    ROW("update-peaks", BOOL, update_peaks, "false", 0, 0, NULL,
+        "memory/rss_update_peak_bytes: reset the process's high-water mark with every row"),
     {0}};
 #undef AT
 

@@ -9,22 +9,11 @@
  *
  * Ranks that are left over widen the slowest group, as long as that makes it faster. */
 #include "plan/hybrid/hybrid.h"
+#include "plan/pack/remaining.h"
 
 #include "base/assert.h"
 
 /* ---- what remains --------------------------------------------------------------------------------------------- */
-
-/* The first remaining place at or after i. */
-static int32_t remaining_from(const ravel__rest *r, int32_t i) {
-    int32_t root = i;
-    while (r->skip[root] != root) root = r->skip[root];
-    while (r->skip[i] != root) {
-        int32_t next = r->skip[i];
-        r->skip[i] = root;
-        i = next;
-    }
-    return root;
-}
 
 enum { LOOK = 16 }; /* costs that do not follow lengths: places looked at for one that is short enough */
 
@@ -47,8 +36,8 @@ static int32_t remaining_within(const ravel__rest *r, int64_t cost, int64_t leng
         count = fits ? half : count - half - 1;
     }
     RAVEL_ASSERT(low >= from && low <= r->count);
-    low = remaining_from(r, low);
-    for (int32_t looks = 0; low < r->count && r->length[low] > length; low = remaining_from(r, low + 1))
+    low = ravel__skip_from(r->skip, low);
+    for (int32_t looks = 0; low < r->count && r->length[low] > length; low = ravel__skip_from(r->skip, low + 1))
         if (++looks == LOOK) return r->count;
     return low;
 }
@@ -122,7 +111,7 @@ void ravel__shelf_fill(ravel__rest *r, int64_t time, int32_t fill, ravel__shelf 
     s->ranks_free = widths->pool;
     int32_t narrow = widths->width[0];
     for (int32_t place = 0; s->ranks_free >= narrow; place++) {
-        place = remaining_from(r, place);
+        place = ravel__skip_from(r->skip, place);
         if (place >= r->count) break;
         int32_t w = ravel__task_width(r->tasks, r->left[place], limit);
         if (w >= 0 && widths->width[w] <= s->ranks_free) fill_group(r, s, place, w, fill_limit[w]);

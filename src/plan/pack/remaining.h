@@ -40,17 +40,22 @@ static inline int ravel__remaining_make(const ravel__job *job, ravel__remaining 
     return r->skip != NULL && ravel__remaining_table(job, r);
 }
 
-/* The first remaining sample at or after i; r->count when there is none. */
-static inline int32_t ravel__remaining_from(ravel__remaining *r, int32_t i) {
-    RAVEL_ASSERT(i >= 0 && i <= r->count);
+/* Where i leads: skip[i] is i if it remains, else leads on to the next that does. Shortens the way. */
+static inline int32_t ravel__skip_from(int32_t *skip, int32_t i) {
     int32_t root = i;
-    while (r->skip[root] != root) root = r->skip[root];
-    while (r->skip[i] != root) {
-        int32_t next = r->skip[i];
-        r->skip[i] = root;
+    while (skip[root] != root) root = skip[root];
+    while (skip[i] != root) {
+        int32_t next = skip[i];
+        skip[i] = root;
         i = next;
     }
     return root;
+}
+
+/* The first remaining sample at or after i; r->count when there is none. */
+static inline int32_t ravel__remaining_from(ravel__remaining *r, int32_t i) {
+    RAVEL_ASSERT(i >= 0 && i <= r->count);
+    return ravel__skip_from(r->skip, i);
 }
 
 /* The longest remaining sample of at most `room` at or after `from`; r->count when there is none. */

@@ -42,28 +42,24 @@ struct ravel_publisher {
     int64_t lag; /* of the connected generator furthest behind, just before the last publish */
 };
 
-#define FIELD(name) ((int32_t)offsetof(ravel_publish_options, name))
+#define ROW(...) RAVEL__ROW(ravel_publish_options, __VA_ARGS__)
 
 static const ravel_option table[] = {
-    {"keep", RAVEL_OPTION_I32, FIELD(keep), "2", 1, RAVEL__STORE_KEEP_MOST, NULL, "versions that are kept"},
-    {"threads", RAVEL_OPTION_I32, FIELD(threads), "0", 0, RAVEL__LANES_MOST, NULL,
-     "threads that copy and that serve; 0: by cores, at most 8"},
-    {"block-bytes", RAVEL_OPTION_I64, FIELD(block_bytes), "256k", 4096, 67108864.0, NULL,
-     "bytes of a hashed block, a multiple of 8"},
-    {"sparse", RAVEL_OPTION_BOOL, FIELD(sparse), "yes", 0, 0, NULL,
-     "to generators that hold a kept version, send only the changed elements of a block if that is less"},
-    {"open", RAVEL_OPTION_BOOL, FIELD(open), "no", 0, 0, NULL, "listen beyond this machine without a token"},
-    {"token", RAVEL_OPTION_STRING, FIELD(token), "", 0, 0, "SECRET",
-     "shared secret of trainers and generators, or the word none; by default RAVEL_TOKEN or RAVEL_TOKEN_FILE"},
-    {"tls", RAVEL_OPTION_BOOL, FIELD(tls), "no", 0, 0, NULL,
-     "encrypt connections over TCP, on both sides; also RAVEL_TLS=1"},
-    {"allow", RAVEL_OPTION_STRING, FIELD(allow), "", 0, 0, "NETWORKS",
-     "networks that may connect, like 10.0.0.0/8,fd00::/8; none: any"},
-    {"host", RAVEL_OPTION_STRING, FIELD(host), "", 0, 0, "NAME",
-     "name under which generators reach this rank; none: the address's, or this machine's"},
-    {"max-links", RAVEL_OPTION_I32, FIELD(max_links), "1024", 1, 65536, NULL, "connections per serving thread"},
-    {"timeout", RAVEL_OPTION_F64, FIELD(timeout), "0", 0, 86400, NULL,
-     "seconds for the trainers' agreements; 0: the communicator's"},
+    ROW("keep", I32, keep, "2", 1, RAVEL__STORE_KEEP_MOST, NULL, "versions that are kept"),
+    ROW("threads", I32, threads, "0", 0, RAVEL__LANES_MOST, NULL,
+        "threads that copy and that serve; 0: by cores, at most 8"),
+    ROW("block-bytes", I64, block_bytes, "256k", 4096, 67108864.0, NULL, "bytes of a hashed block, a multiple of 8"),
+    ROW("sparse", BOOL, sparse, "yes", 0, 0, NULL,
+        "to generators that hold a kept version, send only the changed elements of a block if that is less"),
+    ROW("open", BOOL, open, "no", 0, 0, NULL, "listen beyond this machine without a token"),
+    ROW("token", STRING, token, "", 0, 0, "SECRET",
+        "shared secret of trainers and generators, or the word none; by default RAVEL_TOKEN or RAVEL_TOKEN_FILE"),
+    ROW("tls", BOOL, tls, "no", 0, 0, NULL, "encrypt connections over TCP, on both sides; also RAVEL_TLS=1"),
+    ROW("allow", STRING, allow, "", 0, 0, "NETWORKS", "networks that may connect, like 10.0.0.0/8,fd00::/8; none: any"),
+    ROW("host", STRING, host, "", 0, 0, "NAME",
+        "name under which generators reach this rank; none: the address's, or this machine's"),
+    ROW("max-links", I32, max_links, "1024", 1, 65536, NULL, "connections per serving thread"),
+    ROW("timeout", F64, timeout, "0", 0, 86400, NULL, "seconds for the trainers' agreements; 0: the communicator's"),
     {0},
 };
 

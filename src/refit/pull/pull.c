@@ -16,25 +16,24 @@
 #include <string.h>
 #include <time.h>
 
-#define FIELD(name) ((int32_t)offsetof(ravel_pull_options, name))
+#define ROW(...) RAVEL__ROW(ravel_pull_options, __VA_ARGS__)
 
 static const ravel_option table[] = {
-    {"threads", RAVEL_OPTION_I32, FIELD(threads), "0", 0, 64, NULL,
-     "connections, each with a thread that receives, verifies and loads; 0: by cores, at most 8"},
-    {"stage", RAVEL_OPTION_ENUM, FIELD(stage), "spare", 0, 0, RAVEL_REFIT_STAGE_CHOICES,
-     "spare: into a second set of weights; undo: in place, with a log of what was there; copy: into a staging set that "
-     "the commit copies to fixed addresses"},
-    {"cast", RAVEL_OPTION_ENUM, FIELD(cast), "exact", 0, 0, RAVEL_REFIT_CAST_CHOICES,
-     "exact: the same dtype on both sides; narrow: f64, f32, bf16, f16 may differ, the narrower travels"},
-    {"delta", RAVEL_OPTION_BOOL, FIELD(delta), "yes", 0, 0, NULL,
-     "do not send what did not change since the live version: whole blocks, and elements of blocks"},
-    {"audit", RAVEL_OPTION_BOOL, FIELD(audit), "no", 0, 0, NULL, "hash every tensor when it is complete"},
-    {"timeout", RAVEL_OPTION_F64, FIELD(timeout), "60", 0.01, 86400, NULL,
-     "seconds without progress after which a stage, or the first connection, fails"},
-    {"token", RAVEL_OPTION_STRING, FIELD(token), "", 0, 0, "SECRET",
-     "shared secret of trainers and generators, or the word none; by default RAVEL_TOKEN or RAVEL_TOKEN_FILE"},
-    {"tls", RAVEL_OPTION_BOOL, FIELD(tls), "no", 0, 0, NULL,
-     "encrypt connections over TCP, on both sides; also RAVEL_TLS=1"},
+    ROW("threads", I32, threads, "0", 0, 64, NULL,
+        "connections, each with a thread that receives, verifies and loads; 0: by cores, at most 8"),
+    ROW("stage", ENUM, stage, "spare", 0, 0, RAVEL_REFIT_STAGE_CHOICES,
+        "spare: into a second set of weights; undo: in place, with a log of what was there; copy: into a staging set that "
+        "the commit copies to fixed addresses"),
+    ROW("cast", ENUM, cast, "exact", 0, 0, RAVEL_REFIT_CAST_CHOICES,
+        "exact: the same dtype on both sides; narrow: f64, f32, bf16, f16 may differ, the narrower travels"),
+    ROW("delta", BOOL, delta, "yes", 0, 0, NULL,
+        "do not send what did not change since the live version: whole blocks, and elements of blocks"),
+    ROW("audit", BOOL, audit, "no", 0, 0, NULL, "hash every tensor when it is complete"),
+    ROW("timeout", F64, timeout, "60", 0.01, 86400, NULL,
+        "seconds without progress after which a stage, or the first connection, fails"),
+    ROW("token", STRING, token, "", 0, 0, "SECRET",
+        "shared secret of trainers and generators, or the word none; by default RAVEL_TOKEN or RAVEL_TOKEN_FILE"),
+    ROW("tls", BOOL, tls, "no", 0, 0, NULL, "encrypt connections over TCP, on both sides; also RAVEL_TLS=1"),
     {0},
 };
 

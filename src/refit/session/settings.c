@@ -25,7 +25,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define FIELD(name) ((int32_t)offsetof(ravel_refit_options, name))
+#define ROW(...) RAVEL__ROW(ravel_refit_options, __VA_ARGS__)
 
 #define NUM_MOST       RAVEL__NUM_BUFFERS_MOST
 #define BYTES_LEAST    ((double)RAVEL__BUFFER_BYTES_LEAST)
@@ -36,32 +36,29 @@
 #define FALLBACK_TOTAL ((int64_t)4 << 30)
 
 static const ravel_option table[] = {
-    {"num-buffers", RAVEL_OPTION_I32, FIELD(num_buffers), "0", 0, NUM_MOST, NULL,
-     "buffers per rank (1 to 16); 0: RAVEL_REFIT_NUM_BUFFERS, else 2"},
-    {"buffer-bytes", RAVEL_OPTION_I64, FIELD(buffer_bytes), "0", 0, BYTES_MOST, NULL,
-     "bytes of a buffer, from 4k; 0: RAVEL_REFIT_BUFFER_BYTES, else from memory-ratio, else 1M to 4M, tcp 1M, nccl to 64M"},
-    {"memory-ratio", RAVEL_OPTION_F64, FIELD(memory_ratio), "0", 0, RATIO_MOST, NULL,
-     "share of the memory that the buffers are in (this machine's; over NCCL the GPU's) for all buffers of a rank together; "
-     "0: RAVEL_REFIT_BUFFER_MEMORY_RATIO, else at most 0.02"},
-    {"cast", RAVEL_OPTION_ENUM, FIELD(cast), "exact", 0, 0, RAVEL_REFIT_CAST_CHOICES,
-     "exact: the same dtype on both sides; narrow: f64, f32, bf16, f16 may differ, the narrower travels"},
-    {"stage", RAVEL_OPTION_ENUM, FIELD(stage), "spare", 0, 0, RAVEL_REFIT_STAGE_CHOICES,
-     "spare: into a second set of weights; undo: in place, with a log of what was there; copy: into a staging set that "
-     "the commit copies to fixed addresses"},
-    {"delta", RAVEL_OPTION_BOOL, FIELD(delta), "no", 0, 0, NULL,
-     "send only blocks that changed since the version before"},
-    {"delta-block", RAVEL_OPTION_I64, FIELD(delta_block), "0", 0, 1073741824.0, NULL,
-     "bytes of a block; 0: 256k, more for streams beyond 8G"},
-    {"sparse", RAVEL_OPTION_BOOL, FIELD(sparse), "no", 0, 0, NULL,
-     "with delta, send only the changed elements of a block if that is less; senders keep two copies of what they send"},
-    {"ignore-extra", RAVEL_OPTION_BOOL, FIELD(ignore_extra), "no", 0, 0, NULL,
-     "leave out tensors that no receiver wants"},
-    {"timeout", RAVEL_OPTION_F64, FIELD(timeout), "0", 0, 86400, NULL,
-     "seconds without progress; 0: the communicator's"},
-    {"threads", RAVEL_OPTION_I32, FIELD(threads), "0", 0, 64, NULL,
-     "threads that pack, and as many that load; 0: by cores, ranks of the machine and link"},
-    {"trace", RAVEL_OPTION_BOOL, FIELD(trace), "no", 0, 0, NULL, "keep events for a Chrome or Perfetto trace"},
-    {"audit", RAVEL_OPTION_BOOL, FIELD(audit), "no", 0, 0, NULL, "hash every tensor at the commit"},
+    ROW("num-buffers", I32, num_buffers, "0", 0, NUM_MOST, NULL,
+        "buffers per rank (1 to 16); 0: RAVEL_REFIT_NUM_BUFFERS, else 2"),
+    ROW("buffer-bytes", I64, buffer_bytes, "0", 0, BYTES_MOST, NULL,
+        "bytes of a buffer, from 4k; 0: RAVEL_REFIT_BUFFER_BYTES, else from memory-ratio, else 1M to 4M, tcp 1M, nccl to 64M"),
+    ROW("memory-ratio", F64, memory_ratio, "0", 0, RATIO_MOST, NULL,
+        "share of the memory that the buffers are in (this machine's; over NCCL the GPU's) for all buffers of a rank together; "
+        "0: RAVEL_REFIT_BUFFER_MEMORY_RATIO, else at most 0.02"),
+    ROW("cast", ENUM, cast, "exact", 0, 0, RAVEL_REFIT_CAST_CHOICES,
+        "exact: the same dtype on both sides; narrow: f64, f32, bf16, f16 may differ, the narrower travels"),
+    ROW("stage", ENUM, stage, "spare", 0, 0, RAVEL_REFIT_STAGE_CHOICES,
+        "spare: into a second set of weights; undo: in place, with a log of what was there; copy: into a staging set that "
+        "the commit copies to fixed addresses"),
+    ROW("delta", BOOL, delta, "no", 0, 0, NULL, "send only blocks that changed since the version before"),
+    ROW("delta-block", I64, delta_block, "0", 0, 1073741824.0, NULL,
+        "bytes of a block; 0: 256k, more for streams beyond 8G"),
+    ROW("sparse", BOOL, sparse, "no", 0, 0, NULL,
+        "with delta, send only the changed elements of a block if that is less; senders keep two copies of what they send"),
+    ROW("ignore-extra", BOOL, ignore_extra, "no", 0, 0, NULL, "leave out tensors that no receiver wants"),
+    ROW("timeout", F64, timeout, "0", 0, 86400, NULL, "seconds without progress; 0: the communicator's"),
+    ROW("threads", I32, threads, "0", 0, 64, NULL,
+        "threads that pack, and as many that load; 0: by cores, ranks of the machine and link"),
+    ROW("trace", BOOL, trace, "no", 0, 0, NULL, "keep events for a Chrome or Perfetto trace"),
+    ROW("audit", BOOL, audit, "no", 0, 0, NULL, "hash every tensor at the commit"),
     {0},
 };
 
