@@ -180,7 +180,7 @@ static ravel_status try_flat(search *s, int32_t *bin) {
     int64_t flat = 0;
     for (int32_t i = 0; i < job->count; i++) flat += ravel__sample_cost(job->rules, job->input, job->rows[i]);
     if (flat - s->total > s->total / 16) return RAVEL_OK;
-    ravel__solution solution;
+    ravel__solution solution = {0, 0};
     int32_t *seat = ravel__arena_push(job->arena, (size_t)job->count, sizeof *seat);
     if (!seat) return memory_of(job);
     ravel_status status = solve_flat(job, RAVEL_METHOD_RAVEL, seat, &solution);
