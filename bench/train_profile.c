@@ -41,6 +41,8 @@ static void time_matmul(train_device *d, const train_matmul *x) {
     X(rope_backward, train_rope)           \
     X(attention, train_attention)          \
     X(attention_backward, train_attention) \
+    X(gated, train_gated)                  \
+    X(gated_backward, train_gated)         \
     X(softmax_parts, train_softmax)        \
     X(softmax_combine, train_softmax)      \
     X(softmax_backward, train_softmax)     \
@@ -54,19 +56,6 @@ static void time_matmul(train_device *d, const train_matmul *x) {
         add(#slot, began, 0);                                 \
     }
 SLOTS(TIMED)
-
-static void time_swiglu(train_device *d, void *h, const void *gate_up, int64_t rows, int64_t ffn) {
-    double began = bench_seconds();
-    real->swiglu(d, h, gate_up, rows, ffn);
-    add("swiglu", began, 0);
-}
-
-static void time_swiglu_backward(train_device *d, void *d_gate_up, void *h, const void *d_h, const void *gate_up,
-                                 int64_t rows, int64_t ffn) {
-    double began = bench_seconds();
-    real->swiglu_backward(d, d_gate_up, h, d_h, gate_up, rows, ffn);
-    add("swiglu_backward", began, 0);
-}
 
 static void time_zero(train_device *d, void *block, size_t bytes) {
     double began = bench_seconds();
@@ -86,8 +75,6 @@ const train_kernels *profile_wrap(const train_kernels *kernels) {
 #define WRAP(slot, type) timed.slot = time_##slot;
     SLOTS(WRAP)
     timed.matmul = time_matmul;
-    timed.swiglu = time_swiglu;
-    timed.swiglu_backward = time_swiglu_backward;
     timed.zero = time_zero;
     timed.sum_squares = time_sum_squares;
     return &timed;

@@ -74,15 +74,13 @@ static void some_bias_backward(train_device *d, void *d_bias, const void *d_x, i
     end(d, PART_EMBED);
 }
 
-static void some_swiglu(train_device *d, void *h, const void *gate_up, int64_t rows, int64_t ffn) {
-    if (begin(d, PART_SWIGLU, 3 * rows * ffn)) real->swiglu(d, h, gate_up, rows, ffn);
+static void some_gated(train_device *d, const train_gated *x) {
+    if (begin(d, PART_SWIGLU, 3 * x->rows * x->ffn)) real->gated(d, x);
     end(d, PART_SWIGLU);
 }
 
-static void some_swiglu_backward(train_device *d, void *d_gate_up, void *h, const void *d_h, const void *gate_up,
-                                 int64_t rows, int64_t ffn) {
-    if (begin(d, PART_SWIGLU_BACK, (h ? 6 : 5) * rows * ffn))
-        real->swiglu_backward(d, d_gate_up, h, d_h, gate_up, rows, ffn);
+static void some_gated_backward(train_device *d, const train_gated *x) {
+    if (begin(d, PART_SWIGLU_BACK, (x->h ? 6 : 5) * x->rows * x->ffn)) real->gated_backward(d, x);
     end(d, PART_SWIGLU_BACK);
 }
 
@@ -128,8 +126,8 @@ const train_kernels *parts_of(const train_kernels *kernels, int64_t vocab) {
     table.rmsnorm_backward = some_rmsnorm_backward;
     table.rope = some_rope;
     table.rope_backward = some_rope_backward;
-    table.swiglu = some_swiglu;
-    table.swiglu_backward = some_swiglu_backward;
+    table.gated = some_gated;
+    table.gated_backward = some_gated_backward;
     table.softmax_parts = some_softmax_parts;
     table.softmax_combine = some_softmax_combine;
     table.softmax_backward = some_softmax_backward;

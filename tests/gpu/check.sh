@@ -17,7 +17,7 @@ mkdir -p "$logs"
 kernels="gpu_cast"
 refit="gpu_cast gpu_refit_pull gpu_refit_another gpu_refit_collective gpu_refit_nccl"
 batch="gpu_batch"
-train="cuda_norms cuda_rope cuda_swiglu cuda_experts cuda_embedding cuda_softmax cuda_losses cuda_sampling cuda_update
+train="cuda_norms cuda_rope cuda_gated cuda_experts cuda_embedding cuda_softmax cuda_losses cuda_sampling cuda_update
        cuda_attention_cached cuda_attention_merge cuda_attention_own"
 plans="cuda_attention_blocks cuda_attention_trees" # our kernels beside cuDNN's: memcheck alone, the others report cuDNN's own
 

@@ -4,7 +4,7 @@
  *     pair p;
  *     if (!pair_open(&p, &limits)) return;
  *     pair_array x = pair_random(&p, n, PAIR_ACTIVATION, 1), y = pair_zeros(&p, n, PAIR_ACTIVATION);
- *     EACH_SIDE p.set[side]->swiglu(p.device[side], y.on[side], x.on[side], rows, ffn);
+ *     EACH_SIDE p.set[side]->scale(p.device[side], y.on[side], x.on[side], 2, n);
  *     NEAR(&p, &y, 0.01);
  *     pair_close(&p);
  */

@@ -1,4 +1,4 @@
-/* The CUDA set against the reference: products, rows, norms, rotation, swiglu, an update. */
+/* The CUDA set against the reference: products, rows, norms, rotation, gated units, an update. */
 #include "tests/gpu/pair.h"
 
 #include <math.h>
@@ -188,29 +188,24 @@ TEST(cuda_rmsnorm_of_parts_of_rows) {
     pair_close(&p);
 }
 
-TEST(cuda_swiglu) {
+TEST(cuda_gated) {
     pair p;
     if (!pair_open(&p, &LIMITS)) return;
     int64_t rows = 77, ffn = 384, n = rows * ffn;
     pair_array gate_up = pair_random(&p, 2 * n, PAIR_ACTIVATION, 2), h = pair_zeros(&p, n, PAIR_ACTIVATION);
     pair_array d_h = pair_random(&p, n, PAIR_ACTIVATION, 1), d = pair_zeros(&p, 2 * n, PAIR_ACTIVATION);
     pair_array again = pair_zeros(&p, n, PAIR_ACTIVATION);
-    EACH_SIDE {
-        p.set[side]->swiglu(p.device[side], h.on[side], gate_up.on[side], rows, ffn);
-        p.set[side]->swiglu_backward(p.device[side], d.on[side], again.on[side], d_h.on[side], gate_up.on[side], rows,
-                                     ffn);
+    for (int32_t gelu = 0; gelu < 2; gelu++) {
+        EACH_SIDE {
+            train_gated x = {rows, ffn, gelu, gate_up.on[side], .h = h.on[side]};
+            p.set[side]->gated(p.device[side], &x);
+            x.h = again.on[side], x.d_h = d_h.on[side], x.d_gate_up = d.on[side];
+            p.set[side]->gated_backward(p.device[side], &x);
+        }
+        NEAR(&p, &h, 0.05);
+        NEAR(&p, &again, 0.05);
+        NEAR(&p, &d, 0.05);
     }
-    NEAR(&p, &h, 0.05);
-    NEAR(&p, &again, 0.05);
-    NEAR(&p, &d, 0.05);
-    EACH_SIDE {
-        p.set[side]->geglu(p.device[side], h.on[side], gate_up.on[side], rows, ffn);
-        p.set[side]->geglu_backward(p.device[side], d.on[side], again.on[side], d_h.on[side], gate_up.on[side], rows,
-                                    ffn);
-    }
-    NEAR(&p, &h, 0.05);
-    NEAR(&p, &again, 0.05);
-    NEAR(&p, &d, 0.05);
     EACH_SIDE p.set[side]->scale(p.device[side], h.on[side], d_h.on[side], 0.3, n - 5);
     NEAR(&p, &h, 0.05);
     pair_close(&p);

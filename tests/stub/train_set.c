@@ -189,14 +189,6 @@ PLAIN(bias, (train_device *d, void *x, const void *bias, int64_t rows, int64_t w
       keep(x, bias, NULL, NULL, rows, width, ld), P(0), P(1), N(0), N(1), N(2))
 PLAIN(bias_backward, (train_device *d, void *d_bias, const void *d_x, int64_t rows, int64_t width, int64_t ld),
       keep(d_bias, d_x, NULL, NULL, rows, width, ld), P(0), P(1), N(0), N(1), N(2))
-PLAIN(swiglu, (train_device *d, void *h, const void *gate_up, int64_t rows, int64_t ffn), keep(h, gate_up, NULL, NULL, rows, ffn, 0),
-      P(0), P(1), N(0), N(1))
-PLAIN(geglu, (train_device *d, void *h, const void *gate_up, int64_t rows, int64_t ffn), keep(h, gate_up, NULL, NULL, rows, ffn, 0),
-      P(0), P(1), N(0), N(1))
-PLAIN(geglu_backward, (train_device *d, void *d_gate_up, void *h, const void *d_h, const void *gate_up, int64_t rows, int64_t ffn),
-      keep(d_gate_up, h, d_h, gate_up, rows, ffn, 0), P(0), P(1), P(2), P(3), N(0), N(1))
-PLAIN(swiglu_backward, (train_device *d, void *d_gate_up, void *h, const void *d_h, const void *gate_up, int64_t rows, int64_t ffn),
-      keep(d_gate_up, h, d_h, gate_up, rows, ffn, 0), P(0), P(1), P(2), P(3), N(0), N(1))
 PLAIN(sum_squares, (train_device *d, const void *grads, int64_t n, int64_t span, double *sums), keep(grads, sums, NULL, NULL, n, span, 0),
       P(0), N(0), N(1), P(1))
 PLAIN(phase, (train_device *d, int32_t phase), keep(NULL, NULL, NULL, NULL, phase, 0, 0), (int32_t)N(0))
@@ -299,6 +291,8 @@ KERNEL(rmsnorm, train_norm)
 KERNEL(rmsnorm_backward, train_norm)
 KERNEL(rope, train_rope)
 KERNEL(rope_backward, train_rope)
+KERNEL(gated, train_gated)
+KERNEL(gated_backward, train_gated)
 KERNEL(attention, train_attention)
 KERNEL(attention_backward, train_attention)
 KERNEL(attention_merge, train_merge)
@@ -340,9 +334,9 @@ const train_kernels *train_cuda_set(void) {
     SLOT(matmul), SLOT(copy_rows), SLOT(embed), SLOT(embed_backward), SLOT(bias), SLOT(bias_backward);
     SLOT(rmsnorm), SLOT(rmsnorm_backward), SLOT(rope), SLOT(rope_backward);
     SLOT(attention), SLOT(attention_backward), SLOT(attention_merge), SLOT(cache_write), SLOT(attention_cached);
-    SLOT(scale), SLOT(geglu), SLOT(geglu_backward);
+    SLOT(scale), SLOT(gated), SLOT(gated_backward);
     SLOT(route), SLOT(route_backward), SLOT(weigh), SLOT(weigh_backward);
-    SLOT(swiglu), SLOT(swiglu_backward), SLOT(softmax_parts), SLOT(softmax_combine), SLOT(softmax_backward);
+    SLOT(softmax_parts), SLOT(softmax_combine), SLOT(softmax_backward);
     if (cpu->softmax_fused) SLOT(softmax_fused);
     SLOT(loss), SLOT(sequence_sums), SLOT(sample), SLOT(sum_squares), SLOT(clip), SLOT(adamw);
     return &set;

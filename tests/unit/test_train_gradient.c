@@ -326,7 +326,7 @@ typedef struct gate {
 static double gate_value(void *user) {
     gate *p = user;
     double h[ROWS * WIDTH];
-    (p->gelu ? REF(geglu) : REF(swiglu))(NULL, h, p->gate_up, ROWS, WIDTH);
+    REF(gated)(NULL, &(train_gated){ROWS, WIDTH, p->gelu, p->gate_up, .h = h});
     return inner(h, p->cotangent, ROWS * WIDTH);
 }
 
@@ -334,8 +334,8 @@ static void gate_gradient(int with_gelu) {
     gate p = {random_array(2 * ROWS * WIDTH, 2), random_array(ROWS * WIDTH, 1), with_gelu};
     double *d = zeros(2 * ROWS * WIDTH), h[ROWS * WIDTH], again[ROWS * WIDTH];
     memcpy(d, p.gate_up, 2 * ROWS * WIDTH * sizeof *d);
-    (with_gelu ? REF(geglu) : REF(swiglu))(NULL, h, p.gate_up, ROWS, WIDTH);
-    (with_gelu ? REF(geglu_backward) : REF(swiglu_backward))(NULL, d, again, p.cotangent, d, ROWS, WIDTH);
+    REF(gated)(NULL, &(train_gated){ROWS, WIDTH, with_gelu, p.gate_up, .h = h});
+    REF(gated_backward)(NULL, &(train_gated){ROWS, WIDTH, with_gelu, d, again, p.cotangent, d});
     EXPECT(memcmp(h, again, sizeof h) == 0);
     problem q = {gate_value, &p};
     EXPECT(agrees(&q, "gate and up", p.gate_up, d, 2 * ROWS * WIDTH));

@@ -54,6 +54,8 @@ SLOT(rmsnorm, train_norm)
 SLOT(rmsnorm_backward, train_norm)
 SLOT(rope, train_rope)
 SLOT(rope_backward, train_rope)
+SLOT(gated, train_gated)
+SLOT(gated_backward, train_gated)
 SLOT(softmax_parts, train_softmax)
 SLOT(softmax_combine, train_softmax)
 SLOT(softmax_backward, train_softmax)
@@ -110,31 +112,9 @@ static void some_loss(train_device *d, const train_loss_rows *x) {
 }
 
 typedef struct flat_call {
-    void *to, *h;
-    const void *from, *gate_up;
-    int64_t rows, width;
+    void *to;
+    int64_t rows;
 } flat_call;
-
-static void swiglu_again(train_device *d, const void *x) {
-    const flat_call *c = x;
-    real->swiglu(d, c->to, c->from, c->rows, c->width);
-}
-
-static void some_swiglu(train_device *d, void *h, const void *gate_up, int64_t rows, int64_t ffn) {
-    flat_call c = {.to = h, .from = gate_up, .rows = rows, .width = ffn};
-    if (!recorded(swiglu_again, &c, sizeof c)) real->swiglu(d, h, gate_up, rows, ffn);
-}
-
-static void swiglu_backward_again(train_device *d, const void *x) {
-    const flat_call *c = x;
-    real->swiglu_backward(d, c->to, c->h, c->from, c->gate_up, c->rows, c->width);
-}
-
-static void some_swiglu_backward(train_device *d, void *to, void *h, const void *d_h, const void *gate_up, int64_t rows,
-                                 int64_t ffn) {
-    flat_call c = {to, h, d_h, gate_up, rows, ffn};
-    if (!recorded(swiglu_backward_again, &c, sizeof c)) real->swiglu_backward(d, to, h, d_h, gate_up, rows, ffn);
-}
 
 static void zero_again(train_device *d, const void *x) {
     const flat_call *c = x;
@@ -207,8 +187,8 @@ static bool recording_set(train_kernels *table) {
     table->rope_backward = some_rope_backward;
     table->attention = some_attention;
     table->attention_backward = some_attention_backward;
-    table->swiglu = some_swiglu;
-    table->swiglu_backward = some_swiglu_backward;
+    table->gated = some_gated;
+    table->gated_backward = some_gated_backward;
     table->softmax_parts = some_softmax_parts;
     table->softmax_combine = some_softmax_combine;
     table->softmax_backward = some_softmax_backward;

@@ -341,28 +341,24 @@ TEST(train_kernels_rope) {
     each_set(ropes);
 }
 
-static void swiglus(const trio *t) {
+static void gates(const trio *t) {
     for (int i = 0; i < check_rounds(10, 100); i++) {
         int64_t rows = between(1, 150), ffn = between(1, 100), n = rows * ffn;
         float *gate_up = random_array(2 * n, i % 2 ? 3 : 60),
               *d_h = random_array(n, 1); /* 60: past where exp overflows */
         output h = output_random(n), again = output_random(n), d = output_from(gate_up, 2 * n);
-        if (i % 3) {
-            RUN(t, swiglu, p, OF(h, p), gate_up, rows, ffn);
-            RUN(t, swiglu_backward, p, OF(d, p), OF(again, p), d_h, OF(d, p), rows, ffn);
-        } else {
-            RUN(t, geglu, p, OF(h, p), gate_up, rows, ffn);
-            RUN(t, geglu_backward, p, OF(d, p), OF(again, p), d_h, OF(d, p), rows, ffn);
-        }
-        output_check(t, &h, "swiglu", 1e-6);
-        output_check(t, &again, "swiglu_backward, h", 1e-6);
-        output_check(t, &d, "swiglu_backward, in place", 1e-6);
+        int32_t gelu = i % 3 == 0;
+        RUN(t, gated, p, &(train_gated){rows, ffn, gelu, gate_up, .h = OF(h, p)});
+        RUN(t, gated_backward, p, &(train_gated){rows, ffn, gelu, OF(d, p), OF(again, p), d_h, OF(d, p)});
+        output_check(t, &h, "gated", 1e-6);
+        output_check(t, &again, "gated_backward, h", 1e-6);
+        output_check(t, &d, "gated_backward, in place", 1e-6);
         free(gate_up), free(d_h);
     }
 }
 
-TEST(train_kernels_swiglu) {
-    each_set(swiglus);
+TEST(train_kernels_gated) {
+    each_set(gates);
 }
 
 /* Logits in steps of an eighth, so that some are equal: the first of them is chosen by all. */

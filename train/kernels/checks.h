@@ -27,6 +27,10 @@ static inline int train__rows_ok(const train_rows *x) {
            (x->rows == 0 || x->width == 0 || (x->to && x->from));
 }
 
+static inline int train__gated_ok(const train_gated *x) {
+    return x->rows >= 0 && x->ffn > 0 && !x->d_h == !x->d_gate_up && (x->rows == 0 || (x->gate_up && (x->d_h || x->h)));
+}
+
 static inline int train__route_ok(const train_route *x) {
     return x->rows >= 0 && x->active > 0 && x->active <= x->experts &&
            (x->rows == 0 || (x->logits && x->ids && x->weights));

@@ -159,6 +159,17 @@ typedef struct train_rows {
     const int32_t *first; /* [rows + 1] or NULL; needs from_ids, and `from` apart from `to` */
 } train_rows;
 
+/* h = a(gate) * up, where a is silu, or gelu in its tanh form. Backward: d_gate_up =, and h = once more, with the bits that the
+ * forward call gave it. */
+typedef struct train_gated {
+    int64_t rows, ffn;
+    int32_t gelu;
+    const void *gate_up; /* [A] [rows, 2 * ffn], gate first */
+    void *h;             /* [A] [rows, ffn]; NULL in the backward call: not wanted */
+    const void *d_h;     /* [A] [rows, ffn]; this and the next for the backward call only */
+    void *d_gate_up;     /* [A] may be gate_up */
+} train_gated;
+
 /* Which experts a token goes to: p = softmax(logits) over all experts, the `active` largest of them (the first of equal
  * ones), and as their weights their p, divided by the sum of these p where `normalise` is set. An id that is given (not
  * below 0) is taken instead of the largest; a row has all of its ids given, or none.
@@ -559,15 +570,8 @@ typedef struct train_kernels {
     void (*cache_write)(train_device *device, const train_cache_write *write);
     void (*attention_cached)(train_device *device, const train_cached *cached);
 
-    /* ---- feed-forward: h = silu(gate) * up; gate_up: [A] [rows, 2 * ffn], gate first; h: [A] [rows, ffn] ---- */
-    void (*swiglu)(train_device *device, void *h, const void *gate_up, int64_t rows, int64_t ffn);
-    /* d_gate_up = (it may be gate_up), and h = once more, with the bits that swiglu gave it (NULL: not wanted). */
-    void (*swiglu_backward)(train_device *device, void *d_gate_up, void *h, const void *d_h, const void *gate_up,
-                            int64_t rows, int64_t ffn);
-    /* The same with gelu in place of silu, in its tanh form. */
-    void (*geglu)(train_device *device, void *h, const void *gate_up, int64_t rows, int64_t ffn);
-    void (*geglu_backward)(train_device *device, void *d_gate_up, void *h, const void *d_h, const void *gate_up,
-                           int64_t rows, int64_t ffn);
+    void (*gated)(train_device *device, const train_gated *gated);
+    void (*gated_backward)(train_device *device, const train_gated *gated);
 
     /* ---- experts: their products are `matmul` over rows that `copy_rows` has put in the order of experts ---- */
     void (*route)(train_device *device, const train_route *route);

@@ -1,4 +1,4 @@
-/* Kernels that go row by row: norms, rotation, swiglu and geglu. Body: included once per instruction set (see simd.h).
+/* Kernels that go row by row: norms, rotation, gated units. Body: included once per instruction set (see simd.h).
  *
  * Rows are dealt to threads in runs of RUN. A sum over rows (the gradient of a norm's weight) is made in two steps that
  * do not depend on the threads: each run of SUM_RUN adds up its own rows into its own partial row, then partial rows
@@ -280,13 +280,6 @@ static void cpu_rope_backward(train_device *d, const train_rope *x) {
 
 /* ---- feed-forward --------------------------------------------------------------------------------------- */
 
-typedef struct gated_job {
-    float *h, *d_gate_up;
-    const float *gate_up, *d_h;
-    int64_t rows, ffn;
-    int gelu;
-} gated_job;
-
 /* The sigmoid of both activations, gate * sigmoid(s): s is the gate, or twice the argument of gelu's tanh. */
 static const float gelu_a = 1.5957691216057308f, gelu_b = .0713548162726009f;
 INLINE vf gate_sigmoid(vf gate, int gelu) {
@@ -295,43 +288,34 @@ INLINE vf gate_sigmoid(vf gate, int gelu) {
 }
 
 static void gated_task(const void *user, int64_t run, int32_t thread) {
-    const gated_job *j = user;
+    const train_gated *j = user;
     int64_t n = j->ffn;
     (void)thread;
     for (int64_t r = run * RUN; r < train__min(j->rows, (run + 1) * RUN); r++) {
-        const float *gate = j->gate_up + r * 2 * n, *up = gate + n;
+        const float *gate = (const float *)j->gate_up + r * 2 * n, *up = gate + n;
+        float *h = (float *)j->h + r * n;
         for (int64_t i = 0; i < n; i += LANES) {
             ask_ahead(gate + i);
             ask_ahead(up + i);
             vf g = load_at(gate, i, n);
-            store_at(j->h + r * n, g * gate_sigmoid(g, j->gelu) * load_at(up, i, n), i, n);
+            store_at(h, g * gate_sigmoid(g, j->gelu) * load_at(up, i, n), i, n);
         }
     }
 }
 
-static void gated(train_device *d, void *h, const void *gate_up, int64_t rows, int64_t ffn, int gelu) {
-    gated_job j = {.gate_up = gate_up, .rows = rows, .ffn = ffn, .gelu = gelu};
-    RAVEL_ASSERT(rows >= 0 && ffn > 0 && (rows == 0 || (h && gate_up)));
-    j.h = h;
-    train__cpu_run(d, runs_of(rows), gated_task, &j);
-}
-
-static void cpu_swiglu(train_device *d, void *h, const void *gate_up, int64_t rows, int64_t ffn) {
-    gated(d, h, gate_up, rows, ffn, 0);
-}
-
-static void cpu_geglu(train_device *d, void *h, const void *gate_up, int64_t rows, int64_t ffn) {
-    gated(d, h, gate_up, rows, ffn, 1);
+static void cpu_gated(train_device *d, const train_gated *x) {
+    RAVEL_ASSERT(train__gated_ok(x));
+    train__cpu_run(d, runs_of(x->rows), gated_task, x);
 }
 
 static void gated_back_task(const void *user, int64_t run, int32_t thread) {
-    const gated_job *j = user;
+    const train_gated *j = user;
     int64_t n = j->ffn;
     vf one = splat(1);
     (void)thread;
     for (int64_t r = run * RUN; r < train__min(j->rows, (run + 1) * RUN); r++) {
-        const float *gate = j->gate_up + r * 2 * n, *up = gate + n, *d_h = j->d_h + r * n;
-        float *d_gate = j->d_gate_up + r * 2 * n, *d_up = d_gate + n;
+        const float *gate = (const float *)j->gate_up + r * 2 * n, *up = gate + n, *d_h = (const float *)j->d_h + r * n;
+        float *d_gate = (float *)j->d_gate_up + r * 2 * n, *d_up = d_gate + n, *h = j->h;
         for (int64_t i = 0; i < n; i += LANES) {
             ask_ahead(gate + i);
             ask_ahead(up + i);
@@ -339,28 +323,14 @@ static void gated_back_task(const void *user, int64_t run, int32_t thread) {
             vf g = load_at(gate, i, n), u = load_at(up, i, n), d = load_at(d_h, i, n);
             vf sigmoid = gate_sigmoid(g, j->gelu), out = g * sigmoid, turn = out * (one - sigmoid);
             if (j->gelu) turn *= splat(gelu_a) + splat(3 * gelu_b) * g * g;
-            if (j->h) store_at(j->h + r * n, out * u, i, n);
+            if (h) store_at(h + r * n, out * u, i, n);
             store_at(d_gate, d * u * (sigmoid + turn), i, n);
             store_at(d_up, d * out, i, n);
         }
     }
 }
 
-static void gated_backward(train_device *d, gated_job *j, void *d_gate_up, void *h) {
-    RAVEL_ASSERT(j->rows >= 0 && j->ffn > 0 && (j->rows == 0 || (d_gate_up && j->d_h && j->gate_up)));
-    j->h = h;
-    j->d_gate_up = d_gate_up;
-    train__cpu_run(d, runs_of(j->rows), gated_back_task, j);
-}
-
-static void cpu_swiglu_backward(train_device *d, void *d_gate_up, void *h, const void *d_h, const void *gate_up,
-                                int64_t rows, int64_t ffn) {
-    gated_job j = {.gate_up = gate_up, .d_h = d_h, .rows = rows, .ffn = ffn};
-    gated_backward(d, &j, d_gate_up, h);
-}
-
-static void cpu_geglu_backward(train_device *d, void *d_gate_up, void *h, const void *d_h, const void *gate_up,
-                               int64_t rows, int64_t ffn) {
-    gated_job j = {.gate_up = gate_up, .d_h = d_h, .rows = rows, .ffn = ffn, .gelu = 1};
-    gated_backward(d, &j, d_gate_up, h);
+static void cpu_gated_backward(train_device *d, const train_gated *x) {
+    RAVEL_ASSERT(train__gated_ok(x));
+    train__cpu_run(d, runs_of(x->rows), gated_back_task, x);
 }

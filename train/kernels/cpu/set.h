@@ -129,10 +129,8 @@ static int64_t cpu_head_rows(const train_limits *l) {
     .attention_merge = train__ref_attention_merge, \
     .cache_write = cpu_cache_write,                \
     .attention_cached = cpu_attention_cached,      \
-    .swiglu = cpu_swiglu,                          \
-    .swiglu_backward = cpu_swiglu_backward,        \
-    .geglu = cpu_geglu,                            \
-    .geglu_backward = cpu_geglu_backward,          \
+    .gated = cpu_gated,                            \
+    .gated_backward = cpu_gated_backward,          \
     .route = cpu_route,                            \
     .route_backward = cpu_route_backward,          \
     .weigh = cpu_weigh,                            \

@@ -31,19 +31,9 @@ template <int GROUP> struct running {
     float most[GROUP], sum[GROUP], o[GROUP][8];
 };
 
-/* Lanes of a team for heads of DIM elements. */
-template <int DIM> struct team_of {
-    static constexpr int used = DIM / 8, lanes = used <= 1    ? 1
-                                                 : used <= 2  ? 2
-                                                 : used <= 4  ? 4
-                                                 : used <= 8  ? 8
-                                                 : used <= 16 ? 16
-                                                              : 32;
-};
-
 template <int DIM> __device__ static inline vec8 load_lane(const bf16 *head) {
-    int lane = threadIdx.x % team_of<DIM>::lanes;
-    return lane < team_of<DIM>::used ? load8(head + lane * 8) : vec8{};
+    int lane = threadIdx.x % lanes_of<DIM>::all;
+    return lane < lanes_of<DIM>::used ? load8(head + lane * 8) : vec8{};
 }
 
 /* What a block works on: query heads first .. first + count - 1 of the key head. */
@@ -138,7 +128,7 @@ __device__ static inline void add_tokens(running<GROUP> &r, const vec8 *k, const
 
 /* Shared memory in which the teams of a block are joined. */
 template <int DIM, int GROUP> struct joint {
-    static constexpr int teams = THREADS / team_of<DIM>::lanes, dim = DIM;
+    static constexpr int teams = THREADS / lanes_of<DIM>::all, dim = DIM;
     float most[teams][GROUP], sum[teams][GROUP];
     float o[teams][dim + 1];
 };
@@ -154,7 +144,7 @@ __device__ static inline float *partial_of(const cuda_decode_args &a, int row, i
 template <int DIM, int GROUP>
 __device__ static void join_teams(joint<DIM, GROUP> &shared, const running<GROUP> &r, const cuda_decode_args &a,
                                   const work &w, int split, int length) {
-    constexpr int teams = joint<DIM, GROUP>::teams, dim = DIM, lanes = team_of<DIM>::lanes;
+    constexpr int teams = joint<DIM, GROUP>::teams, dim = DIM, lanes = lanes_of<DIM>::all;
     int team = threadIdx.x / lanes, lane = threadIdx.x % lanes;
 #pragma unroll
     for (int g = 0; g < GROUP; g++)
@@ -166,7 +156,7 @@ __device__ static void join_teams(joint<DIM, GROUP> &shared, const running<GROUP
         __syncthreads();
 #pragma unroll
         for (int x = 0; x < GROUP; x++)
-            if (x == g && lane < team_of<DIM>::used)
+            if (x == g && lane < lanes_of<DIM>::used)
 #pragma unroll
                 for (int i = 0; i < 8; i++) shared.o[team][lane * 8 + i] = r.o[x][i];
         __syncthreads();
@@ -239,7 +229,7 @@ template <int DIM, int GROUP>
 __global__ static void __launch_bounds__(THREADS, GROUP > 4   ? 2
                                                   : GROUP > 2 ? 4
                                                               : 5) decode(cuda_decode_args a) {
-    constexpr int lanes = team_of<DIM>::lanes, teams = THREADS / lanes, dim = DIM;
+    constexpr int lanes = lanes_of<DIM>::all, teams = THREADS / lanes, dim = DIM;
     __shared__ joint<DIM, GROUP> shared;
     __shared__ int64_t pages[SPLIT / PAGE]; /* elements before the key head's tokens */
     const work w = work_of(a);

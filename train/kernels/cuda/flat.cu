@@ -1,4 +1,4 @@
-/* Kernels over rows and flat arrays: swiglu, biases, row copies, the embedding's gradient, casts, the gradient's norm
+/* Kernels over rows and flat arrays: gated units, biases, row copies, the embedding's gradient, casts, the gradient's norm
  * and AdamW. All but the embedding's gradient are one pass at memory speed, 16 bytes per access. */
 #include "train/kernels/cuda/launch.h"
 #include "train/kernels/cuda/vec.cuh"
@@ -20,8 +20,7 @@ __device__ static inline group_at group_of(unsigned i, int ffn) {
     return {row, (int)(i - row * each) * 8};
 }
 
-/* ---- swiglu and geglu
- * ---------------------------------------------------------------------------------------------- */
+/* ---- gated units ------------------------------------------------------------------------------------------ */
 
 /* Of both activations, gate * sigmoid(s): s is the gate, or twice the argument of gelu's tanh. */
 __constant__ const float gelu_a = 1.5957691216057308f, gelu_b = .0713548162726009f;
@@ -68,21 +67,20 @@ __global__ static void gated_backward(bf16 *d_gate_up, bf16 *h, const bf16 *d_h,
     if (h) store8(h + row * ffn + column, out);
 }
 
-extern "C" void cuda_gated(cudaStream_t stream, int gelu, void *h, const void *gate_up, int64_t rows, int64_t ffn) {
-    int64_t groups = rows * ffn / 8;
-    auto kernel = gelu ? gated<true> : gated<false>;
+extern "C" void cuda_gated(cudaStream_t stream, const train_gated *x) {
+    int64_t groups = x->rows * x->ffn / 8;
+    auto kernel = x->gelu ? gated<true> : gated<false>;
     if (groups)
-        kernel<<<blocks_for(groups), THREADS, 0, stream>>>((bf16 *)h, (const bf16 *)gate_up, (unsigned)groups,
-                                                           (int)ffn);
+        kernel<<<blocks_for(groups), THREADS, 0, stream>>>((bf16 *)x->h, (const bf16 *)x->gate_up, (unsigned)groups,
+                                                           (int)x->ffn);
 }
 
-extern "C" void cuda_gated_backward(cudaStream_t stream, int gelu, void *d_gate_up, void *h, const void *d_h,
-                                    const void *gate_up, int64_t rows, int64_t ffn) {
-    int64_t groups = rows * ffn / 8;
-    auto kernel = gelu ? gated_backward<true> : gated_backward<false>;
+extern "C" void cuda_gated_backward(cudaStream_t stream, const train_gated *x) {
+    int64_t groups = x->rows * x->ffn / 8;
+    auto kernel = x->gelu ? gated_backward<true> : gated_backward<false>;
     if (groups)
-        kernel<<<blocks_for(groups), THREADS, 0, stream>>>((bf16 *)d_gate_up, (bf16 *)h, (const bf16 *)d_h,
-                                                           (const bf16 *)gate_up, (unsigned)groups, (int)ffn);
+        kernel<<<blocks_for(groups), THREADS, 0, stream>>>((bf16 *)x->d_gate_up, (bf16 *)x->h, (const bf16 *)x->d_h,
+                                                           (const bf16 *)x->gate_up, (unsigned)groups, (int)x->ffn);
 }
 
 /* ---- biases ---------------------------------------------------------------------------------------------- */

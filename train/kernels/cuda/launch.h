@@ -42,10 +42,8 @@ void cuda_rope_backward(cudaStream_t stream, const train_rope *args, float *part
 int64_t cuda_rope_parts(int64_t tokens);
 
 /* ---- flat.cu ---- */
-/* swiglu, or geglu */
-void cuda_gated(cudaStream_t stream, int gelu, void *h, const void *gate_up, int64_t rows, int64_t ffn);
-void cuda_gated_backward(cudaStream_t stream, int gelu, void *d_gate_up, void *h, const void *d_h, const void *gate_up,
-                         int64_t rows, int64_t ffn);
+void cuda_gated(cudaStream_t stream, const train_gated *args);
+void cuda_gated_backward(cudaStream_t stream, const train_gated *args);
 /* y = by * x; y may be x */
 void cuda_scale(cudaStream_t stream, void *y, const void *x, float by, int64_t n);
 void cuda_bias(cudaStream_t stream, void *x, const void *bias, int64_t rows, int64_t width, int64_t ld);

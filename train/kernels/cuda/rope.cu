@@ -38,16 +38,6 @@ struct head {
     quad lo, hi;
 };
 
-/* Lanes of a head of DIM elements. */
-template <int DIM> struct lanes_of {
-    static constexpr int used = DIM / 8, all = used <= 1    ? 1
-                                               : used <= 2  ? 2
-                                               : used <= 4  ? 4
-                                               : used <= 8  ? 8
-                                               : used <= 16 ? 16
-                                                            : 32;
-};
-
 /* The elements of a lane's pairs: from `lo` on, and `apart` further. */
 struct lane_pairs {
     int lo, apart;

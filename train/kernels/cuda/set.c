@@ -343,22 +343,12 @@ static void attention_cached(train_device *d, const train_cached *c) {
     RUN("attention over the cache", cuda_decode(d->stream, &a));
 }
 
-static void swiglu(train_device *d, void *h, const void *gate_up, int64_t rows, int64_t ffn) {
-    RUN("swiglu", cuda_gated(d->stream, 0, h, gate_up, rows, ffn));
+static void gated(train_device *d, const train_gated *x) {
+    RUN("gated units", cuda_gated(d->stream, x));
 }
 
-static void swiglu_backward(train_device *d, void *d_gate_up, void *h, const void *d_h, const void *gate_up,
-                            int64_t rows, int64_t ffn) {
-    RUN("swiglu's gradient", cuda_gated_backward(d->stream, 0, d_gate_up, h, d_h, gate_up, rows, ffn));
-}
-
-static void geglu(train_device *d, void *h, const void *gate_up, int64_t rows, int64_t ffn) {
-    RUN("geglu", cuda_gated(d->stream, 1, h, gate_up, rows, ffn));
-}
-
-static void geglu_backward(train_device *d, void *d_gate_up, void *h, const void *d_h, const void *gate_up,
-                           int64_t rows, int64_t ffn) {
-    RUN("geglu's gradient", cuda_gated_backward(d->stream, 1, d_gate_up, h, d_h, gate_up, rows, ffn));
+static void gated_backward(train_device *d, const train_gated *x) {
+    RUN("gated units' gradient", cuda_gated_backward(d->stream, x));
 }
 
 static void route(train_device *d, const train_route *x) {
@@ -494,10 +484,8 @@ static const train_kernels table = {
     .attention_merge = attention_merge,
     .cache_write = cache_write,
     .attention_cached = attention_cached,
-    .swiglu = swiglu,
-    .swiglu_backward = swiglu_backward,
-    .geglu = geglu,
-    .geglu_backward = geglu_backward,
+    .gated = gated,
+    .gated_backward = gated_backward,
     .route = route,
     .route_backward = route_backward,
     .weigh = weigh,

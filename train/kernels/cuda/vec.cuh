@@ -119,4 +119,14 @@ template <int THREADS> __device__ static inline double block_sum_double(double x
     return sum;
 }
 
+/* Lanes that have a head of DIM elements, 8 each: a power of two, of which `used` have something. */
+template <int DIM> struct lanes_of {
+    static constexpr int used = DIM / 8, all = used <= 1    ? 1
+                                               : used <= 2  ? 2
+                                               : used <= 4  ? 4
+                                               : used <= 8  ? 8
+                                               : used <= 16 ? 16
+                                                            : 32;
+};
+
 #endif

@@ -1,4 +1,4 @@
-/* Reference: rms-norm, rotation of queries and keys, swiglu and geglu. */
+/* Reference: rms-norm, rotation of queries and keys, gated units. */
 #include "train/kernels/ref/ref.h"
 
 #include <math.h>
@@ -156,46 +156,31 @@ typedef struct curve {
 } curve;
 static const curve silu = {1, 0}, gelu = {1.5957691216057308, .0713548162726009};
 
-static void gated(const curve *c, train_real *h, const train_real *gate_up, int64_t rows, int64_t ffn) {
-    RAVEL_ASSERT(rows >= 0 && ffn > 0);
-    for (int64_t r = 0; r < rows; r++, h += ffn, gate_up += 2 * ffn)
-        for (int64_t i = 0; i < ffn; i++) {
-            double gate = gate_up[i], up = gate_up[ffn + i], s = gate * (c->a + c->b * gate * gate);
+void REF(gated)(train_device *d, const train_gated *x) {
+    const curve *c = x->gelu ? &gelu : &silu;
+    const train_real *gate_up = x->gate_up;
+    train_real *h = x->h;
+    (void)d;
+    RAVEL_ASSERT(train__gated_ok(x));
+    for (int64_t r = 0; r < x->rows; r++, h += x->ffn, gate_up += 2 * x->ffn)
+        for (int64_t i = 0; i < x->ffn; i++) {
+            double gate = gate_up[i], up = gate_up[x->ffn + i], s = gate * (c->a + c->b * gate * gate);
             h[i] = (train_real)(gate * (1 / (1 + exp(-s))) * up);
         }
 }
 
-static void gated_backward(const curve *c, train_real *d_gate_up, train_real *h, const train_real *d_h,
-                           const train_real *gate_up, int64_t rows, int64_t ffn) {
-    RAVEL_ASSERT(rows >= 0 && ffn > 0);
-    for (int64_t r = 0; r < rows; r++, d_h += ffn, gate_up += 2 * ffn, d_gate_up += 2 * ffn)
-        for (int64_t i = 0; i < ffn; i++) {
-            double gate = gate_up[i], up = gate_up[ffn + i], slope = c->a + 3 * c->b * gate * gate;
+void REF(gated_backward)(train_device *d, const train_gated *x) {
+    const curve *c = x->gelu ? &gelu : &silu;
+    const train_real *gate_up = x->gate_up, *d_h = x->d_h;
+    train_real *d_gate_up = x->d_gate_up, *h = x->h;
+    (void)d;
+    RAVEL_ASSERT(train__gated_ok(x));
+    for (int64_t r = 0; r < x->rows; r++, d_h += x->ffn, gate_up += 2 * x->ffn, d_gate_up += 2 * x->ffn)
+        for (int64_t i = 0; i < x->ffn; i++) {
+            double gate = gate_up[i], up = gate_up[x->ffn + i], slope = c->a + 3 * c->b * gate * gate;
             double sigmoid = 1 / (1 + exp(-gate * (c->a + c->b * gate * gate))), out = gate * sigmoid;
-            if (h) h[r * ffn + i] = (train_real)(out * up);
+            if (h) h[r * x->ffn + i] = (train_real)(out * up);
             d_gate_up[i] = (train_real)(d_h[i] * up * (sigmoid + out * (1 - sigmoid) * slope));
-            d_gate_up[ffn + i] = (train_real)(d_h[i] * out);
+            d_gate_up[x->ffn + i] = (train_real)(d_h[i] * out);
         }
-}
-
-void REF(swiglu)(train_device *d, void *h, const void *gate_up, int64_t rows, int64_t ffn) {
-    (void)d;
-    gated(&silu, h, gate_up, rows, ffn);
-}
-
-void REF(geglu)(train_device *d, void *h, const void *gate_up, int64_t rows, int64_t ffn) {
-    (void)d;
-    gated(&gelu, h, gate_up, rows, ffn);
-}
-
-void REF(swiglu_backward)(train_device *d, void *d_gate_up, void *h, const void *d_h, const void *gate_up, int64_t rows,
-                          int64_t ffn) {
-    (void)d;
-    gated_backward(&silu, d_gate_up, h, d_h, gate_up, rows, ffn);
-}
-
-void REF(geglu_backward)(train_device *d, void *d_gate_up, void *h, const void *d_h, const void *gate_up, int64_t rows,
-                         int64_t ffn) {
-    (void)d;
-    gated_backward(&gelu, d_gate_up, h, d_h, gate_up, rows, ffn);
 }

@@ -2,7 +2,7 @@
  * fast sets are compared with, and, compiled in double, what finite differences are compared with.
  *
  *   ref.c         the device, products, rows, the table
- *   layers.c      rms-norm, rotation, swiglu
+ *   layers.c      rms-norm, rotation, gated units
  *   attention.c   attention over a ragged batch and over a cache
  *   experts.c     routing
  *   head.c        softmax, sampling
@@ -175,10 +175,8 @@ const train_kernels REF(table) = {
     .attention_merge = REF(attention_merge),
     .cache_write = REF(cache_write),
     .attention_cached = REF(attention_cached),
-    .swiglu = REF(swiglu),
-    .swiglu_backward = REF(swiglu_backward),
-    .geglu = REF(geglu),
-    .geglu_backward = REF(geglu_backward),
+    .gated = REF(gated),
+    .gated_backward = REF(gated_backward),
     .route = REF(route),
     .route_backward = REF(route_backward),
     .weigh = REF(weigh),

@@ -24,13 +24,9 @@ void REF(rmsnorm)(train_device *d, const train_norm *x);
 void REF(rmsnorm_backward)(train_device *d, const train_norm *x);
 void REF(rope)(train_device *d, const train_rope *x);
 void REF(rope_backward)(train_device *d, const train_rope *x);
-void REF(geglu)(train_device *d, void *h, const void *gate_up, int64_t rows, int64_t ffn);
-void REF(geglu_backward)(train_device *d, void *d_gate_up, void *h, const void *d_h, const void *gate_up, int64_t rows,
-                         int64_t ffn);
+void REF(gated)(train_device *d, const train_gated *x);
+void REF(gated_backward)(train_device *d, const train_gated *x);
 void REF(scale)(train_device *d, void *y, const void *x, double by, int64_t n);
-void REF(swiglu)(train_device *d, void *h, const void *gate_up, int64_t rows, int64_t ffn);
-void REF(swiglu_backward)(train_device *d, void *d_gate_up, void *h, const void *d_h, const void *gate_up, int64_t rows,
-                          int64_t ffn);
 
 void REF(route)(train_device *d, const train_route *x);
 void REF(route_backward)(train_device *d, const train_route *x);

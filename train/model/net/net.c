@@ -353,15 +353,14 @@ void train__net_rotate(const train__net *net, int64_t layer, const train__acts *
 }
 
 void train__net_gate(const train__net *net, void *h, const void *gate_up, int64_t rows, int64_t ffn) {
-    const train_kernels *k = net->kernels;
-    (net->family->activation == RAVEL__ACTIVATION_GELU ? k->geglu : k->swiglu)(net->device, h, gate_up, rows, ffn);
+    int32_t gelu = net->family->activation == RAVEL__ACTIVATION_GELU;
+    net->kernels->gated(net->device, &(train_gated){rows, ffn, gelu, gate_up, .h = h});
 }
 
 void train__net_gate_backward(const train__net *net, void *d_gate_up, void *h, const void *d_h, const void *gate_up,
                               int64_t rows, int64_t ffn) {
-    const train_kernels *k = net->kernels;
-    int gelu = net->family->activation == RAVEL__ACTIVATION_GELU;
-    (gelu ? k->geglu_backward : k->swiglu_backward)(net->device, d_gate_up, h, d_h, gate_up, rows, ffn);
+    int32_t gelu = net->family->activation == RAVEL__ACTIVATION_GELU;
+    net->kernels->gated_backward(net->device, &(train_gated){rows, ffn, gelu, gate_up, h, d_h, d_gate_up});
 }
 
 train_attention train__net_attention(const train__net *net, const train__acts *a) {

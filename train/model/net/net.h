@@ -255,7 +255,7 @@ train_rope train__net_rope(const train__net *net, int64_t layer, const train__ac
 /* The norm over all heads of q, or of k (TRAIN_Q_NORM, TRAIN_K_NORM), from qkv to a->normed. */
 train_norm train__net_whole_norm(const train__net *net, int64_t layer, const train__acts *a, train_layer_tensor which,
                                  int64_t rows);
-/* h = the gated activation of gate_up; its backward as train_kernels.swiglu_backward. */
+/* h = the gated activation of gate_up; its backward as train_kernels.gated_backward. */
 void train__net_gate(const train__net *net, void *h, const void *gate_up, int64_t rows, int64_t ffn);
 void train__net_gate_backward(const train__net *net, void *d_gate_up, void *h, const void *d_h, const void *gate_up,
                               int64_t rows, int64_t ffn);
