@@ -4,19 +4,7 @@
 
 #if TRAIN_CPU_X86
 
-#include <immintrin.h>
-#include <math.h>
-#include <stdlib.h>
-
-#if defined(__clang__)
-#pragma clang fp contract(fast)
-#pragma clang attribute push(__attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,fma"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512vl,avx512bw,avx512dq,fma,prefer-vector-width=512")
-#pragma GCC optimize("fp-contract=fast")
-#endif
-
+#define CPU_TARGET       "avx512f,avx512vl,avx512bw,avx512dq,fma"
 #define CPU_LANES        16
 #define CPU_NV           4
 #define CPU_GEMM_ROWS    12
@@ -25,13 +13,7 @@
 #define CPU_NARROW       train__cpu_avx512_bf16
 #define CPU_TITLE        "cpu-avx512"
 #define CPU_DOC          "vectors of 16 (AVX-512), threads"
-#include "train/kernels/cpu/set.h"
-
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
+#include "train/kernels/cpu/x86.h"
 
 #else
 typedef int train__no_avx512; /* ISO C forbids an empty file */
