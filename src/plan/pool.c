@@ -26,12 +26,12 @@ ravel_status ravel__pool_make(const ravel__rules *rules, const ravel_plan_input 
     int apart = rules->options.layout == RAVEL_LAYOUT_PADDED_2D;
     memset(pool, 0, sizeof *pool);
     pool->count = count;
-    pool->row = ravel__arena_push(arena, n, sizeof *pool->row);
-    pool->slot = ravel__arena_push(arena, n, sizeof *pool->slot);
-    pool->cost = ravel__arena_push(arena, n, sizeof *pool->cost); /* scratch of the sort before it holds costs */
+    RAVEL__PUSH(arena, pool->row, n);
+    RAVEL__PUSH(arena, pool->slot, n);
+    RAVEL__PUSH(arena, pool->cost, n); /* scratch of the sort before it holds costs */
     if (apart) pool->prompt = ravel__arena_push(arena, n, sizeof *pool->prompt);
-    if (!pool->row || !pool->slot || !pool->cost || (apart && !pool->prompt))
-        return ravel__no_memory(err, n * 16, "the samples of an update");
+    ravel_status status = ravel__arena_status(arena, "the samples of an update", err);
+    if (status) return status;
     for (int32_t i = 0; i < count; i++) {
         int64_t prompt;
         pool->row[i] = rows[i];
@@ -57,10 +57,8 @@ ravel_status ravel__pool_order(const ravel__job *job, int32_t *order) {
     size_t n = (size_t)job->pool->count;
     uint64_t *keys = ravel__arena_push(job->arena, n, 8), *spare = ravel__arena_push(job->arena, n, 8);
     int32_t *spare_order = ravel__arena_push(job->arena, n, 4);
-    ravel_status status = RAVEL_OK;
-    if (!keys || !spare || !spare_order) {
-        status = ravel__no_memory(job->err, n * 20, "ordering samples");
-    } else {
+    ravel_status status = ravel__arena_status(job->arena, "ordering samples", job->err);
+    if (!status) {
         for (int32_t i = 0; i < job->pool->count; i++) {
             order[i] = i;
             keys[i] = ~(uint64_t)job->pool->cost[i];

@@ -32,14 +32,14 @@ typedef struct place {
     uint8_t *done;
 } place;
 
-static ravel_status no_memory(const ravel__job *job, size_t bytes) {
-    return ravel__no_memory(job->err, bytes, "placing bins");
+static ravel_status memory_of(const ravel__job *job) {
+    return ravel__arena_status(job->arena, "placing bins", job->err);
 }
 
 static ravel_status cost_bins(const ravel__job *job, const int32_t *seat, int64_t bins, int64_t *cost) {
     ravel__mark mark = ravel__arena_mark(job->arena);
     ravel__bin *bin = ravel__arena_push(job->arena, (size_t)bins, sizeof *bin);
-    if (!bin) return no_memory(job, (size_t)bins * sizeof *bin);
+    if (!bin) return memory_of(job);
     memset(bin, 0, (size_t)bins * sizeof *bin);
     for (int32_t i = 0; i < job->pool->count; i++) ravel__bin_add(job->rules, job->pool, &bin[seat[i]], i);
     for (int64_t b = 0; b < bins; b++) cost[b] = bin[b].cost;
@@ -55,8 +55,8 @@ static ravel_status order_steps(const ravel__job *job, int64_t steps, int32_t *s
     int64_t *cost = ravel__arena_push(job->arena, m * (size_t)job->dp, sizeof *cost);
     uint64_t *key = ravel__arena_push(job->arena, m, 8), *spare = ravel__arena_push(job->arena, m, 8);
     int32_t *order = ravel__arena_push(job->arena, m, 4), *to = ravel__arena_push(job->arena, m, 4);
-    if (!cost || !key || !spare || !order || !to) return no_memory(job, m * 24);
-    ravel_status status = cost_bins(job, seat, steps * job->dp, cost);
+    ravel_status status = memory_of(job);
+    if (!status) status = cost_bins(job, seat, steps * job->dp, cost);
     if (status) return status;
     for (int64_t s = 0; s < steps; s++) {
         key[s] = 0;
@@ -249,7 +249,7 @@ static void swap_in_step(place *p, int64_t step, const int64_t *cost, int64_t *t
 static ravel_status swap_within_totals(place *p) {
     int64_t *cost = ravel__arena_push(p->job->arena, (size_t)(p->steps * p->dp), sizeof *cost), limit = 0;
     int64_t *total = ravel__arena_push(p->job->arena, (size_t)p->dp, sizeof *total);
-    if (!cost || !total) return no_memory(p->job, (size_t)(p->steps * p->dp) * sizeof *cost);
+    if (!cost || !total) return memory_of(p->job);
     ravel_status status = cost_bins(p->job, p->seat, p->steps * p->dp, cost);
     if (status) return status;
     memset(total, 0, (size_t)p->dp * sizeof *total);
@@ -277,25 +277,22 @@ static ravel_status make_place(const ravel__job *job, int64_t steps, int32_t *se
     p->dp = job->dp;
     p->seat = seat;
     p->exact = dp <= 128 && (int64_t)(dp * dp * dp) * steps <= job->limits->assignment_work;
-    p->head = ravel__arena_push(arena, (size_t)steps, 4);
-    p->next = ravel__arena_push(arena, n, 4);
-    p->to = ravel__arena_push(arena, dp, 4);
-    p->gain = ravel__arena_push(arena, p->exact ? dp * dp : 0, 8);
-    p->key = ravel__arena_push(arena, n, 8);
-    p->spare = ravel__arena_push(arena, 2 * n, 8);
-    p->item = ravel__arena_push(arena, n, 4);
-    p->spare_item = ravel__arena_push(arena, n, 4);
-    p->tokens = ravel__arena_push(arena, n, 8);
-    p->u = ravel__arena_push(arena, dp + 1, 8);
-    p->v = ravel__arena_push(arena, dp + 1, 8);
-    p->least = ravel__arena_push(arena, dp + 1, 8);
-    p->match = ravel__arena_push(arena, dp + 1, 4);
-    p->way = ravel__arena_push(arena, dp + 1, 4);
-    p->done = ravel__arena_push(arena, dp + 1, 1);
-    if (!p->head || !p->next || !p->to || !p->gain || !p->key || !p->spare || !p->item || !p->spare_item ||
-        !p->tokens || !p->u || !p->v || !p->least || !p->match || !p->way || !p->done)
-        return no_memory(job, n * 44);
-    return RAVEL_OK;
+    RAVEL__PUSH(arena, p->head, (size_t)steps);
+    RAVEL__PUSH(arena, p->next, n);
+    RAVEL__PUSH(arena, p->to, dp);
+    RAVEL__PUSH(arena, p->gain, p->exact ? dp * dp : 0);
+    RAVEL__PUSH(arena, p->key, n);
+    RAVEL__PUSH(arena, p->spare, 2 * n);
+    RAVEL__PUSH(arena, p->item, n);
+    RAVEL__PUSH(arena, p->spare_item, n);
+    RAVEL__PUSH(arena, p->tokens, n);
+    RAVEL__PUSH(arena, p->u, dp + 1);
+    RAVEL__PUSH(arena, p->v, dp + 1);
+    RAVEL__PUSH(arena, p->least, dp + 1);
+    RAVEL__PUSH(arena, p->match, dp + 1);
+    RAVEL__PUSH(arena, p->way, dp + 1);
+    RAVEL__PUSH(arena, p->done, dp + 1);
+    return memory_of(job);
 }
 
 static ravel_status stay_home(const ravel__job *job, int64_t steps, int32_t *seat) {

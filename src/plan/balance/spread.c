@@ -137,11 +137,10 @@ ravel_status ravel__spread(const ravel__job *job, int32_t bins, int by_slots, in
     size_t k = (size_t)bins;
     spread s = {job, NULL, by_slots, bins, NULL, {NULL, 0}, {NULL, 0}};
     ravel_status status = set_order(&s);
-    s.bin = ravel__arena_push(job->arena, k, sizeof *s.bin);
-    s.open.at = ravel__arena_push(job->arena, k, sizeof *s.open.at);
-    s.shut.at = ravel__arena_push(job->arena, k, sizeof *s.shut.at);
-    if (!status && (!s.bin || !s.open.at || !s.shut.at))
-        status = ravel__no_memory(job->err, k * 56, "spreading samples");
+    RAVEL__PUSH(job->arena, s.bin, k);
+    RAVEL__PUSH(job->arena, s.open.at, k);
+    RAVEL__PUSH(job->arena, s.shut.at, k);
+    if (!status) status = ravel__arena_status(job->arena, "spreading samples", job->err);
     if (status) {
         ravel__arena_rewind(job->arena, mark);
         return status;

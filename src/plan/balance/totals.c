@@ -166,19 +166,18 @@ ravel_status ravel__totals_balance(const ravel__job *job, ravel__trading *table,
     size_t dp = (size_t)job->dp;
     RAVEL_ASSERT(table->bins % job->dp == 0);
     totals t = {table, job->dp, table->bins / job->dp, NULL, NULL, NULL, NULL, NULL, limits};
-    t.rank_bins = ravel__arena_push(job->arena, (size_t)table->bins, sizeof *t.rank_bins);
-    t.dealt = ravel__arena_push(job->arena, dp, sizeof *t.dealt);
-    t.total = ravel__arena_push(job->arena, dp, sizeof *t.total);
-    t.order = ravel__arena_push(job->arena, dp, sizeof *t.order);
-    t.open = ravel__arena_push(job->arena, dp, sizeof *t.open);
-    if (!t.rank_bins || !t.dealt || !t.total || !t.order || !t.open) {
-        ravel__arena_rewind(job->arena, mark);
-        return ravel__no_memory(job->err, (size_t)table->bins * sizeof *t.rank_bins, "balancing out ranks");
+    RAVEL__PUSH(job->arena, t.rank_bins, (size_t)table->bins);
+    RAVEL__PUSH(job->arena, t.dealt, dp);
+    RAVEL__PUSH(job->arena, t.total, dp);
+    RAVEL__PUSH(job->arena, t.order, dp);
+    RAVEL__PUSH(job->arena, t.open, dp);
+    ravel_status status = ravel__arena_status(job->arena, "balancing out ranks", job->err);
+    if (!status) {
+        deal(&t);
+        improve(&t);
     }
-    deal(&t);
-    improve(&t);
-    for (int32_t r = 0; r < t.dp; r++)
+    for (int32_t r = 0; !status && r < t.dp; r++)
         for (int32_t s = 0; s < t.steps; s++) seat_bin[(size_t)s * dp + (size_t)r] = bins_of(&t, r)[s];
     ravel__arena_rewind(job->arena, mark);
-    return RAVEL_OK;
+    return status;
 }

@@ -14,17 +14,15 @@ ravel_status ravel__trade_make(const ravel__job *job, int32_t bins, int64_t samp
     table->most = job->rules->most;
     table->bins = bins;
     table->tries_left = INT64_MAX;
-    table->start = ravel__arena_push(arena, k + 1, sizeof *table->start);
-    table->rows = ravel__arena_push(arena, k, sizeof *table->rows);
-    table->size = ravel__arena_push(arena, k, sizeof *table->size);
-    table->sum = ravel__arena_push(arena, k, sizeof *table->sum);
-    table->item = ravel__arena_push(arena, n, sizeof *table->item);
-    table->slot = ravel__arena_push(arena, n, sizeof *table->slot);
-    table->cost = ravel__arena_push(arena, n, sizeof *table->cost);
-    if (!table->start || !table->rows || !table->size || !table->sum || !table->item || !table->slot || !table->cost)
-        return ravel__no_memory(job->err, n * 16, "a table of bins");
-    table->start[0] = 0;
-    return RAVEL_OK;
+    RAVEL__PUSH(arena, table->start, k + 1);
+    RAVEL__PUSH(arena, table->rows, k);
+    RAVEL__PUSH(arena, table->size, k);
+    RAVEL__PUSH(arena, table->sum, k);
+    RAVEL__PUSH(arena, table->item, n);
+    RAVEL__PUSH(arena, table->slot, n);
+    RAVEL__PUSH(arena, table->cost, n);
+    if (table->start) table->start[0] = 0;
+    return ravel__arena_status(arena, "a table of bins", job->err);
 }
 
 /* Puts a sample into its place by cost; the list has room. */

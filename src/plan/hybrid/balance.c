@@ -188,13 +188,13 @@ static ravel_status make_lists(trades *t) {
     ravel__layout *l = t->layout;
     ravel__arena *arena = t->tasks->arena;
     size_t groups = (size_t)l->groups, n = (size_t)t->tasks->count;
-    t->start = ravel__arena_push(arena, groups + 1, sizeof *t->start);
-    t->task = ravel__arena_push(arena, n + groups * SPARE, sizeof *t->task);
-    t->by_step = ravel__arena_push(arena, groups, sizeof *t->by_step);
-    t->step_start = ravel__arena_push(arena, (size_t)l->steps + 2, sizeof *t->step_start);
-    t->side = ravel__arena_push(arena, (size_t)t->tasks->widths->pool, sizeof *t->side);
-    if (!t->start || !t->task || !t->by_step || !t->step_start || !t->side)
-        return ravel__no_memory(t->tasks->err, (n + groups * 8) * 4, "balancing groups");
+    RAVEL__PUSH(arena, t->start, groups + 1);
+    RAVEL__PUSH(arena, t->task, n + groups * SPARE);
+    RAVEL__PUSH(arena, t->by_step, groups);
+    RAVEL__PUSH(arena, t->step_start, (size_t)l->steps + 2);
+    RAVEL__PUSH(arena, t->side, (size_t)t->tasks->widths->pool);
+    ravel_status status = ravel__arena_status(arena, "balancing groups", t->tasks->err);
+    if (status) return status;
     t->start[0] = 0;
     for (size_t g = 0; g < groups; g++) t->start[g + 1] = t->start[g] + l->group[g].count + SPARE;
     RAVEL_ASSERT((size_t)t->start[groups] == n + groups * SPARE); /* counts of the groups add up to the tasks */

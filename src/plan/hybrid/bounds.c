@@ -27,13 +27,12 @@ static uint8_t narrowest(const ravel__widths *w, int64_t length) {
 static ravel_status alloc_tasks(ravel__tasks *t, int32_t count) {
     size_t n = (size_t)count;
     t->count = count;
-    t->row = ravel__arena_push(t->arena, n, sizeof *t->row);
-    t->length = ravel__arena_push(t->arena, n, sizeof *t->length);
-    t->cost = ravel__arena_push(t->arena, n, sizeof *t->cost);
-    t->worth = ravel__arena_push(t->arena, n, sizeof *t->worth);
-    t->fit = ravel__arena_push(t->arena, n, sizeof *t->fit);
-    if (!t->row || !t->length || !t->cost || !t->worth || !t->fit) return ravel__no_memory(t->err, n * 29, "tasks");
-    return RAVEL_OK;
+    RAVEL__PUSH(t->arena, t->row, n);
+    RAVEL__PUSH(t->arena, t->length, n);
+    RAVEL__PUSH(t->arena, t->cost, n);
+    RAVEL__PUSH(t->arena, t->worth, n);
+    RAVEL__PUSH(t->arena, t->fit, n);
+    return ravel__arena_status(t->arena, "tasks", t->err);
 }
 
 /* Tasks from samples (rows of the input) or from a list. */

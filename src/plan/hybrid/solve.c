@@ -58,34 +58,34 @@ typedef struct search {
 
 /* ---- memory ---------------------------------------------------------------------------------------------------- */
 
-static int make_shelf(const ravel__tasks *t, ravel__shelf *s) {
+static void make_shelf(const ravel__tasks *t, ravel__shelf *s) {
     memset(s, 0, sizeof *s);
-    s->group = ravel__arena_push(t->arena, (size_t)t->widths->pool, sizeof *s->group);
-    s->member = ravel__arena_push(t->arena, (size_t)t->count, sizeof *s->member);
-    return s->group && s->member;
+    RAVEL__PUSH(t->arena, s->group, (size_t)t->widths->pool);
+    RAVEL__PUSH(t->arena, s->member, (size_t)t->count);
 }
 
-static int make_layout(const ravel__tasks *t, ravel__layout *l) {
+static ravel_status make_layout(const ravel__tasks *t, ravel__layout *l) {
     memset(l, 0, sizeof *l);
     l->time = INT64_MAX;
-    l->group = ravel__arena_push(t->arena, (size_t)t->count, sizeof *l->group);
-    l->of = ravel__arena_push(t->arena, (size_t)t->count, sizeof *l->of);
-    return l->group && l->of;
+    RAVEL__PUSH(t->arena, l->group, (size_t)t->count);
+    RAVEL__PUSH(t->arena, l->of, (size_t)t->count);
+    return ravel__arena_status(t->arena, "hybrid planning", t->err);
 }
 
 static ravel_status make_search(search *s) {
     const ravel__tasks *t = s->tasks;
     size_t n = (size_t)t->count;
     s->rest.tasks = t;
-    s->rest.left = ravel__arena_push(t->arena, n, sizeof *s->rest.left);
-    s->rest.cost = ravel__arena_push(t->arena, n, sizeof *s->rest.cost);
-    s->rest.length = ravel__arena_push(t->arena, n, sizeof *s->rest.length);
-    s->rest.skip = ravel__arena_push(t->arena, n + 1, sizeof *s->rest.skip);
-    if (!s->rest.left || !s->rest.cost || !s->rest.length || !s->rest.skip || !make_shelf(t, &s->shelf) ||
-        !make_shelf(t, &s->best_shelf) || !make_layout(t, &s->now) || !make_layout(t, &s->trial))
-        return ravel__no_memory(t->err, n * 100, "hybrid planning");
-    for (int32_t i = 0; i <= t->count; i++) s->rest.skip[i] = i;
-    return RAVEL_OK;
+    RAVEL__PUSH(t->arena, s->rest.left, n);
+    RAVEL__PUSH(t->arena, s->rest.cost, n);
+    RAVEL__PUSH(t->arena, s->rest.length, n);
+    RAVEL__PUSH(t->arena, s->rest.skip, n + 1);
+    make_shelf(t, &s->shelf);
+    make_shelf(t, &s->best_shelf);
+    ravel_status status = make_layout(t, &s->now);
+    if (!status) status = make_layout(t, &s->trial);
+    for (int32_t i = 0; !status && i <= t->count; i++) s->rest.skip[i] = i;
+    return status;
 }
 
 /* ---- layouts ---------------------------------------------------------------------------------------------------- */
@@ -304,17 +304,17 @@ static ravel_status make_part(const ravel__tasks *t, int32_t parts, int32_t firs
     size_t n = (size_t)((t->count - first + parts - 1) / parts);
     *part = *t;
     part->count = (int32_t)n;
-    part->length = ravel__arena_push(t->arena, n, sizeof *part->length);
-    part->cost = ravel__arena_push(t->arena, n, sizeof *part->cost);
-    part->worth = ravel__arena_push(t->arena, n, sizeof *part->worth);
-    part->fit = ravel__arena_push(t->arena, n, sizeof *part->fit);
-    if (!part->length || !part->cost || !part->worth || !part->fit) return ravel__no_memory(t->err, n * 25, "a part");
-    for (int32_t i = 0; i < part->count; i++) {
+    RAVEL__PUSH(t->arena, part->length, n);
+    RAVEL__PUSH(t->arena, part->cost, n);
+    RAVEL__PUSH(t->arena, part->worth, n);
+    RAVEL__PUSH(t->arena, part->fit, n);
+    ravel_status status = ravel__arena_status(t->arena, "a part", t->err);
+    for (int32_t i = 0; !status && i < part->count; i++) {
         part->length[i] = t->length[first + i * parts];
         part->cost[i] = t->cost[first + i * parts];
         part->fit[i] = t->fit[first + i * parts];
     }
-    return RAVEL_OK;
+    return status;
 }
 
 static ravel_status add_part(const ravel__tasks *t, int32_t parts, int32_t first, int64_t mean, ravel__layout *layout) {
@@ -322,7 +322,7 @@ static ravel_status add_part(const ravel__tasks *t, int32_t parts, int32_t first
     ravel__tasks part;
     ravel__layout own;
     ravel_status status = make_part(t, parts, first, &part);
-    if (!status && !make_layout(&part, &own)) status = ravel__no_memory(t->err, (size_t)part.count * 40, "a part");
+    if (!status) status = make_layout(&part, &own);
     if (!status) status = solve_part(&part, mean, &own);
     for (int32_t i = 0; !status && i < part.count; i++) layout->of[first + i * parts] = layout->groups + own.of[i];
     for (int32_t g = 0; !status && g < own.groups; g++) {
@@ -339,9 +339,8 @@ ravel_status ravel__hybrid_solve(ravel__tasks *tasks, int64_t bound_time, int64_
     int32_t size = PART_PER_RANK * tasks->widths->pool > PART ? PART_PER_RANK * tasks->widths->pool : PART;
     int32_t parts = (tasks->count + size - 1) / size;
     int64_t mean = bound_time / (bound_steps ? bound_steps : 1);
-    if (!make_layout(tasks, layout)) return ravel__no_memory(tasks->err, (size_t)tasks->count * 40, "hybrid planning");
-    ravel_status status = RAVEL_OK;
-    if (parts == 1) return solve_part(tasks, mean, layout);
+    ravel_status status = make_layout(tasks, layout);
+    if (!status && parts == 1) return solve_part(tasks, mean, layout);
     for (int32_t i = 0; !status && i < parts; i++) status = add_part(tasks, parts, i, mean, layout);
     return status;
 }
