@@ -2,12 +2,14 @@
 #include "cli/model.h"
 
 #include "base/log.h"
+#include "http/server.h"
 #include "train/kernels/host.h"
 #include "train/serve/serve.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { ADAPTERS = 256 };
 
@@ -90,6 +92,15 @@ static ravel_status serve(const serve_options *o, train_serve_options *to, ravel
     return status;
 }
 
+/* Before a model is loaded: a port that is taken is said at once. */
+static ravel_status check_address(const char *listen, ravel_error *err) {
+    int fd = -1;
+    int32_t port;
+    ravel_status status = ravel__http_listen(listen, &fd, &port, err);
+    if (fd >= 0) (void)close(fd);
+    return status;
+}
+
 static ravel_status run(serve_options *o, ravel_error *err) {
     cli_model model = {0};
     cli_voice voice = {"serve", o->quiet, 0};
@@ -97,7 +108,8 @@ static ravel_status run(serve_options *o, ravel_error *err) {
     train_sampler *sampler = NULL;
     char name[TRAIN_PATH];
     int64_t context = 0;
-    ravel_status status = cli_model_open(&o->model, &model, err);
+    ravel_status status = check_address(o->listen, err);
+    if (!status) status = cli_model_open(&o->model, &model, err);
     if (!status) status = cli_model_context(o->context, &model.shape, &context, err);
     int32_t top = (int32_t)train__min(o->top, model.shape.vocab);
     train_pulled_options pull = cli_pulled(&o->pull, &cli_stop, &logger);

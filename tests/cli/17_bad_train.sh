@@ -20,6 +20,7 @@ wrong 2 "--gguf is empty" export "$model" --gguf=
 wrong 1 "/none cannot be opened: No such file" merge /none --out "$T/refused"
 wrong 1 "is not an adapter" merge docs --out "$T/refused"
 wrong 2 "--adapter a=: give NAME=FOLDER" serve "$model" --adapter a=
+wrong 2 "is not a port" serve /none --listen 99999
 wrong 1 "docs/config.json: cannot open it" generate --model docs --prompt x
 wrong 1 "README.md: JSON" generate --model README.md --prompt x
 wrong 1 "config.json: cannot open it" generate --model tests/golden/text/qwen --prompt x

@@ -247,6 +247,12 @@ says "answers of a run" 0 "" "$ravel" report "$dir/answers" --html "$dir/answers
 if grep -q '^skipped updates  *1$' "$dir/out" && grep -q 'skipped updates' "$dir/answers.html"; then ok "skipped updates are counted on terminal and page"; else fail "skipped updates are counted" "$dir/out"; fi
 if grep -q '^last answer of answers: "p.u001b\[2J" -> "<!--</script>-->?.*31m", reward -1$' "$dir/out" && ! LC_ALL=C grep -q "$(printf '\302\233')" "$dir/out"; then
     ok "the last answer on the terminal, without control characters"; else fail "the last answer on the terminal" "$dir/out"; fi
+mkdir -p "$dir/asked"
+printf '{"step": 1, "train/loss": 1}\n' >"$dir/asked/metrics.jsonl"
+printf '{"step": 1, "prompt": "%0200d \303\251 what is asked?", "response": "this"}\n' 7 >"$dir/asked/samples.jsonl"
+says "a long prompt" 0 "" "$ravel" report "$dir/asked"
+if grep -q '^last answer of asked: "0*7 é what is asked?" -> "this"$' "$dir/out" && ! grep -q '"0\{80\}' "$dir/out"; then ok "of a long prompt the end is shown"
+else fail "of a long prompt the end is shown" "$dir/out"; fi
 if [ "$(grep -c '</script>' "$dir/answers.html")" = 2 ]; then ok "an answer cannot leave its place in the page"; else fail "an answer cannot leave its place in the page"; fi
 if command -v chromium >/dev/null 2>&1 && command -v python3 >/dev/null 2>&1; then
     sh tests/browser.sh "$dir" --enable-logging=stderr --virtual-time-budget=4000 \
