@@ -58,7 +58,7 @@ PY
 else skip "JSON and trace are what they say: no Python"; fi
 
 refuses "no file" 1 "cannot open it" $R --from "$T/none"
-refuses "nobody publishes" 1 "rank 0: unix:$T/none could not be reached within 1 s: No such file or directory" $R --pull "unix:$T/none" --shape qwen3-0.6b --timeout 1
+refuses "nobody publishes" 1 "unix:$T/none could not be reached within 1 s: No such file or directory" $R --pull "unix:$T/none" --shape qwen3-0.6b --timeout 1
 refuses "nothing to do" 2 "--from FILE" $R
 refuses "nobody to receive" 2 "leave no rank to receive" $R --from "$MODEL" --ranks 2 --senders 2
 refuses "senders that do not divide" 2 "no multiple of send-tp 2" $R --from "$MODEL" --ranks 4 --senders 3 --send-tp 2
