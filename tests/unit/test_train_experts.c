@@ -458,7 +458,7 @@ TEST(train_experts_products_are_what_flops_say) {
         train_model_options_default(&o);
         o.budget = N;
         if (i > 3) o.lora = (train_lora){.rank = 3, .alpha = 8, .targets = train_lora_all()};
-        const int64_t adapter = o.lora.rank ? train_trained_active(&shape, &o.lora) : 0;
+        const int64_t adapter = o.lora.rank ? train_trained_parameters(&shape, &o.lora, 1) : 0;
         CHECK_OK(counting.open(&device_options, &device, &err), &err);
         CHECK_OK(train_model_create(&counting, device, &shape, &o, &model, &err), &err);
         CHECK_OK(train_model_init(model, 3, 0.2, &err), &err);

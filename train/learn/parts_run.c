@@ -355,7 +355,7 @@ static ravel_status predict(const run *r, const train_pipeline *table, double *s
     if (!flops) return ravel__no_memory(err, bytes, "costs of micro-batches");
     int64_t *costs = (int64_t *)(void *)(flops + table->micros);
     const train_lora *lora = &r->p->options.model->lora;
-    int64_t adapter = lora->rank ? train_trained_active(&r->p->shape, lora) : 0;
+    int64_t adapter = lora->rank ? train_trained_parameters(&r->p->shape, lora, 1) : 0;
     RAVEL_ASSERT(table->micros > 0 && table->pp > 1);
     for (int64_t m = 0; m < table->micros; m++) {
         ravel_micro_batch micro;

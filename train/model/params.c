@@ -565,17 +565,11 @@ static ravel_status begin_walk(walk *w, const ravel_shape *shape, const train_sl
     return status;
 }
 
-int64_t train_trained_parameters(const ravel_shape *shape, const train_lora *lora) {
+int64_t train_trained_parameters(const ravel_shape *shape, const train_lora *lora, int active) {
     walk w;
     if (begin_walk(&w, shape, NULL, lora, NULL)) return 0;
     add_all(&w, NULL);
-    return w.to.parameters;
-}
-
-int64_t train_trained_active(const ravel_shape *shape, const train_lora *lora) {
-    walk w;
-    if (begin_walk(&w, shape, NULL, lora, NULL)) return 0;
-    add_all(&w, NULL);
+    if (!active) return w.to.parameters;
     return w.to.parameters -
            (shape->experts ? w.of_experts / shape->experts * (shape->experts - shape->experts_active) : 0);
 }

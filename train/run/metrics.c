@@ -89,7 +89,7 @@ ravel_status train_metrics_create(const train_config *config, train_kind kind, c
     options.extra_count = set.count;
     options.recompute = config->model.recompute == TRAIN_RECOMPUTE_FULL ? RAVEL_RECOMPUTE_FULL : RAVEL_RECOMPUTE_NONE;
     options.shape = shape;
-    if (config->model.lora.rank) options.adapter = train_trained_active(shape, &config->model.lora);
+    if (config->model.lora.rank) options.adapter = train_trained_parameters(shape, &config->model.lora, 1);
     options.reducer = &reducer;
     options.logger = logger;
     options.update_peaks = 1;

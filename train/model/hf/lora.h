@@ -38,10 +38,9 @@ uint32_t train_lora_all(void);
 ravel_status train_trained_params(const ravel_shape *shape, const train_slice *part, const train_lora *lora,
                                   const ravel_allocator *allocator, train_params **params, ravel_error *err);
 
-/* Parameters of that table for the whole model, and those that a token meets: of experts, its own. 0 where there can be
- * none. */
-int64_t train_trained_parameters(const ravel_shape *shape, const train_lora *lora);
-int64_t train_trained_active(const ravel_shape *shape, const train_lora *lora);
+/* Parameters of that table for the whole model; `active`: those that a token meets, of experts its own. 0 where there can
+ * be none. */
+int64_t train_trained_parameters(const ravel_shape *shape, const train_lora *lora, int active);
 
 /* From the adapter_config.json of a PEFT folder. E_UNSUPPORTED names what cannot be applied: another kind of adapter,
  * DoRA, biases, other modules, ranks per layer, an init_lora_weights that changed the model, keys that are not

@@ -48,7 +48,7 @@ static int32_t adapter_passes(const train_config *c, const ravel_shape *shape, i
     const ravel_lengths_sum one = {.samples = 1, .tokens = 1};
     ravel_flops flops = {.forward = {0, 0}};
     if (!c->model.lora.rank || ravel_flops_count(shape, &one, 0, RAVEL_RECOMPUTE_NONE, &flops, NULL)) return 0;
-    double weights = (double)train_trained_active(shape, &c->model.lora);
+    double weights = (double)train_trained_parameters(shape, &c->model.lora, 1);
     return (int32_t)(passes * 2 * weights / ravel_flops_real(flops.forward));
 }
 

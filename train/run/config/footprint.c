@@ -79,7 +79,7 @@ static int64_t kept_bytes(const train_config *c, const ravel_shape *shape, const
     int32_t narrow = train__grpo_published_dtype(c, kernels);
     int pulls = train__grpo_pulls(c, kernels), compares = !pulls && c->grpo.refit_delta == TRAIN_DELTA_ELEMENTS;
     int64_t versions = c->grpo.publish ? c->grpo.publish_keep : pulls;
-    if (c->model.lora.rank) weights = train_trained_parameters(shape, &c->model.lora) * each;
+    if (c->model.lora.rank) weights = train_trained_parameters(shape, &c->model.lora, 0) * each;
     RAVEL_ASSERT(weights >= 0 && each > 0);
     int64_t version = weights / each * (narrow < 0 ? each : ravel_dtype_bytes(narrow));
     int64_t lists = versions > 1 && c->grpo.publish_sparse ? version / 8 : 0; /* of the last eight versions' changes */
@@ -249,7 +249,7 @@ static int64_t checkpoints_to_come(const train_config *c, const train_disk *d, c
 /* The model, two moments and, where the model's file does not have all of their bits, f32 masters. */
 static int64_t checkpoint_bytes(const train_config *c, const ravel_shape *shape) {
     const train_kernels *kernels;
-    int64_t weights = train_trained_parameters(shape, &c->model.lora), narrow = c->run.save_dtype == 1;
+    int64_t weights = train_trained_parameters(shape, &c->model.lora, 0), narrow = c->run.save_dtype == 1;
     if (train_choice_kernels(&c->model, &kernels, NULL)) return 0;
     int64_t each = 8 + (narrow ? 2 : 4) + (narrow || kernels->types.weight != RAVEL_F32 ? 4 : 0);
     return weights < INT64_MAX / each ? weights * each : INT64_MAX;
