@@ -355,7 +355,7 @@ static ravel_status name_part(const maker *m, const ravel_refit_tensor *t, const
 static ravel_status add_part(maker *m, const ravel_refit_tensor *t, int64_t index, const ravel_refit_rule *rule,
                              const cut *c, const part *x, int64_t position, const star *stars, int32_t star_count) {
     int32_t front = rule->stack > 0, at = rule->dim + front;
-    const char *name;
+    const char *name = NULL;
     ravel_status status =
         name_part(m, t, rule, x, front && rule->map ? rule->map[position] : position, stars, star_count, &name);
     if (status != RAVEL_OK) return status;
@@ -382,7 +382,7 @@ static ravel_status add_part(maker *m, const ravel_refit_tensor *t, int64_t inde
 /* A new name for the same tensor: the joined dimension is the tensor's own, cut as the caller likes. */
 static ravel_status add_renamed(maker *m, const ravel_refit_tensor *t, int64_t index, const ravel_refit_rule *rule,
                                 const joined *j, int dense, const star *stars, int32_t star_count) {
-    const char *name;
+    const char *name = NULL;
     ravel_status status = name_part(m, t, rule, &j->parts[0], 0, stars, star_count, &name);
     if (status == RAVEL_OK) status = add_plain(m, t, index, dense);
     if (status == RAVEL_OK) m->holding->items[m->holding->count - 1].name = name;
