@@ -450,7 +450,7 @@ ravel_status train_peer_open(const train_peer_options *o, train_peer **peer, rav
     if (p) p->all = ravel__calloc(NULL, (size_t)o->processes, sizeof *p->all);
     if (!p || !p->all) {
         free(p);
-        return ravel__no_memory(err, sizeof *p, o->what);
+        return ravel__no_memory(err, sizeof(train_peer), o->what);
     }
     p->options = *o;
     p->count = p->room = o->processes;
