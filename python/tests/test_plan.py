@@ -248,3 +248,11 @@ def test_shared_prefixes_count_once():
     assert len(ravel.plan(lengths, budget=200).bins) == 2
     assert len(ravel.plan(lengths, budget=200, shared=[0, 80, 80, 80]).bins) == 1  # 100 + 3 * 20 tokens
     assert len(ravel.plan(lengths, budget=200, shared=[0, 80, 0, 80], order=[0, 2, 1, 3]).bins) == 2
+
+
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_other_starts_are_tried_where_the_first_is_far_from_the_bound(seed):
+    rng = np.random.default_rng(seed)  # bins nearly full, of few long and short samples
+    lengths = np.where(rng.random(4096) < 0.5, rng.normal(1228, 245, 4096), rng.normal(4505, 655, 4096)).clip(16, 8192).astype(int)
+    plan = ravel.plan(lengths, budget=8192, dp=16, cost=(24576, 1), sync="micro-step")
+    assert plan.stats["slowdown"] < 1.0025

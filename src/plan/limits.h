@@ -27,10 +27,10 @@ typedef struct ravel__search_limits {
     int32_t trades_per_sample;        /* trades looked at per sample and start */
     int32_t redeal_trades_per_sample; /* ... when two micro-steps are dealt again; 0: never */
     int32_t group_trades_per_sample;  /* ... when groups are moved between ranks */
-    int64_t pack_samples;             /* more packings than best-fit are tried up to this many samples */
-    int64_t compare_samples;          /* other methods are compared up to this many samples */
-    int64_t compare_always_samples;   /* ... even if the plan is within 1/512 of its bound */
-    int64_t assignment_work;          /* homes: exact assignment where dp^3 * micro-steps is at most this */
+    int64_t pack_samples;    /* more packings than best-fit, and all starts far from the bound, up to this many */
+    int64_t compare_samples; /* other methods are compared up to this many samples */
+    int64_t compare_always_samples; /* ... even if the plan is within 1/512 of its bound */
+    int64_t assignment_work;        /* homes: exact assignment where dp^3 * micro-steps is at most this */
 } ravel__search_limits;
 
 /* Parts of the solver that the ablation tool (tests/ablate) turns off one by one, to measure what each gains. In every
