@@ -264,7 +264,7 @@ int cli_eval(int argc, char **argv) {
     } else {
         cli_voice warns = {"eval", 1, 0}, shows = {"eval", j->o.quiet, 0};
         const ravel_logger logger = {cli_log, &warns};
-        j->hooks = (train_hooks){.logger = &logger, .progress = {cli_show_progress, &shows}};
+        j->hooks = (train_hooks){.logger = &logger, .progress = {cli_show_progress, &shows, NULL}};
         cli_ranks ranks = {.config = &j->config,
                            .comm = &j->comm,
                            .count = train_config_ranks(&j->config),
