@@ -314,9 +314,7 @@ ravel_status train__tree_stage_scored(train_model *m, train__micro *mb, const tr
     int32_t *list = train__staging_take(&m->staging, losses, 4, &s->list);
     int32_t *row_of = train__staging_take(&m->staging, losses, 4, &s->row_of);
     for (int64_t j = 0; j < mb->scored; j++) first[j] = -1;
-    for (int64_t j = 0; j < losses; j++) { /* list: targets by loss, as rows and targets become those of the head */
-        list[j] = targets[j];
-    }
+    memcpy(list, targets, (size_t)losses * sizeof *list); /* by loss: rows and targets become those of the head */
     for (int64_t j = 0; j < losses; j++) {
         int32_t predicted = to[j], row = marks[predicted];
         if (first[row] >= 0 && list[first[row]] != list[j])

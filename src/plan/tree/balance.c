@@ -359,11 +359,9 @@ static void order_ranks(balance *b, int32_t *ranks, uint64_t *key, uint64_t *spa
     ravel__sort_u64(key, ranks, spare, b->spare_ranks, (size_t)b->dp);
 }
 
-/* The largest bin of a micro-step to the rank that has the least so far: bin s * dp + r is then rank r's. Returns what
- * the largest rank has. */
-static int64_t deal(balance *b, uint64_t *key, uint64_t *spare) {
+/* The largest bin of a micro-step to the rank that has the least so far: bin s * dp + r is then rank r's. */
+static void deal(balance *b, uint64_t *key, uint64_t *spare) {
     ravel__yard *y = b->y;
-    int64_t most = 0;
     sort_bins(y->bin, y->bins);
     memset(b->total, 0, (size_t)b->dp * sizeof *b->total);
     for (int32_t first = 0; first < y->bins; first += b->dp) {
@@ -374,9 +372,6 @@ static int64_t deal(balance *b, uint64_t *key, uint64_t *spare) {
             b->total[b->low[k]] += b->dealt[k].cost;
         }
     }
-    for (int32_t r = 0; r < b->dp; r++)
-        if (b->total[r] > most) most = b->total[r];
-    return most;
 }
 
 /* One of the largest rank's bins gives to, or exchanges with, a bin of one of the ranks that have least. */
@@ -407,7 +402,7 @@ int64_t ravel__tree_balance_ranks(ravel__yard *y, int32_t dp, int32_t rounds) {
     int64_t most = 0;
     uint64_t *key = ravel__arena_push(y->arena, (size_t)dp, 8), *spare = ravel__arena_push(y->arena, (size_t)dp, 8);
     make(y, dp, &b);
-    if (!ravel__yard_failed(y)) most = deal(&b, key, spare);
+    if (!ravel__yard_failed(y)) deal(&b, key, spare);
     for (int64_t r = 0; r < (int64_t)rounds * (y->bins / dp) && y->work > 0 && !ravel__yard_failed(y); r++) {
         int64_t sum = 0;
         order_ranks(&b, b.low, key, spare);

@@ -158,7 +158,6 @@ static int32_t pack_few(search *s, int rests) {
     if (!s->fewest || whole < s->fewest) s->fewest = whole;
     if (s->dp == 1 && s->f->rules->by_time) offer(s, 0);
     while (s->yard.bins > s->bound->bins && s->yard.work > 0 && ravel__tree_dissolve(&s->yard, RAVEL__NO_LIMIT)) {}
-    if (s->yard.bins < s->fewest) s->fewest = s->yard.bins;
     offer(s, 0);
     return whole;
 }
