@@ -258,7 +258,6 @@ class Writer:
                 out += filled("(", keys, f") = range({first}, {first + len(keys)})")
             else:
                 out += [f"{key} = {value}" for key, value in values]
-        done: set[str] = set()
         pending = {n: f for n, f in self.p.structs.items() if f is not None}
         callbacks = dict(self.p.callbacks)
         declared = [n for n in pending]
@@ -272,7 +271,6 @@ class Writer:
                 if needs:
                     continue
                 out += filled(f"{name}._fields_ = [", [f'("{field}", {self.ctype(kind)})' for field, kind in fields], "]")
-                done.add(name)
                 del pending[name]
         out += ["", "FUNCTIONS = {"]
         for name, (result, arguments) in sorted(self.p.functions.items()):

@@ -2,10 +2,8 @@
 #include "metrics/sink.h"
 
 #include "base/assert.h"
-#include "base/system/file.h"
-
-#include "base/system/file.h"
 #include "base/json.h"
+#include "base/system/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
