@@ -387,16 +387,11 @@ static ravel_status list_tensors(export *e) {
 
 /* Row `row` of a tensor of the table, from the folder's files. */
 static ravel_status read_row(const export *e, const train_tensor *t, int64_t row, float *to) {
-    int64_t columns = columns_of(t), first = (t->file_first + row) * columns;
-    const ravel_safetensor *source = train_weights_find(e->file, t->file_name);
-    if (!source && t->stacked) {
-        source = train_weights_find(e->file, t->stacked);
-        first = t->stacked_first + row * columns;
-    }
-    if (!source || first + columns > source->count)
-        return ravel_error_set(e->err, RAVEL_E_DATA, "the weights have no tensor %s of the config's size",
-                               t->file_name);
-    return ravel_safetensor_read(source, first, columns, RAVEL_F32, to, e->err);
+    const int64_t columns = columns_of(t);
+    train_tensor_file from = {0};
+    ravel_status status = train_tensor_find(t, e->file, &from, e->err);
+    if (status) return status;
+    return ravel_safetensor_read(from.tensor, from.first + row * columns, columns, RAVEL_F32, to, e->err);
 }
 
 static void to_q8(const float *x, int64_t columns, uint8_t *out) {

@@ -123,17 +123,11 @@ static int of_text_model(const char *name) {
     return strncmp(name, text_model, sizeof text_model - 1) == 0;
 }
 
-const ravel_safetensor *train_weights_find(const ravel_safetensors *file, const char *name) {
+static const ravel_safetensor *weights_find(const ravel_safetensors *file, const char *name) {
     char inside[512];
     const ravel_safetensor *t = ravel_safetensors_find(file, name);
     (void)snprintf(inside, sizeof inside, "%s%s", text_model, name);
     return t ? t : ravel_safetensors_find(file, inside);
-}
-
-ravel_status train_weights_get(const ravel_safetensors *file, const char *name, int32_t rank, const int64_t *dims,
-                               const ravel_safetensor **tensor, ravel_error *err) {
-    const ravel_safetensor *t = train_weights_find(file, name);
-    return ravel_safetensors_get(file, t ? t->name : name, rank, dims, tensor, err);
 }
 
 static ravel_status check_all_used(const train_params *params, const ravel_safetensors *file, ravel_error *err) {
@@ -184,11 +178,15 @@ int32_t train_weights_dtype(const char *path) {
 ravel_status train_tensor_find(const train_tensor *t, const ravel_safetensors *file, train_tensor_file *from,
                                ravel_error *err) {
     const int64_t dims[2] = {t->file_rows, t->whole[1]};
-    from->first = t->file_first * t->whole[1];
-    if (!t->stacked || train_weights_find(file, t->file_name) || !train_weights_find(file, t->stacked))
-        return train_weights_get(file, t->file_name, t->rank, dims, &from->tensor, err);
-    from->first = t->stacked_first;
-    return train_weights_get(file, t->stacked, t->stacked_dims[2] ? 3 : 2, t->stacked_dims, &from->tensor, err);
+    const ravel_safetensor *own = weights_find(file, t->file_name),
+                           *stack = own || !t->stacked ? NULL : weights_find(file, t->stacked);
+    const char *name = stack ? stack->name : own ? own->name : t->file_name;
+    from->first = stack ? t->stacked_first : t->file_first * t->whole[1];
+    return ravel_safetensors_get(file, name,
+                                 !stack               ? t->rank
+                                 : t->stacked_dims[2] ? 3
+                                                      : 2,
+                                 stack ? t->stacked_dims : dims, &from->tensor, err);
 }
 
 ravel_status train_tensors_load(const train_params *params, const train_array *to, const char *path, ravel_error *err) {

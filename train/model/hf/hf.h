@@ -48,10 +48,6 @@ ravel_status train_tensors_map(const train_params *params, int32_t dtype, const 
 
 /* The weights of a model folder (its index or model.safetensors), or a safetensors file. */
 ravel_status train_weights_open(const char *path, ravel_safetensors **file, ravel_error *err);
-/* ravel_safetensors_find and _get; of a model with images the tensors of its model of text, without their prefix. */
-const ravel_safetensor *train_weights_find(const ravel_safetensors *file, const char *name);
-ravel_status train_weights_get(const ravel_safetensors *file, const char *name, int32_t rank, const int64_t *dims,
-                               const ravel_safetensor **tensor, ravel_error *err);
 /* The dtype of its largest tensor; below 0: there is none. */
 int32_t train_weights_dtype(const char *path);
 
@@ -81,7 +77,8 @@ typedef struct train_tensor_writer {
     int32_t dtype;           /* of the file */
     void *piece, *converted; /* a block of rows as received, and in the dtype of the file */
 } train_tensor_writer;
-/* Its place in a file: by its own name or, of experts, in the stack that the file has. */
+/* Its place in a file: by its own name or, of experts, in the stack that the file has; of a model with images, in its model
+ * of text. */
 ravel_status train_tensor_find(const train_tensor *tensor, const ravel_safetensors *file, train_tensor_file *from,
                                ravel_error *err);
 /* The part of the tensor that the array has. */
