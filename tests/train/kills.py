@@ -85,9 +85,9 @@ def spawn(words, **more):
     return p
 
 
-def said(p):
+def said(p, most=400):
     p.out.seek(0)
-    return p.out.read()[-400:]
+    return p.out.read()[-most:]
 
 
 def ended(p):
@@ -267,7 +267,7 @@ def generator(most):
     if ended(p) != 0:
         return "resumed: " + said(p)
     mine, alone = losses(run), base("generator")
-    missing = 1 if "an update whose metrics are missing" in said(ranks[0]) else 0
+    missing = 1 if "an update whose metrics are missing" in said(ranks[0], 1 << 20) else 0
     if len(mine) < len(alone) - missing or any(abs(mine[s] - alone[s]) > 1e-5 * max(1, abs(alone[s])) for s in mine):
         return "other losses"
     return None

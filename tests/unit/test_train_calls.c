@@ -12,7 +12,7 @@ static const char tools[] =
     "{\"n\": {\"type\": \"integer\"}, \"s\": {\"type\": \"string\"}, \"l\": {\"type\": \"array\"}}}}}]";
 
 typedef struct found {
-    char text[512]; /* what is left, then "|name arguments" per call */
+    char text[1024]; /* what is left, then "|name arguments" per call */
 } found;
 
 static found collect(const train_calls *c) {
@@ -118,11 +118,13 @@ TEST(calls_of_tools_lose_no_text) {
                                          ";"};
     ravel__rng rng = ravel__rng_seed(check_seed());
     for (int64_t round = 0; round < check_scale(300, 20000); round++) {
-        char answer[256] = "";
+        char answer[512] = "";
+        size_t used = 0;
         int count = (int)ravel__rng_below(&rng, 9);
         train_calls_form form = ravel__rng_below(&rng, 3) ? TRAIN_CALLS_TAGGED : TRAIN_CALLS_BARE;
         for (int i = 0; i < count; i++)
-            (void)strcat(answer, pieces[ravel__rng_below(&rng, sizeof pieces / sizeof *pieces)]);
+            used += (size_t)snprintf(answer + used, sizeof answer - used, "%s",
+                                     pieces[ravel__rng_below(&rng, sizeof pieces / sizeof *pieces)]);
         found whole = read_as(form, answer, 8, NULL), cut = read_as(form, answer, 8, &rng);
         CHECK_STR(cut.text, whole.text);
         if (!strchr(whole.text, '|')) CHECK_STR(whole.text, answer);

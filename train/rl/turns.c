@@ -102,6 +102,8 @@ static ravel_status read_row(train_turns *t, const char *line, ravel_error *err)
 static ravel_status render(train_text *text, const train_turns *t, const char **out, size_t *bytes, ravel_error *err) {
     train_out json = {0};
     ravel_error why = RAVEL_ERROR_INIT;
+    *out = "";
+    *bytes = 0;
     train_out_puts(&json, "{\"messages\":");
     train_out_put(&json, t->messages.data, t->messages.used);
     train_out_puts(&json, "]");
@@ -119,8 +121,8 @@ static ravel_status render(train_text *text, const train_turns *t, const char **
 static ravel_status after_a_word(train_text *text, const train_said *said, char **out, ravel_error *err) {
     static const char word[] = "Ravelled";
     train_turns t = {0};
-    const char *rendered = NULL, *at = NULL;
-    size_t bytes;
+    const char *rendered = "", *at = NULL;
+    size_t bytes = 0;
     add_text(&t, "user", "x", 1);
     add_text(&t, "assistant", word, sizeof word - 1);
     ravel_status status = add_said(&t, said, 1, err);
@@ -175,7 +177,7 @@ static ravel_status tokens_after(train_text *text, int32_t last, const char *pie
 
 static ravel_status encode_rendered(train_text *text, const train_turns *t, const int32_t **tokens, int64_t *n,
                                     ravel_error *err) {
-    const char *rendered = NULL;
+    const char *rendered;
     size_t bytes;
     ravel_status status = render(text, t, &rendered, &bytes, err);
     return status ? status : train_text_fragment(text, rendered, bytes, tokens, n, err);
