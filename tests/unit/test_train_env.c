@@ -64,7 +64,7 @@ TEST(env_episodes_side_by_side) {
         train_env_reply r = next(env);
         char want[32];
         if (r.id < 0 || r.status) return check_fail(__FILE__, __LINE__, "status %d: %s", r.status, r.observation);
-        (void)snprintf(want, sizeof want, "s%lld", (long long)(7 * r.id));
+        (void)snprintf(want, sizeof want, "s%lld", 7 * (long long)r.id);
         if (r.end) CHECK(r.reward == 2 && r.accuracy == 0.5);
         if (!r.end) CHECK_STR(r.observation, turns[r.id] ? "o" : want);
         if (!r.end) CHECK_STR(r.role, turns[r.id] ? "tool" : "user");
