@@ -320,7 +320,7 @@ static ravel_status make_part(const ravel__tasks *t, int32_t parts, int32_t firs
 static ravel_status add_part(const ravel__tasks *t, int32_t parts, int32_t first, int64_t mean, ravel__layout *layout) {
     ravel__mark mark = ravel__arena_mark(t->arena);
     ravel__tasks part;
-    ravel__layout own;
+    ravel__layout own = {0};
     ravel_status status = make_part(t, parts, first, &part);
     if (!status) status = make_layout(&part, &own);
     if (!status) status = solve_part(&part, mean, &own);
