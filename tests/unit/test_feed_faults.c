@@ -211,7 +211,7 @@ static bool outcome(const hunt *h, int32_t ranks) {
         for (int32_t r = 0; r < ranks; r++) /* it was one batch: the next try works */
             if (!EXPECT(h->seen[r][h->batch] == RAVEL_E_UNSUPPORTED && h->seen[r][ROUNDS - 1] == RAVEL_OK))
                 return false;
-        return all_say(h, ranks, RAVEL_E_UNSUPPORTED, words);
+        return all_say(h, ranks, RAVEL_E_UNSUPPORTED, ranks > 1 ? words : "the trap in"); /* one names no rank */
     case BLOW_LEAVE: return all_hear(h, ranks);
     case BLOW_ROW:
         if (first_error(h, 0) == RAVEL_OK) return all_go_on(h, ranks); /* fetched ahead, and never used */
