@@ -44,7 +44,7 @@ def _cuts(widths: np.ndarray, most: int) -> list[int]:
         width = int(widths[end - 1])
         first = max(0, end - most // width)
         choices = tokens[first:end] + (end - np.arange(first, end)) * width
-        fewest = runs[first:end] == runs[first:end].min()
+        fewest = runs[first:end] == np.min(runs[first:end])
         best = first + int(np.flatnonzero(fewest)[np.argmin(choices[fewest])])
         runs[end], tokens[end], begin[end] = runs[best] + 1, choices[best - first], best
     ends, at = [], count

@@ -27,7 +27,7 @@ def shuffle_sequence_dict(seq_dict: dict[str, Any]) -> dict[str, Any]:
 
     prompts = seq_dict["prompt_ids"]
     _, group = np.unique(prompts.cpu().numpy(), axis=0, return_inverse=True)
-    rank = torch.randperm(int(group.max()) + 1)[torch.from_numpy(group.reshape(-1))]
+    rank = torch.randperm(int(np.max(group)) + 1)[torch.from_numpy(group.reshape(-1))]
     order = torch.argsort(rank, stable=True)
 
     def moved(values: Any) -> Any:

@@ -59,7 +59,7 @@ def _workloads(values: Any, what: str) -> np.ndarray:
     if array.ndim != 1 or not np.all(np.isfinite(array)) or np.any(array < 0):
         raise Refused(f"{what} must be one dimension of finite numbers from 0 up")
     wide = array.astype(np.float64)
-    largest = float(wide.max(initial=0))
+    largest = float(np.max(wide, initial=0))
     if largest < 2**53 and np.array_equal(wide, np.rint(wide)):
         return wide.astype(np.int64)
     return np.rint(np.ldexp(wide, 41 - int(np.frexp(largest)[1]))).astype(np.int64)

@@ -25,7 +25,7 @@ def deal(lengths: Any, uids: Sequence[Any], ranks: int) -> list[list[int]] | Non
     """Rows for ranks: as many for each, those with one uid on one of them and side by side; None where that cannot be."""
     rows = len(uids)
     _, groups, counts = np.unique(np.asarray([str(uid) for uid in uids]), return_inverse=True, return_counts=True)
-    if ranks < 2 or rows % ranks or counts.max(initial=0) > rows // ranks:
+    if ranks < 2 or rows % ranks or np.max(counts, initial=0) > rows // ranks:
         return None
     work = np.bincount(groups, verl.calculate_workload(np.asarray(lengths, np.int64))).astype(np.int64)
     parts = [set(part.tolist()) for part in plan(counts, costs=work, budget=rows // ranks, dp=ranks).bins]
