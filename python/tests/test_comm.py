@@ -200,4 +200,6 @@ def test_mpi(kind):
            "OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
     done = subprocess.run([launcher, "-n", "3", sys.executable, "-c", code, str(pathlib.Path(__file__).parent)], env=env,
                           text=True, capture_output=True, timeout=300)
+    if "this MPI sees only itself" in done.stderr:
+        pytest.skip(f"{kind}: its launcher starts worlds of one process")
     assert done.returncode == 0 and done.stdout.count("kind mpi 3;") == 3, done.stdout + done.stderr

@@ -75,19 +75,19 @@ sanitized() { # MPIRUN
     ranks_program=$BUILD/mpi-ranks
     unset ASAN_OPTIONS LSAN_OPTIONS
 }
-missing() { echo "  skip  $1: not installed"; skipped=$((skipped + 1)); }
+missing() { echo "  skip  $1: $without"; skipped=$((skipped + 1)); }
 
-if [ -f "$BUILD/libravel_openmpi.so" ] && command -v mpirun.openmpi >/dev/null 2>&1; then
+if has_mpi openmpi; then
     everything mpirun.openmpi
     # This launcher can let survivors live: each says who is gone. (Hydra's -disable-auto-cleanup loses their output.)
     fault "mpirun.openmpi --enable-recovery" 4 3 killed
     sanitized mpirun.openmpi
 else missing "Open MPI"; fi
-if [ -f "$BUILD/libravel_mpich.so" ] && command -v mpirun.mpich >/dev/null 2>&1; then
+if has_mpi mpich; then
     everything mpirun.mpich
     sanitized mpirun.mpich
 else missing MPICH; fi
-if [ -f "$BUILD/libravel_openmpi.so" ] && [ -f "$BUILD/libravel_mpich.so" ]; then
+if has_mpi openmpi && has_mpi mpich; then
     mixed mpirun.openmpi "$BUILD/libravel_mpich.so"
     mixed mpirun.mpich "$BUILD/libravel_openmpi.so"
 fi

@@ -147,11 +147,11 @@ everything() { # NAME LAUNCHER LAUNCHER-THAT-LETS-SURVIVORS-SPEAK
     # MPICH's launcher kills survivors before they can speak
     [ -z "$3" ] || lose "$1, survivors of kill -9 say who is gone" "$3 -n 4" 'ravel feed: rank [0-9]+: .*(gone|lost|left|deadline)' any
 }
-missing() { echo "  skip  $1: not installed"; skipped=$((skipped + 1)); }
-if [ -f "$BUILD/libravel_openmpi.so" ] && command -v mpirun.openmpi >/dev/null 2>&1; then
+missing() { echo "  skip  $1: $without"; skipped=$((skipped + 1)); }
+if has_mpi openmpi; then
     everything "Open MPI" mpirun.openmpi "mpirun.openmpi --enable-recovery"
 else missing "Open MPI"; fi
-if [ -f "$BUILD/libravel_mpich.so" ] && command -v mpirun.mpich >/dev/null 2>&1; then
+if has_mpi mpich; then
     everything MPICH mpirun.mpich ""
 else missing MPICH; fi
 echo "$passed passed, $failed failed, $skipped skipped"

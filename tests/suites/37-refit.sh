@@ -16,7 +16,7 @@ log="$dir/log"
 
 pass() { passed=$((passed + 1)); echo "  ok    $1"; }
 fail() { failed=$((failed + 1)); echo "  FAIL  $1"; tail -n 20 "$log"; }
-missing() { echo "  skip  $1: not installed"; skipped=$((skipped + 1)); }
+missing() { echo "  skip  $1: $without"; skipped=$((skipped + 1)); }
 
 # ---- the command ----
 for ravel in "$BUILD/ravel" "$BUILD/asan/ravel"; do
@@ -195,10 +195,10 @@ everything() { # NAME LAUNCHER LAUNCHER-THAT-LETS-SURVIVORS-LIVE SURVIVORS-ARE-S
     fi
     clean "$1" "$2"
 }
-if [ -f "$BUILD/libravel_openmpi.so" ] && command -v mpirun.openmpi >/dev/null 2>&1; then
+if has_mpi openmpi; then
     everything "Open MPI" mpirun.openmpi "mpirun.openmpi --enable-recovery" 1
 else missing "Open MPI"; fi
-if [ -f "$BUILD/libravel_mpich.so" ] && command -v mpirun.mpich >/dev/null 2>&1; then
+if has_mpi mpich; then
     everything MPICH mpirun.mpich "mpirun.mpich -disable-auto-cleanup" 0
 else missing MPICH; fi
 echo "$passed passed, $failed failed, $skipped skipped"

@@ -2,6 +2,7 @@
 # its modules beside itself, man pages that a reader shows without odd words.
 set -u
 passed=0 failed=0 skipped=0
+. tests/mpirun.sh
 ok() { passed=$((passed + 1)); echo "  ok    $1"; }
 fail() { failed=$((failed + 1)); echo "  FAIL  $1"; [ -z "${2:-}" ] || head -n 15 "$2"; }
 skip() { skipped=$((skipped + 1)); echo "  skip  $1"; }
@@ -19,7 +20,7 @@ if command -v pkg-config >/dev/null 2>&1; then
     done
     if "$dir/01_plan" >"$log" 2>&1; then ok "01_plan runs with the installed library"; else fail "01_plan runs with the installed library" "$log"; fi
     for kind in openmpi mpich; do
-        if [ ! -e "$dir/lib/libravel_$kind.so" ] || ! command -v mpirun.$kind >/dev/null 2>&1; then skip "$kind is not installed"; continue; fi
+        if [ ! -e "$dir/lib/libravel_$kind.so" ] || ! has_mpi $kind; then skip "$kind: $without"; continue; fi
         root=""; [ $kind = mpich ] || root="--allow-run-as-root --oversubscribe"
         # shellcheck disable=SC2086
         if timeout 300 mpirun.$kind $root -n 4 "$dir/05_refit" >"$log" 2>&1; then ok "the moved library finds its module ($kind)"
