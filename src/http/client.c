@@ -21,7 +21,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { PIECE = 65536, URL = 2048, HEAD = 4096 };
+enum { PIECE = 65536, URL = 2048, HEAD = 4096, INTERIM = 64 /* heads of 1xx */ };
 static const int64_t connect_ns = (int64_t)10 * 1000000000;
 
 typedef struct place {
@@ -42,6 +42,7 @@ struct ravel__http_call {
     size_t bytes, request_bytes, sent;
     char *data; /* [room] what has come */
     size_t used, room, head, body, raw;
+    int interim; /* heads of 1xx that came */
     ravel__http_head parsed;
     ravel__http_chunks chunks;
 };
@@ -158,6 +159,7 @@ static ravel_status take_head(call *c, ravel_error *err) {
         if (ravel__http_parse_response(c->data, head, &c->parsed)) return malformed(c, err);
         if (c->parsed.code >= 200) c->head = c->raw = head;
         if (c->head) break;
+        if (++c->interim > INTERIM) return malformed(c, err); /* a step ends, whatever comes */
         c->used -= head;
         memmove(c->data, c->data + head, c->used);
         seen = 0;

@@ -248,8 +248,8 @@ static int take_size(ravel__http_chunks *c, char byte) {
 static int take_control(ravel__http_chunks *c, char byte) {
     if (c->state == SIZE) return take_size(c, byte);
     if (c->state == EXTENSION) {
-        if (++c->trailer > TRAILER_MOST) return -1;
-        return byte == '\n' ? size_ended(c) : 0;
+        if (byte == '\n') return size_ended(c); /* not counted: a body may have any number of chunks */
+        return ++c->trailer > TRAILER_MOST ? -1 : 0;
     }
     if (c->state == DATA_END) {
         if (byte == '\r') return c->digits++ ? -1 : 0;

@@ -43,9 +43,9 @@ const ravel__http_field *ravel__http_find(const ravel__http_head *head, const ch
 /* Chunks, as they come. All zero at the beginning. */
 typedef struct ravel__http_chunks {
     int32_t state;
-    int32_t digits; /* of the size so far; bytes of the trailer's line */
-    uint64_t left;  /* of the chunk */
-    uint64_t trailer;
+    int32_t digits;   /* of the size so far; bytes of the trailer's line */
+    uint64_t left;    /* of the chunk */
+    uint64_t trailer; /* bytes of extensions and of the trailer, of the whole body */
 } ravel__http_chunks;
 
 /* Takes *used of data[bytes] and writes *made bytes to `out`, which may be `data`. 1: the body has ended; -1: it is

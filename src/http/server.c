@@ -148,10 +148,11 @@ static int64_t deadline(const ravel__http_server *s, const connection *c) {
 static int put_head(ravel__http_server *s, connection *c, int code, const char *type, const char *headers,
                     int64_t length) {
     char head[1024], body[64] = "";
+    int has_body = code != 204; /* without one there is neither a length nor a coding */
     if (!headers) headers = "";
-    if (length >= 0)
+    if (has_body && length >= 0)
         (void)snprintf(body, sizeof body, "Content-Length: %lld\r\n", (long long)length);
-    else if (c->chunked)
+    else if (has_body && c->chunked)
         (void)snprintf(body, sizeof body, "Transfer-Encoding: chunked\r\n");
     int used = snprintf(head, sizeof head, "HTTP/1.1 %d %s\r\n%s%s%s%s%sConnection: %s\r\n\r\n", code,
                         ravel__http_reason(code), type ? "Content-Type: " : "", type ? type : "", type ? "\r\n" : "",
@@ -177,7 +178,7 @@ ravel_status ravel__http_server_answer(ravel__http_server *s, uint64_t id, int32
     connection *c = find(s, id);
     if (!c || c->begun) return RAVEL_OK;
     if (s->draining || s->options.idle_seconds <= 0) c->keep = 0;
-    int made = put_head(s, c, code, type, headers, code == 204 ? -1 : (int64_t)bytes);
+    int made = put_head(s, c, code, type, headers, (int64_t)bytes);
     if (made && bytes && !c->head_only) made = put(s, c, body, bytes);
     finish(c);
     return made ? RAVEL_OK : failed(c);
@@ -226,7 +227,7 @@ static void refuse(ravel__http_server *s, connection *c, int code) {
                         ravel__http_reason(code), code);
     RAVEL_ASSERT(c->state == READING);
     c->state = BUSY;
-    c->keep = 0;
+    c->keep = c->head_only = 0;
     (void)ravel__http_server_answer(s, id_of(s, c), code, s->options.json ? "application/json" : "text/plain", NULL,
                                     body, (size_t)used);
 }
@@ -396,17 +397,17 @@ static int will_send(const connection *c) {
     return c->state != FREE && c->state != LINGER && (c->out_at < c->out_used || c->state == SENDING || c->failed);
 }
 
-/* The place for the next client: a free one, or that of the connection that has waited longest for a request. NULL:
- * every one has a request. */
+/* The place for the next client: a free one, that of a connection that has its error, or of the one that has waited
+ * longest for a request. NULL: every one has a request. */
 static connection *next_place(ravel__http_server *s) {
-    connection *oldest = NULL;
+    connection *oldest = NULL, *lingers = NULL;
     for (int32_t i = 0; i < s->options.connections; i++) {
         connection *c = &s->connections[i];
         if (c->state == FREE) return c;
-        if (c->state == LINGER) return c;
+        if (c->state == LINGER) lingers = c;
         if (c->state == READING && (!oldest || waits_since(c) < waits_since(oldest))) oldest = c;
     }
-    return oldest;
+    return lingers ? lingers : oldest;
 }
 
 /* When the next client can be let in: 0 now, INT64_MAX: not before something is answered. */

@@ -92,6 +92,22 @@ TEST(http_chunks_in_any_pieces) {
     }
 }
 
+/* The line ends of chunks do not count against the limit of extensions, which holds for the whole body. */
+TEST(http_chunks_may_be_many_and_small) {
+    ravel__http_chunks c = {0};
+    char out[64];
+    size_t used, made;
+    for (int i = 0; i < 20000; i++) {
+        CHECK_EQ(ravel__http_unchunk(&c, "1\r\na\r\n", 6, out, &used, &made), 0);
+        CHECK(used == 6 && made == 1);
+    }
+    CHECK_EQ(ravel__http_unchunk(&c, "0\r\n\r\n", 5, out, &used, &made), 1);
+    int state = 0;
+    c = (ravel__http_chunks){0};
+    for (int i = 0; i < 20000 && state == 0; i++) state = ravel__http_unchunk(&c, "1;x\r\na\r\n", 8, out, &used, &made);
+    CHECK_EQ(state, -1);
+}
+
 /* ---- a server in a thread -------------------------------------------------------------------------------- */
 
 enum { BODY = 100000 };
@@ -118,6 +134,8 @@ static void handle(void *user, ravel__http_server *server, const ravel__http_req
     } else if (strcmp(r->path, "/forever") == 0) {
         h->streaming = r->id;
         (void)ravel__http_server_begin(server, r->id, 200, "text/plain", NULL);
+    } else if (strcmp(r->path, "/nothing") == 0) {
+        (void)ravel__http_server_answer(server, r->id, 204, NULL, NULL, NULL, 0);
     } else if (strcmp(r->path, "/never") != 0) {
         const char *x = ravel__http_header(r, "x-name");
         int used = snprintf(text, sizeof text, "%s %s %s %s", r->method, r->path, r->query, x ? x : "-");
@@ -228,6 +246,48 @@ TEST(http_server_keeps_connections_and_order) {
     CHECK_HAS(all, "Content-Length: 10\r\n");
     (void)close(fd);
     stop_host(h);
+}
+
+TEST(http_server_answers_without_a_body) {
+    ravel__http_server_options o = usual();
+    host *h = start_host(&o);
+    char all[1000];
+    int fd = connect_to(h);
+    say(fd, "GET /nothing HTTP/1.1\r\n\r\n");
+    CHECK(hears(fd, "\r\n\r\n", all, sizeof all));
+    CHECK_HAS(all, "204 No Content");
+    CHECK(!strstr(all, "Transfer-Encoding") && !strstr(all, "Content-Length"));
+    /* An error has its text also after an answer to HEAD. */
+    say(fd, "HEAD /c HTTP/1.1\r\n\r\n");
+    CHECK(hears(fd, "\r\n\r\n", all, sizeof all));
+    say(fd, "banana\r\n\r\n");
+    CHECK(hears(fd, "400 Bad Request\n", all, sizeof all));
+    (void)close(fd);
+    stop_host(h);
+}
+
+/* A client that still sends what was refused keeps its place while others are free: closed at once, it would lose the
+ * answer. */
+TEST(http_server_lets_refused_clients_read_why) {
+    ravel__http_server_options o = usual();
+    host *h = start_host(&o);
+    char all[1000];
+    int fd = connect_to(h);
+    say(fd, "POST /echo HTTP/1.1\r\nContent-Length: 100001\r\n\r\n");
+    CHECK(hears(fd, "413 Content Too Large\n", all, sizeof all));
+    int next = connect_to(h);
+    say(next, "GET /x HTTP/1.1\r\n\r\n");
+    CHECK(hears(next, "GET /x", all, sizeof all));
+    int32_t open = 0, busy = 0;
+    atomic_store(&h->stop, 1);
+    ravel__http_server_wake(h->server);
+    pthread_join(h->thread, NULL);
+    ravel__http_server_count(h->server, &open, &busy);
+    CHECK_EQ(open, 2);
+    ravel__http_server_free(h->server);
+    free(h);
+    (void)close(fd);
+    (void)close(next);
 }
 
 TEST(http_server_has_limits) {
@@ -397,7 +457,6 @@ static void *answer_once(void *user) {
     return NULL;
 }
 
-/* Answers of servers that are not ours. */
 /* Many calls under one poll, some given up in the middle: each gets its own answer. */
 TEST(http_client_has_many_calls_at_once) {
     enum { CALLS = 40 };
@@ -439,12 +498,16 @@ TEST(http_client_has_many_calls_at_once) {
     stop_host(h);
 }
 
+#define TEN(text) text text text text text text text text text text
+
+/* Answers of servers that are not ours. */
 TEST(http_client_reads_other_servers) {
     static const struct {
         const char *says, *body;
         ravel_status status;
     } cases[] = {{"HTTP/1.0 200 OK\r\n\r\nto the end", "to the end", RAVEL_OK},
                  {"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 201 Created\r\nContent-Length: 2\r\n\r\nabc", "ab", RAVEL_OK},
+                 {TEN(TEN("HTTP/1.1 102 Wait\r\n\r\n")) "HTTP/1.1 200 OK\r\n\r\n", NULL, RAVEL_E_DATA},
                  {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n", "abc", RAVEL_OK},
                  {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n", NULL, RAVEL_E_IO},
                  {"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc", NULL, RAVEL_E_IO},
