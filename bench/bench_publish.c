@@ -261,8 +261,9 @@ static void open_stage(versions *v) {
 
 BENCH(refit_sparse) {
     static versions v;
-    v.base = malloc(SPARSE_BYTES), v.fresh = malloc(SPARSE_BYTES), v.packed = malloc(SPARSE_BYTES);
-    v.spare = malloc(SPARSE_BYTES), v.changes = malloc(SPARSE_BYTES);
+    v.base = aligned_alloc(64, SPARSE_BYTES), v.fresh = aligned_alloc(64, SPARSE_BYTES);
+    v.packed = aligned_alloc(64, SPARSE_BYTES), v.spare = aligned_alloc(64, SPARSE_BYTES);
+    v.changes = aligned_alloc(64, SPARSE_BYTES);
     if (!v.base || !v.fresh || !v.packed || !v.spare || !v.changes) exit(1);
     memset(v.spare, 1, SPARSE_BYTES);
     memset(v.packed, 1, SPARSE_BYTES);

@@ -20,7 +20,7 @@
 #include <arm_neon.h>
 #endif
 
-enum { STEP = 64, STRETCH = 4096, POSITIONS = STRETCH + STEP, ESCAPE = 255 };
+enum { STEP = 64, STRETCH = 4096, POSITIONS = STRETCH + STEP, ESCAPE = 255, AHEAD = 4096 };
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -55,6 +55,8 @@ INLINE size_t add_mask(uint64_t mask, size_t at, size_t scale, uint16_t *positio
         size_t at = 0, n = 0;                                                                                  \
         for (; at + STEP / (EACH) <= count; at += STEP / (EACH)) {                                             \
             const unsigned char *x = a + at * (EACH), *y = b + at * (EACH);                                    \
+            __builtin_prefetch(x + AHEAD);                                                                     \
+            __builtin_prefetch(y + AHEAD);                                                                     \
             n = ADD;                                                                                           \
         }                                                                                                      \
         return find_rest(a, b, at, count, EACH, found, n);                                                     \

@@ -24,6 +24,7 @@
 #endif
 
 enum { SECRET = 192, STRIPE = 64, STRIPES = 16, BLOCK = STRIPE * STRIPES, MEDIUM_MOST = 240, STEP_BLOCKS = 32 };
+enum { LINE = 64, AHEAD = 4096 }; /* of the cache; how far what comes is fetched, in bytes */
 
 #define PRIME32_1 0x9e3779b1u
 #define PRIME32_2 0x85ebca77u
@@ -179,7 +180,7 @@ __attribute__((target("avx2"))) static void blocks_avx2(uint64_t acc[8], const u
     for (; blocks > 0; blocks--) {
         const unsigned char *key = secret;
         for (int n = 0; n < STRIPES; n++, p += STRIPE, key += 8) {
-            _mm_prefetch((const char *)p + 1024, _MM_HINT_T0);
+            _mm_prefetch((const char *)p + AHEAD, _MM_HINT_T0);
             STRIPE_INTO(lanes, 2, __m256i, _mm256, si256)
         }
         SCRAMBLE(lanes, 2, __m256i, _mm256, si256, prime)
@@ -187,21 +188,30 @@ __attribute__((target("avx2"))) static void blocks_avx2(uint64_t acc[8], const u
     memcpy(acc, lanes, sizeof lanes);
 }
 
-/* `to` is aligned to 16 bytes. */
+/* Past the cache, whole lines of `to` at a time, wherever it begins; what stands before its first line and after its last
+ * one is copied as usual. */
 __attribute__((target("avx2"))) static void copy_blocks_avx2(uint64_t acc[8], const unsigned char *p, size_t blocks,
                                                              unsigned char *to) {
     __m256i lanes[2], prime = _mm256_set1_epi32((int)PRIME32_1);
+    size_t head = -(uintptr_t)to % LINE, lines = (blocks * BLOCK - head) / LINE;
     memcpy(lanes, acc, sizeof lanes);
-    for (; blocks > 0; blocks--) {
+    memcpy(to, p, head);
+    for (to += head; blocks > 0; blocks--) {
         const unsigned char *key = secret;
-        for (int n = 0; n < STRIPES; n++, p += STRIPE, key += 8, to += STRIPE) {
-            _mm_prefetch((const char *)p + 1024, _MM_HINT_T0);
-            for (int i = 0; i < 4; i++)
-                _mm_stream_si128((__m128i *)(void *)to + i, _mm_loadu_si128((const __m128i *)(const void *)p + i));
+        for (int n = 0; n < STRIPES; n++, p += STRIPE, key += 8) {
+            const __m256i *from = (const __m256i *)(const void *)(p + head);
+            _mm_prefetch((const char *)p + AHEAD, _MM_HINT_T0);
+            if (lines > 0) {
+                _mm256_stream_si256((__m256i *)(void *)to, _mm256_loadu_si256(from));
+                _mm256_stream_si256((__m256i *)(void *)to + 1, _mm256_loadu_si256(from + 1));
+                to += LINE;
+                lines--;
+            }
             STRIPE_INTO(lanes, 2, __m256i, _mm256, si256)
         }
         SCRAMBLE(lanes, 2, __m256i, _mm256, si256, prime)
     }
+    if (head) memcpy(to, p - (LINE - head), LINE - head);
     _mm_sfence();
     memcpy(acc, lanes, sizeof lanes);
 }
@@ -212,7 +222,7 @@ static blocks_fn fastest(void) {
 
 /* 1 if it could be done in one go. */
 static int copy_blocks_at_once(uint64_t acc[8], const unsigned char *p, size_t blocks, unsigned char *to) {
-    if ((uintptr_t)to % 16 != 0 || !__builtin_cpu_supports("avx2")) return 0;
+    if (!__builtin_cpu_supports("avx2")) return 0;
     copy_blocks_avx2(acc, p, blocks, to);
     return 1;
 }
