@@ -49,20 +49,24 @@ static int64_t most_flat(const ravel_feed *feed, const ravel__columns *c, const 
 
 enum { LOWER_BUDGETS = 6 }; /* that are tried to come within share-limit */
 
-/* A plan whose bins are within share-limit: budgets are lowered until it is, as both kinds of tokens fall with them. */
+/* A plan whose bins are within share-limit: budgets are lowered until it is, as both kinds of tokens fall with them. A
+ * lower budget must not leave out a sample that the given one holds. */
 static ravel_status plan_within(const ravel_feed *feed, const ravel__columns *c, const ravel__given *g,
                                 const ravel_plan_input *input, ravel_plan **made, ravel_error *err) {
     ravel_plan_options options = ravel__tree_options(feed);
     int64_t limit = feed->options.share_limit, flat = 0;
     ravel_status status = ravel_plan_create(input, &options, made, err);
+    int64_t skipped = status ? 0 : (*made)->stats.skipped;
     for (int i = 0; !status && limit > 0 && (flat = most_flat(feed, c, g, *made)) > limit; i++) {
         RAVEL_ASSERT(flat > 0);
         ravel_plan_free(*made);
         *made = NULL;
         options.budget = (int64_t)((wide)options.budget * (wide)limit * 9 / ((wide)flat * 10));
         if (i < LOWER_BUDGETS && options.budget >= options.align &&
-            ravel_plan_create(input, &options, made, NULL) == RAVEL_OK)
+            ravel_plan_create(input, &options, made, NULL) == RAVEL_OK && (*made)->stats.skipped == skipped)
             continue;
+        ravel_plan_free(*made);
+        *made = NULL;
         status = ravel_error_set(err, RAVEL_E_OVERSIZE,
                                  "a bin has samples of %" PRId64 " tokens in all, over share-limit, %" PRId64
                                  ", and cannot be smaller: raise it, or set share-prefix to auto or off",
@@ -71,7 +75,13 @@ static ravel_status plan_within(const ravel_feed *feed, const ravel__columns *c,
     return status;
 }
 
-/* With auto, shared prefixes must be worth it: the plan must be 2 % faster, or the only one that is possible. */
+/* Of two plans the one that leaves out fewer samples, else the shared one if it is 2 % faster. */
+static int is_better(const ravel_plan *shared, const ravel_plan *flat) {
+    int64_t more = shared->stats.skipped - flat->stats.skipped;
+    return more ? more < 0 : shared->stats.time < flat->stats.time / 100 * 98;
+}
+
+/* With auto, shared prefixes must be worth it, or the plan the only one that is possible. */
 static ravel_status plan_shared(const ravel_feed *feed, const ravel__columns *c, ravel__given *g,
                                 ravel_plan_input *input, ravel_plan **made, ravel_error *err) {
     ravel_plan *shared = NULL, *flat = NULL;
@@ -81,7 +91,7 @@ static ravel_status plan_shared(const ravel_feed *feed, const ravel__columns *c,
     if (status && (must || status != RAVEL_E_OVERSIZE)) return status;
     *made = shared;
     int some = shared && (shared->shared || ravel__rows_share(c, g));
-    if (!status && (some ? must : g->rows < 0)) return RAVEL_OK;
+    if (!status && (some ? must : g->rows < 0 && !shared->stats.skipped)) return RAVEL_OK;
     if (status) ravel_error_clear(err); /* without sharing it may fit */
     if (!some) {
         ravel_plan_free(shared); /* its rows are shorter than their slots */
@@ -89,7 +99,7 @@ static ravel_status plan_shared(const ravel_feed *feed, const ravel__columns *c,
     }
     ravel__rows_input(feed, c, 0, g, input);
     status = ravel_plan_create(input, &feed->plan, &flat, shared ? NULL : err);
-    int better = shared && (status || shared->stats.time < flat->stats.time / 100 * 98);
+    int better = shared && (status || is_better(shared, flat));
     ravel_plan_free(better ? flat : shared);
     *made = better ? shared : flat;
     if (better) ravel__rows_input(feed, c, 1, g, input);

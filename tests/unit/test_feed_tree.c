@@ -14,6 +14,7 @@ typedef struct run {
     ravel_plan_options plan;
     const ravel_source *source;
     int64_t tokens, shared; /* of all updates, as rank 0 sees them */
+    int64_t skipped;        /* rows */
     int64_t sent;           /* bytes, by all ranks */
 } run;
 
@@ -93,6 +94,7 @@ static ravel_status run_rank(ravel_comm *comm, void *user, ravel_error *err) {
         if (ravel_comm_rank(comm)) continue;
         r->tokens += u->counts.tokens;
         r->shared += u->counts.shared_tokens;
+        r->skipped += u->counts.skipped;
     }
     ravel_feed_stats stats;
     if (feed) ravel_feed_read_stats(feed, &stats);
@@ -240,6 +242,49 @@ TEST(feed_keeps_rows) {
         ravel_source_free(source);
     }
     CHECK(shared[RAVEL_SHARE_OFF] == 0 && shared[RAVEL_SHARE_AUTO] > 0 && shared[RAVEL_SHARE_ON] > 0);
+}
+
+/* With oversize skip no way of sharing leaves out a row that another one holds, unless it was asked for. */
+TEST(feed_tree_auto_leaves_out_no_row_that_fits) {
+    static const ravel_field field = {.name = "tokens", .kind = RAVEL_FIELD_TOKEN, .dtype = RAVEL_I32};
+    ravel_source_hooks hooks = {
+        .size = sizeof hooks, .count = ROWS, .fields = &field, .field_count = 1, .read = read_pair};
+    ravel_source *source = NULL;
+    int64_t helped = 0, harmed = 0;
+    CHECK(ravel_source_callbacks(&hooks, &source, NULL) == RAVEL_OK);
+    for (int32_t i = 0; i < 48; i++) {
+        int64_t skipped[3], tokens[3];
+        for (int32_t share = 0; share < 3; share++) {
+            run r;
+            ravel_error err = RAVEL_ERROR_INIT;
+            run_default(&r, source);
+            r.plan.oversize = RAVEL_OVERSIZE_SKIP;
+            r.feed.share_prefix = share;
+            r.feed.keep_rows = i % 2;
+            r.mesh.cp = 1 + i / 2 % 2;
+            r.plan.budget = (i % 2 ? 94 : 60) / r.mesh.cp + i / 4;
+            if (i % 3 == 2 && share == RAVEL_SHARE_AUTO) r.feed.share_limit = 2 * r.plan.budget * r.mesh.cp;
+            CHECK_OK(ravel_threads_run(r.mesh.cp, NULL, run_rank, &r, &err), &err);
+            skipped[share] = r.skipped;
+            tokens[share] = r.tokens;
+        }
+        int64_t least =
+            skipped[RAVEL_SHARE_ON] < skipped[RAVEL_SHARE_OFF] ? skipped[RAVEL_SHARE_ON] : skipped[RAVEL_SHARE_OFF];
+        CHECK(skipped[RAVEL_SHARE_AUTO] <= (i % 3 == 2 ? skipped[RAVEL_SHARE_OFF] : least));
+        CHECK(tokens[RAVEL_SHARE_AUTO] >= tokens[RAVEL_SHARE_OFF]);
+        helped += skipped[RAVEL_SHARE_ON] < skipped[RAVEL_SHARE_OFF];
+        harmed += skipped[RAVEL_SHARE_ON] > skipped[RAVEL_SHARE_OFF];
+    }
+    CHECK(helped > 0 && harmed > 0);
+    run r;
+    ravel_error err = RAVEL_ERROR_INIT;
+    run_default(&r, source);
+    r.plan.oversize = RAVEL_OVERSIZE_SKIP;
+    r.plan.budget = r.feed.share_limit = 100; /* a lower budget would be within the limit without the longest rows */
+    r.feed.share_prefix = RAVEL_SHARE_AUTO;
+    CHECK_OK(ravel_threads_run(1, NULL, run_rank, &r, &err), &err);
+    CHECK(r.skipped == 0 && r.tokens > 0);
+    ravel_source_free(source);
 }
 
 TEST(feed_tree_says_when_nothing_can_be_shared) {
