@@ -288,7 +288,9 @@ static void put_option(void *user, const char *name, const char (*values)[REPORT
                                       "</summary><div class=\"wide\"><table>");
         put_names(o->page, "", o->out);
     }
-    ravel__printer_format(o->out, "<tr><td class=\"soft\">%s</td>", name);
+    ravel__printer_string(o->out, "<tr><td class=\"soft\">");
+    ravel__printer_html(o->out, name); /* a key of config.json, which may be anyone's */
+    ravel__printer_string(o->out, "</td>");
     for (int i = 0; i < o->page->count; i++) {
         ravel__printer_format(o->out, "<td class=\"n run%d\">", i % 8);
         ravel__printer_html(o->out, values[i]);

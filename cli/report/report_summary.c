@@ -295,6 +295,7 @@ static void print_option(void *user, const char *name, const char (*values)[REPO
     if (!list->lines++) ravel__printer_string(list->out, "options that differ\n");
     add(&l, "  %-*.*s", LABEL_WIDTH - 2, LABEL_WIDTH - 2, name);
     for (int i = 0; i < list->runs; i++) add(&l, i ? " %*.24s          " : " %*.24s", VALUE_WIDTH, values[i]);
+    cli_make_printable(l.text); /* config.json may be anyone's */
     end_line(&l, list->out);
 }
 

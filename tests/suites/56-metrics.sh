@@ -85,6 +85,11 @@ if sed -n '/^options that differ/,/^[^ ]/p' "$dir/differ.txt" | sed '1d; /^[^ ]/
 else fail "the options that differ: $(cat "$dir/differ.txt")"; fi
 if grep -q '<td class="soft">lr</td><td class="n run0">0.001</td><td class="n run1">0.002</td>' "$dir/differ.html" && ! grep -q '<td class="soft">task</td>' "$dir/differ.html"; then
     ok "... and on the page"; else fail "the page lacks options that differ"; fi
+printf '{"<img src=x onerror=alert(1)>": 1, "lr": "\\u001b]0;a"}\n' >"$dir/one/config.json"
+check "runs with strange options" "$ravel" report "$dir/one" "$dir/two" --html "$dir/differ.html"
+"$ravel" report "$dir/one" "$dir/two" >"$dir/differ.txt"
+if grep -q '&lt;img src=x' "$dir/differ.html" && ! grep -q '<img' "$dir/differ.html" && ! grep -q "$(printf '\033')" "$dir/differ.txt"; then ok "names and values of options are shown as text"
+else fail "names and values of options are shown as text"; fi
 if grep -q '30 updates of the attempt before are left out' "$dir/ab.html"; then ok "a resumed run is said to be one"; else fail "a resumed run is said to be one"; fi
 figures="loss reward throughput packing idle phases idle-ranks refit any"
 page() { # NAME FILE RUNS WIDTH
