@@ -97,6 +97,26 @@ TEST(plan_default_is_never_worse_than_a_method_by_name) {
     }
 }
 
+/* Four or eight samples to a bin, with a little room: best-fit decreasing leaves more of it than others do, and no start
+ * from its bins can have fewer micro-steps. */
+TEST(plan_default_finds_the_fewest_micro_steps_of_long_updates) {
+    enum { MOST = 4000 };
+    static int64_t lengths[MOST];
+    ravel__rng rng = ravel__rng_seed(7); /* fixed: updates in which other methods had fewer micro-steps */
+    for (int32_t run = 0; run < 12; run++) {
+        ravel_plan_input in = {.size = sizeof in, .count = 2100 + 150 * run, .lengths = lengths};
+        ravel_plan_options o;
+        ravel_plan_options_default(&o);
+        o.budget = INT64_C(1000) << run % 4;
+        o.dp = 1 + run % 3;
+        o.sync = run % 2;
+        int64_t mean = o.budget / (4 + run % 5);
+        for (int64_t i = 0; i < in.count; i++)
+            lengths[i] = mean - mean / 5 + (int64_t)ravel__rng_below(&rng, (uint64_t)(mean * 2 / 5));
+        CHECK(beats_methods(&in, o, true));
+    }
+}
+
 /* Lengths of the kinds that methods find hard: near a third or half of a bin, two sizes, heavy tails, many short. */
 static int64_t draw_length(ravel__rng *rng, int kind, int64_t cap) {
     int64_t any = (int64_t)ravel__rng_below(rng, (uint64_t)cap);

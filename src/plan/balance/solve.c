@@ -124,8 +124,8 @@ static int should_compare(const ravel__job *job, const ravel__candidates *c, int
     if (job->limits->thorough || count <= job->limits->compare_always_samples || count / MANY >= job->bound ||
         !is_plain(job))
         return 1;
-    if (count <= job->limits->pack_samples) return 0; /* all starts were tried instead (packed.c) */
     if (!job->rules->by_time && best > steps + steps / 64) return 1;
+    if (count <= job->limits->pack_samples) return 0; /* for less time all starts were tried instead (packed.c) */
     bound += steps * overhead;
     return time > bound + bound / 512;
 }
