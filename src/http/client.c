@@ -135,6 +135,7 @@ static ravel_status go_on_sending(call *c, int *moved, ravel_error *err) {
         ssize_t put = send(c->fd, from, (head ? c->request_bytes : all) - c->sent, MSG_NOSIGNAL);
         if (put < 0 && errno == EINTR) continue;
         if (put < 0 && would_wait()) return RAVEL_OK;
+        if (put < 0 && (errno == EPIPE || errno == ECONNRESET)) break; /* it may have said why before it closed */
         if (put < 0) return failed(c, "it closed the connection", errno, err);
         c->sent += (size_t)put;
     }
@@ -304,7 +305,7 @@ ravel_status ravel__http_call_step(ravel__http_call *c, int *done, ravel__http_a
 }
 
 int ravel__http_call_fd(const ravel__http_call *c, short *events) {
-    *events = c->phase == RECEIVING ? POLLIN : POLLOUT;
+    *events = c->phase == RECEIVING && c->sent == c->request_bytes + c->bytes ? POLLIN : POLLOUT;
     return c->fd;
 }
 

@@ -138,7 +138,7 @@ ravel_status ravel__http_call_begin(const char *url, const char *body, size_t by
  * cut, E_TIMEOUT after `seconds`, E_DATA if the answer is not HTTP or is too long. *done, or an error: only to be
  * freed. */
 ravel_status ravel__http_call_step(ravel__http_call *call, int *done, ravel__http_answer *answer, ravel_error *err);
-/* What to poll for; -1: step at once. */
+/* What to poll for; -1: step at once. POLLIN: all was sent. */
 int ravel__http_call_fd(const ravel__http_call *call, short *events);
 void ravel__http_call_free(ravel__http_call *call);
 void ravel__http_answer_free(ravel__http_answer *answer);

@@ -540,3 +540,41 @@ TEST(http_client_reads_other_servers) {
     }
     (void)close(fd);
 }
+
+/* Answers as soon as the head is there, and closes with the rest unread, which resets the connection. */
+static void *refuse_early(void *user) {
+    const peer *p = user;
+    char text[16];
+    int fd = accept(p->listener, NULL, NULL);
+    (void)EXPECT(recv(fd, text, sizeof text, 0) > 0);
+    (void)send(fd, p->says, strlen(p->says), MSG_NOSIGNAL);
+    (void)close(fd);
+    return NULL;
+}
+
+TEST(http_client_hears_why_its_request_is_too_long) {
+    enum { LONG = 32 << 20 };
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in at = {.sin_family = AF_INET};
+    socklen_t bytes = sizeof at;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    CHECK(bind(fd, (struct sockaddr *)&at, sizeof at) == 0 && listen(fd, 8) == 0);
+    CHECK(getsockname(fd, (struct sockaddr *)&at, &bytes) == 0);
+    char url[64], *body = calloc(1, LONG);
+    (void)snprintf(url, sizeof url, "http://127.0.0.1:%d/", ntohs(at.sin_port));
+    CHECK(body != NULL);
+    ravel__http_call_options o;
+    ravel__http_answer a;
+    ravel_error err = RAVEL_ERROR_INIT;
+    pthread_t thread;
+    peer p = {fd, "HTTP/1.1 413 Too Long\r\nContent-Length: 8\r\n\r\ntoo long"};
+    ravel__http_call_options_default(&o);
+    CHECK(pthread_create(&thread, NULL, refuse_early, &p) == 0);
+    CHECK_OK(post(url, body, LONG, &o, &a, &err), &err);
+    pthread_join(thread, NULL);
+    CHECK_EQ(a.code, 413);
+    CHECK_STR(a.body, "too long");
+    ravel__http_answer_free(&a);
+    free(body);
+    (void)close(fd);
+}
