@@ -257,11 +257,10 @@ ravel_status ravel_puller_poll(ravel_puller *p, int32_t *state, ravel_error *err
 
 /* ---- stage ---------------------------------------------------------------------------------------------- */
 
-/* The version that all ranks stage, chosen by rank 0. */
+/* The version that all ranks stage, chosen by rank 0; version 0: none. */
 typedef struct order {
     ravel_refit_identity identity;
     uint64_t session;
-    int64_t status;
 } order;
 
 static ravel_status choose(ravel_puller *p, int64_t version, order *o, ravel_error *err) {
@@ -270,9 +269,10 @@ static ravel_status choose(ravel_puller *p, int64_t version, order *o, ravel_err
     o->session = v.session;
     for (int32_t i = 0; i < v.count; i++) {
         if (version > 0 && v.list[i].version != version) continue;
+        if (ravel__identity_equal(v.list[i], p->stage.held))
+            return ravel_error_set(err, RAVEL_E_STATE, "version %lld is live already", (long long)v.list[i].version);
         o->identity = v.list[i];
-        if (!ravel__identity_equal(o->identity, p->stage.held)) return RAVEL_OK;
-        return ravel_error_set(err, RAVEL_E_STATE, "version %lld is live already", (long long)o->identity.version);
+        return RAVEL_OK;
     }
     if (version == 0) return ravel_error_set(err, RAVEL_E_STATE, "no version is known to be published yet");
     return ravel_error_set(err, RAVEL_E_STATE, "version %lld is not among the %d that the trainers keep",
