@@ -219,8 +219,8 @@ const ravel__http_field *ravel__http_find(const ravel__http_head *head, const ch
 
 /* ---- chunks --------------------------------------------------------------------------------------------- */
 
-/*     SIZE *(hex) -> EXTENSION ";..." -> LF -> DATA -> CR -> LF -> SIZE ...       a size of 0: TRAILER lines up to an empty one */
-enum { SIZE, EXTENSION, DATA, DATA_END, TRAILER, DONE, TRAILER_MOST = 8192, SIZE_DIGITS = 12 };
+/*     SIZE *(hex) -> EXTENSION ";..." -> SIZE_END CR -> LF -> DATA -> CR -> LF -> SIZE ...   a size of 0: TRAILER lines up to an empty one */
+enum { SIZE, EXTENSION, SIZE_END, DATA, DATA_END, TRAILER, DONE, TRAILER_MOST = 8192, SIZE_DIGITS = 12 };
 
 static int hex(char c) {
     return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
@@ -241,7 +241,7 @@ static int take_size(ravel__http_chunks *c, char byte) {
     }
     if (byte == '\n') return size_ended(c);
     if (byte != '\r' && byte != ';' && !is_blank(byte)) return -1;
-    c->state = EXTENSION;
+    c->state = byte == '\r' ? SIZE_END : EXTENSION;
     return 0;
 }
 
@@ -249,8 +249,10 @@ static int take_control(ravel__http_chunks *c, char byte) {
     if (c->state == SIZE) return take_size(c, byte);
     if (c->state == EXTENSION) {
         if (byte == '\n') return size_ended(c); /* not counted: a body may have any number of chunks */
+        if (byte == '\r') c->state = SIZE_END;
         return ++c->trailer > TRAILER_MOST ? -1 : 0;
     }
+    if (c->state == SIZE_END) return byte == '\n' ? size_ended(c) : -1; /* others may take a lone CR for an end */
     if (c->state == DATA_END) {
         if (byte == '\r') return c->digits++ ? -1 : 0;
         if (byte != '\n') return -1;

@@ -102,6 +102,11 @@ TEST(http_chunks_may_be_many_and_small) {
         CHECK(used == 6 && made == 1);
     }
     CHECK_EQ(ravel__http_unchunk(&c, "0\r\n\r\n", 5, out, &used, &made), 1);
+    static const char *const lone[] = {"1\rx\na\r\n", "1;x\ry\na\r\n"}; /* a CR ends a line with an LF only */
+    for (size_t i = 0; i < sizeof lone / sizeof *lone; i++) {
+        c = (ravel__http_chunks){0};
+        CHECK_EQ(ravel__http_unchunk(&c, lone[i], strlen(lone[i]), out, &used, &made), -1);
+    }
     int state = 0;
     c = (ravel__http_chunks){0};
     for (int i = 0; i < 20000 && state == 0; i++) state = ravel__http_unchunk(&c, "1;x\r\na\r\n", 8, out, &used, &made);
