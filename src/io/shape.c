@@ -167,8 +167,13 @@ static void read_rope(reader *r, const ravel__family *f, ravel_shape *s) {
         s->rope_factor = scaling_number(r, "factor", 1);
         return;
     }
-    s->rope_positions = (int64_t)scaling_number(r, "original_max_position_embeddings", (double)s->max_positions);
-    s->rope_positions = number(r, "original_max_position_embeddings", s->rope_positions);
+    double positions = (double)number(r, "original_max_position_embeddings", 0);
+    if (positions == 0) positions = scaling_number(r, "original_max_position_embeddings", (double)s->max_positions);
+    if (!(positions >= 2 && positions <= (double)(INT64_C(1) << 31))) {
+        refuse(r, "original_max_position_embeddings", "a number from 2 to 2^31");
+        return;
+    }
+    s->rope_positions = (int64_t)positions;
     if (s->rope != RAVEL_ROPE_LLAMA3) {
         read_stretched(r, s);
         return;
@@ -182,10 +187,12 @@ static void read_rope(reader *r, const ravel__family *f, ravel_shape *s) {
 static void read_local_rope(reader *r, const ravel__family *f, ravel_shape *s) {
     double value;
     if (!s->window) return;
-    if (ravel__json_real(ravel__json_path(r->doc, r->root, "rope_parameters.sliding_attention.rope_theta"), &value))
+    if (ravel__json_real(ravel__json_path(r->doc, r->root, "rope_parameters.sliding_attention.rope_theta"), &value)) {
         s->rope_local = value;
-    else
+        if (!(value > 0)) refuse(r, "rope_parameters.sliding_attention.rope_theta", "a positive number");
+    } else {
         s->rope_local = real(r, "rope_local_base_freq", f->rope_local);
+    }
 }
 
 /* The n of "every n-th layer is of the kind `other`" (a string, or the number 0): the place of the first, 0 without. */
@@ -225,24 +232,26 @@ static void read_scalars(reader *r, const ravel__family *f, ravel_shape *s) {
     }
 }
 
-static int listed(const reader *r, const ravel__json_node *list, int64_t layer) {
-    int64_t value;
-    if (!list || list->kind != RAVEL__JSON_ARRAY) return 0;
-    for (const ravel__json_node *n = ravel__json_first(r->doc, list); n; n = ravel__json_next(r->doc, n))
-        if (ravel__json_integer(n, &value) && value == layer) return 1;
-    return 0;
-}
-
 /* The layers of an MoE model with a dense block. DeepSeek gives a number of leading layers and a frequency, Qwen
  * a list and a step that counts from 1. */
 static void find_dense(reader *r, ravel_shape *s) {
     int64_t leading = number(r, "first_k_dense_replace", 0), every = number(r, "moe_layer_freq", 1);
     int64_t step = number(r, "decoder_sparse_step", 1), layers = s->layers;
-    const ravel__json_node *list = member(r, "mlp_only_layers");
+    const ravel__json_node *list = member(r, "mlp_only_layers"), *n = NULL;
+    uint64_t listed[2] = {0};
+    int64_t value;
     if (layers > 65536) return; /* ravel_shape_check will say so */
+    if (list && list->kind == RAVEL__JSON_ARRAY) n = ravel__json_first(r->doc, list);
+    for (; n; n = ravel__json_next(r->doc, n)) {
+        if (!ravel__json_integer(n, &value) || value < 0 || value >= layers) continue;
+        if (value < 128)
+            listed[value / 64] |= UINT64_C(1) << value % 64;
+        else
+            refuse(r, "mlp_only_layers", "of the first 128 layers");
+    }
     for (int64_t i = 0; i < layers; i++) {
-        if (!(i < leading || (every > 1 && i % every != 0) || (step > 1 && (i + 1) % step != 0) || listed(r, list, i)))
-            continue;
+        int is_listed = i < 128 && (listed[i / 64] >> i % 64 & 1);
+        if (!(i < leading || (every > 1 && i % every != 0) || (step > 1 && (i + 1) % step != 0) || is_listed)) continue;
         s->dense_layers++;
         if (i < 128) s->dense_mask[i / 64] |= UINT64_C(1) << i % 64;
         if (i >= 128) refuse(r, "num_hidden_layers", "at most 128 if some layers after the first have no experts");
@@ -282,7 +291,7 @@ static void read_latent(reader *r, ravel_shape *s) {
 static void read_partial(reader *r, ravel_shape *s) {
     double share = scaling_number(r, "partial_rotary_factor", real(r, "partial_rotary_factor", 1));
     if (s->kv_rank || share == 1) return;
-    s->rope_dim = (int64_t)(share * (double)s->head_dim);
+    if (share < 1) s->rope_dim = (int64_t)(share * (double)s->head_dim);
     if (share > 1 || s->rope_dim < 2) refuse(r, "partial_rotary_factor", "at most 1, and rotate 2 elements of a head");
 }
 

@@ -162,6 +162,14 @@ TEST(shape_refuses_with_a_sentence) {
         {"{\"hidden_size\": 8, \"num_hidden_layers\": 1, \"num_attention_heads\": 0, \"vocab_size\": 3}", "at least 1"},
         {"{\"hidden_size\": 8, \"num_hidden_layers\": 1, \"num_attention_heads\": 1, \"vocab_size\": 3}",
          "\"intermediate_size\" is missing"},
+        {"{" LLAMA ", \"rope_scaling\": {\"type\": \"yarn\", \"original_max_position_embeddings\": 1e300}}",
+         "\"original_max_position_embeddings\" must be"},
+        {"{" LLAMA ", \"rope_scaling\": {\"type\": \"llama3\", \"original_max_position_embeddings\": 0.5}}",
+         "\"original_max_position_embeddings\" must be"},
+        {"{" LLAMA ", \"partial_rotary_factor\": 1e300}", "\"partial_rotary_factor\" must be at most 1"},
+        {"{\"model_type\": \"gemma3_text\", " LLAMA ", \"sliding_window\": 64, \"rope_parameters\": "
+         "{\"sliding_attention\": {\"rope_theta\": -1}}}",
+         "rope_theta\" must be a positive number"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ravel_shape shape, before;
@@ -172,6 +180,25 @@ TEST(shape_refuses_with_a_sentence) {
         CHECK_HAS(err.message, cases[i].says);
         CHECK(memcmp(&shape, &before, sizeof shape) == 0);
     }
+}
+
+/* Its time must not be the layers times the list's length. */
+TEST(shape_reads_long_lists_of_dense_layers) {
+    enum { NUMBERS = 1 << 20 };
+    static const char head[] = "{\"hidden_size\": 64, \"num_hidden_layers\": 65536, \"num_attention_heads\": 4, "
+                               "\"vocab_size\": 100, \"intermediate_size\": 64, \"num_experts\": 4, "
+                               "\"mlp_only_layers\": [3";
+    ravel_shape shape;
+    ravel_error err = RAVEL_ERROR_INIT;
+    char *text = malloc(sizeof head + 2 * (size_t)NUMBERS + 2), *at = text;
+    CHECK(text);
+    memcpy(at, head, sizeof head - 1);
+    at += sizeof head - 1;
+    for (int i = 0; i < NUMBERS; i++, at += 2) memcpy(at, ",3", 2);
+    memcpy(at, "]}", 2);
+    CHECK_OK(ravel_shape_parse(text, (size_t)(at + 2 - text), &shape, &err), &err);
+    CHECK(shape.dense_layers == 1 && shape.dense_mask[0] == 8 && !shape.dense_mask[1]);
+    free(text);
 }
 
 TEST(shape_reads_files_and_folders) {
