@@ -57,6 +57,7 @@ open(sys.argv[2], "wb").write(data)
 X
 nan="model.layers.0.mlp.up_proj.weight holds NaN or infinity, first in element 17 of 2048"
 wrong 1 "$nan" generate --model "$T/nan" --prompt x
+wrong 1 "blk.0.ffn_up.weight holds NaN or infinity" export "$T/nan" --gguf="$T/nan.gguf"
 
 # ---- tokenize ----
 t() { code=$1 words=$2; shift 2; wrong "$code" "$words" tokenize tests/golden/text/qwen "$@"; }

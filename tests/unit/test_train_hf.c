@@ -3,7 +3,10 @@
 
 #include "base/model/family.h"
 #include "io/safetensors_writer.h"
+#include "base/memory.h"
 #include "base/rng.h"
+#include "base/system/file.h"
+#include "train/model/hf/gguf.h"
 #include "train/run/grpo/pull.h"
 
 #include <math.h>
@@ -252,6 +255,88 @@ TEST(train_hf_weights_that_are_not_finite) {
     rig_close(&r);
     remove_file(folder, "model.safetensors");
     remove_file(folder, "config.json");
+    CHECK(rmdir(folder) == 0);
+}
+
+/* Nothing that is not finite, or would not be in the file's type, is written. */
+TEST(train_hf_gguf_refuses_what_its_type_cannot_hold) {
+    static const struct {
+        float value;
+        int32_t type;
+        const char *says;
+    } cases[] = {{NAN, TRAIN_GGUF_F32, "NaN or infinity"},
+                 {INFINITY, TRAIN_GGUF_F16, "NaN or infinity"},
+                 {NAN, TRAIN_GGUF_Q8_0, "NaN or infinity"},
+                 {-1e5F, TRAIN_GGUF_F16, "-100000, which this type cannot"},
+                 {1e5F, TRAIN_GGUF_BF16, NULL},
+                 {65504, TRAIN_GGUF_F16, NULL}};
+    char folder[256], out[300];
+    rig r;
+    ravel_shape shape = small_shape();
+    train_model_options o;
+    train_model_options_default(&o);
+    o.budget = 8;
+    o.inference = 1;
+    CHECK(make_folder(folder, sizeof folder) && rig_open(&r, "cpu", 1, &shape, &o));
+    (void)snprintf(out, sizeof out, "%s/model.gguf", folder);
+    const train_params *params = train_model_params(r.model);
+    train_array weights = train_model_array(r.model);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ravel_error err = RAVEL_ERROR_INIT;
+        const train_tensor *t = train_params_find(params, "model.layers.1.mlp.down_proj.weight");
+        train_folder_options save = {.dtype = RAVEL_F32, .eos = -1};
+        int64_t context;
+        CHECK_OK(train_model_init(r.model, 9, 0.3, &err), &err);
+        ((float *)weights.data)[t->offset + t->count - 1] = cases[i].value;
+        CHECK_OK(save_array(folder, &shape, params, &weights, &save, &err), &err);
+        ravel_status status = train_gguf_export(folder, out, cases[i].type, NULL, &context, &err);
+        CHECK_EQ(status, cases[i].says ? RAVEL_E_DATA : RAVEL_OK);
+        if (cases[i].says) CHECK_HAS(err.message, "blk.1.ffn_down.weight holds ");
+        if (cases[i].says) CHECK_HAS(err.message, cases[i].says);
+        CHECK_EQ(unlink(out) == 0, !cases[i].says);
+    }
+    rig_close(&r);
+    remove_file(folder, "model.safetensors");
+    remove_file(folder, "config.json");
+    CHECK(rmdir(folder) == 0);
+}
+
+/* The flag of that name in a GGUF file's metadata; -1: it is not there. */
+static int gguf_flag(const train_gguf_head *head, const char *key) {
+    const char *text = head->text.at, *at = memmem(text, head->bytes, key, strlen(key));
+    return at ? at[strlen(key) + 4] : -1;
+}
+
+/* bos and eos of this tokenizer are one token: what goes before a text does not go behind it too. */
+TEST(train_hf_gguf_adds_eos_only_behind_a_text) {
+    static const struct {
+        const char *config;
+        int bos, eos;
+    } cases[] = {{"{\"bos_token\": \"<|im_end|>\", \"eos_token\": \"<|im_end|>\", \"add_bos_token\": true}", 1, 0},
+                 {"{\"bos_token\": \"<|im_end|>\", \"eos_token\": \"<|im_end|>\", \"add_bos_token\": true, "
+                  "\"add_eos_token\": true}",
+                  1, 1},
+                 {"{\"bos_token\": \"<|im_end|>\", \"eos_token\": \"<|im_end|>\"}", 0, 0}};
+    char folder[256], path[300], *json = NULL;
+    size_t bytes;
+    ravel_error err = RAVEL_ERROR_INIT;
+    CHECK(make_folder(folder, sizeof folder));
+    CHECK_OK(ravel__file_read("tests/golden/text/smol/tokenizer.json", 1 << 20, NULL, &json, &bytes, &err), &err);
+    CHECK(write_text(folder, "tokenizer.json", json));
+    ravel__release(NULL, json, bytes + 1);
+    (void)snprintf(path, sizeof path, "%s/tokenizer.json", folder);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        train_gguf_head head = {.err = &err};
+        CHECK(write_text(folder, "tokenizer_config.json", cases[i].config));
+        ravel_status status = train_gguf_tokenizer(&head, folder, 4096, NULL, &err);
+        if (status == RAVEL_E_UNSUPPORTED && strstr(err.message, "pcre2")) break; /* no regular expressions */
+        CHECK_OK(status, &err);
+        CHECK_EQ(gguf_flag(&head, "tokenizer.ggml.add_bos_token"), cases[i].bos);
+        CHECK_EQ(gguf_flag(&head, "tokenizer.ggml.add_eos_token"), cases[i].eos);
+        ravel__buffer_free(&head.text, NULL);
+    }
+    remove_file(folder, "tokenizer_config.json");
+    remove_file(folder, "tokenizer.json");
     CHECK(rmdir(folder) == 0);
 }
 

@@ -9,6 +9,7 @@
 #include "train/model/hf/files.h"
 #include "train/model/hf/hf.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
@@ -404,6 +405,22 @@ static void to_q8(const float *x, int64_t columns, uint8_t *out) {
     }
 }
 
+/* What is larger would become infinite. */
+static float largest(int32_t type) {
+    return type == GGML_F16 ? 65504 : type == GGML_Q8_0 ? 127 * 65504.F : type == GGML_BF16 ? 3.3895314e38F : FLT_MAX;
+}
+
+static ravel_status check_row(const tensor *t, const float *x, ravel_error *err) {
+    const float most = largest(t->type);
+    for (int64_t i = 0; i < t->dims[0]; i++) {
+        if (fabsf(x[i]) <= most) continue;
+        if (!isfinite(x[i])) return ravel_error_set(err, RAVEL_E_DATA, "%s holds NaN or infinity", t->name);
+        return ravel_error_set(err, RAVEL_E_DATA, "%s holds %g, which this type cannot: take another --type", t->name,
+                               (double)x[i]);
+    }
+    return RAVEL_OK;
+}
+
 static ravel_status convert(int32_t type, const float *x, int64_t columns, void *out, ravel_error *err) {
     if (type == GGML_Q8_0) return to_q8(x, columns, out), RAVEL_OK;
     return ravel_dtype_convert(RAVEL_F32, x,
@@ -429,6 +446,7 @@ static ravel_status write_tensor(const export *e, const tensor *t, float *x, voi
         for (int64_t r = 0; r < rows_of(parts[p]) && !status; r++) {
             status = read_row(e, parts[p], t->heads != PLAIN ? source_row(r, e->shape.head_dim) : r, x);
             for (int64_t i = 0; t->norm && e->family->unit_norms && i < t->dims[0]; i++) x[i] += 1;
+            if (!status) status = check_row(t, x, e->err);
             if (!status) status = convert(t->type, x, t->dims[0], out, e->err);
             if (!status) written += fwrite(out, 1, bytes, file);
         }

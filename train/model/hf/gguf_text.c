@@ -196,8 +196,9 @@ static ravel_status put_specials(train_gguf_head *head, const ravel_tokenizer *t
     ravel_status status = ravel_encoder_create(t, NULL, &encoder, err);
     if (!status) status = ravel_encoder_encode(encoder, "", 0, RAVEL_ENCODE_TEMPLATE, &e, err);
     if (!status) {
-        train_gguf_bool(head, "tokenizer.ggml.add_bos_token", e->count > 0 && e->ids[0] == ids[0]);
-        train_gguf_bool(head, "tokenizer.ggml.add_eos_token", e->count > 0 && e->ids[e->count - 1] == ids[1]);
+        const int bos = e->count > 0 && e->ids[0] == ids[0];
+        train_gguf_bool(head, "tokenizer.ggml.add_bos_token", bos); /* which may be the same token as eos */
+        train_gguf_bool(head, "tokenizer.ggml.add_eos_token", e->count > bos && e->ids[e->count - 1] == ids[1]);
     }
     ravel_encoder_free(encoder);
     const char *template = ravel_tokenizer_chat_template(t);
