@@ -59,6 +59,10 @@ def game(start):
     fails = "raise" in bad and start["id"] %% 5 == 3 and start["id"] not in raised
     raised.add(start["id"])
     total = 0
+    if bad == "uneven":
+        turns = 1 + start["seed"] %% 3
+        for turn in range(turns): yield {"context": [{"role": "user", "content": "T%%d" %% turn}]}
+        return {"reward": float(turns)}
     if "rewrite" in bad:
         for turn in range(3):
             time.sleep(slow)
@@ -145,6 +149,10 @@ def rewritten():
         check("the same losses: " + name, code == 0 and losses(folder(name)) == losses(folder("rewrite")), out)
     retried = [x["env/retried_share"] for x in rows(folder("rewrite-again")) if "env/retried_share" in x]
     check("some began again after a part of them was a sample", max(retried) > 0, retried)
+    out, code = whole(folder("uneven"), folder("n10"), bad="uneven", steps=2, eval_prompts=3, eval_every=1)
+    first = rows(folder("uneven"))[1]
+    check("a rollout of several samples counts once in the reward and in its evaluation", code == 0 and
+          abs(first["reward/mean"] * 16 - first["batch/samples"]) < 1e-9 and abs(first["eval/reward"] - 2) < 1e-9, out + str(first))
 
 
 def killed():

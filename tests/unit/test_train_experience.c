@@ -47,6 +47,9 @@ TEST(experience_of_parts_has_the_advantages_of_rollouts) {
         train_experience_advantages(&one, &policy);
         train_experience_advantages(&several, &policy);
         CHECK_EQ(several.count, n);
+        CHECK_EQ(several.rollouts, one.count);
+        for (int64_t i = 0; i < one.count; i++)
+            CHECK(several.once_rewards[i] == one.rewards[i] && several.once_groups[i] == one.groups[i]);
         for (int64_t i = 0; i < n; i++) {
             CHECK(at < one.count && several.groups[i] == one.groups[at] && several.rewards[i] == one.rewards[at]);
             CHECK(several.advantage[i] == one.advantage[at] && isfinite(one.advantage[at]));

@@ -33,6 +33,8 @@ static size_t place(train_experience *x, int64_t room, int64_t token_room, char 
     x->staleness = train__cut_take(&cut, room, sizeof *x->staleness);
     x->rewards = train__cut_take(&cut, room, sizeof *x->rewards);
     x->advantages = train__cut_take(&cut, room, sizeof *x->advantages);
+    x->once_rewards = train__cut_take(&cut, room, sizeof *x->once_rewards);
+    x->once_groups = train__cut_take(&cut, room, sizeof *x->once_groups);
     x->scratch = train__cut_take(&cut, 2 * room, sizeof *x->scratch);
     x->advantage = train__cut_take(&cut, room, sizeof *x->advantage);
     x->update = train__cut_take(&cut, room, sizeof *x->update);
@@ -93,6 +95,7 @@ ravel_status train_experience_load(train_experience *x, const train_rollouts *ro
     ravel_status status = make_room(x, rollouts->count, tokens, err);
     if (status) return status;
     x->count = rollouts->count;
+    x->rollouts = 0;
     x->tokens = tokens;
     RAVEL_ASSERT(x->count <= x->room && tokens <= x->token_room);
     x->offsets[0] = 0;
@@ -258,20 +261,20 @@ void train_experience_length_rules(train_experience *x, const train_scoring *sco
 
 void train_experience_advantages(train_experience *x, const train_policy *policy) {
     int64_t n = 0;
-    for (int64_t i = 0; i < x->count; i++) { /* one per rollout, at the front */
+    for (int64_t i = 0; i < x->count; i++) {
         if (!x->last[i]) continue;
-        x->rewards[n] = x->rewards[i];
-        x->groups[n++] = x->groups[i];
+        x->once_rewards[n] = x->rewards[i];
+        x->once_groups[n++] = x->groups[i];
     }
+    x->rollouts = n;
     ravel_status status =
-        ravel_advantages(policy->advantage, x->rewards, x->groups, n, x->advantages, x->scratch, NULL);
+        ravel_advantages(policy->advantage, x->once_rewards, x->once_groups, n, x->advantages, x->scratch, NULL);
     RAVEL_ASSERT(!status && x->count <= x->room); /* the kind is of the options' table */
     (void)status;
-    for (int64_t i = x->count; i-- > 0;) { /* and back */
+    for (int64_t i = x->count; i-- > 0;) { /* each part has those of its rollout */
         n -= x->last[i];
         RAVEL_ASSERT(n >= 0 && n <= i);
-        x->rewards[i] = x->rewards[n];
-        x->groups[i] = x->groups[n];
+        x->rewards[i] = x->once_rewards[n];
         x->advantages[i] = x->advantages[n];
         x->advantage[i] = (float)x->advantages[i];
     }

@@ -55,6 +55,9 @@ typedef struct train_experience {
     double *rewards;      /* [count] */
     double *advantages;   /* [count] */
     uint8_t *last;        /* [count] 1: the last part of its rollout (train_rollout.part) */
+    int64_t rollouts;     /* with their parts as one, after train_experience_advantages: */
+    double *once_rewards; /* [rollouts] */
+    int64_t *once_groups; /* [rollouts] */
     int64_t *scratch;     /* [2 * count] */
     int32_t *ids;         /* [tokens] */
     uint8_t *mask;        /* [tokens] */

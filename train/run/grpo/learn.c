@@ -10,14 +10,17 @@
 static void count_rollouts(train__grpo *g) {
     const train_experience *x = &g->batch;
     RAVEL_ASSERT(x->count >= 0 && (x->count == 0 || (x->rewards && x->groups)));
-    ravel_metrics_rollouts rollouts = {.size = sizeof rollouts,
-                                       .count = x->count,
-                                       .rewards = x->rewards,
-                                       .groups = x->groups,
-                                       .responses = x->responses,
-                                       .truncated = x->truncated,
-                                       .staleness = x->staleness};
+    const ravel_metrics_rollouts rollouts = {.size = sizeof rollouts,
+                                             .count = x->rollouts,
+                                             .rewards = x->once_rewards,
+                                             .groups = x->once_groups},
+                                 samples = {.size = sizeof samples,
+                                            .count = x->count,
+                                            .responses = x->responses,
+                                            .truncated = x->truncated,
+                                            .staleness = x->staleness};
     ravel_metrics_add_rollouts(g->run.metrics, &rollouts);
+    ravel_metrics_add_rollouts(g->run.metrics, &samples);
 }
 
 /* How old the weights are that drew the batch's tokens, what was left out, and who waited for whom. */

@@ -349,7 +349,9 @@ static ravel_status ask_greedily(train__grpo *g, int64_t count, double *sums, ra
     train_rollouts_clear(&g->answers);
     if (!status) status = receive_answers(g, EVAL_BATCH, &g->answers, err);
     if (!status) status = score(g, &g->answers, 1, err);
-    for (int64_t i = 0; !status && i < g->batch.count; i++, sums[1] += 1) sums[0] += g->batch.rewards[i];
+    for (int64_t i = 0; !status && i < g->batch.count; i++)
+        if (g->batch.last[i])
+            sums[0] += g->batch.rewards[i], sums[1] += 1; /* a rollout of several samples counts once */
     return status;
 }
 
