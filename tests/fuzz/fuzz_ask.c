@@ -26,8 +26,8 @@ static void read_prompts(const ravel__json *doc, train_ask *ask, int64_t vocab) 
         return;
     }
     must(count > 0);
-    for (int64_t i = 0; i < count; i++) {
-        const ravel__json_node *n = train_ask_prompt(doc, ask, i);
+    const ravel__json_node *n = train_ask_first_prompt(doc, ask);
+    for (int64_t i = 0; i < count; i++, n = ravel__json_next(doc, n)) {
         must(n && (n->kind == RAVEL__JSON_STRING || (n->kind == RAVEL__JSON_ARRAY && n->count > 0)));
         if (n->kind == RAVEL__JSON_ARRAY) read_tokens(doc, n, vocab);
     }

@@ -285,6 +285,8 @@ def limits():
     check("a list that fits idle slots and the queue", s.ask("/v1/completions", {"prompt": ["x"] * 6, **one})[0] == 200)
     status, text, _ = s.ask("/v1/completions", {"prompt": ["x"] * 7, **one})
     check("400 for one that never fits", status == 400 and "--queue" in text.decode() and '"param":"prompt"' in text.decode(), (status, text))
+    status, text, _ = s.ask("/v1/completions", {"prompt": [[-1]] * 7, **one})
+    check("and none of its prompts is read before", status == 400 and "--queue" in text.decode(), (status, text))
     check("n answers take n slots", s.ask("/v1/completions", {"prompt": ["x"] * 4, "n": 2, **one})[0] == 200 and
           s.ask("/v1/completions", {"prompt": ["x"] * 5, "n": 2, **one})[0] == 400)
     s.end()

@@ -266,12 +266,9 @@ ravel_status train_ask_prompts(const ravel__json *doc, train_ask *ask, int64_t *
     return RAVEL_OK;
 }
 
-const ravel__json_node *train_ask_prompt(const ravel__json *doc, const train_ask *ask, int64_t index) {
+const ravel__json_node *train_ask_first_prompt(const ravel__json *doc, const train_ask *ask) {
     const ravel__json_node *all = prompts_of(ask);
-    if (is_one(doc, all)) return all;
-    const ravel__json_node *n = ravel__json_first(doc, all);
-    while (n && index-- > 0) n = ravel__json_next(doc, n);
-    return n;
+    return is_one(doc, all) ? all : ravel__json_first(doc, all);
 }
 
 ravel_status train_ask_tokens(const ravel__json *doc, const ravel__json_node *node, int64_t vocab, int32_t *ids,

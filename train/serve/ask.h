@@ -45,10 +45,10 @@ int train_ask_calls(const train_ask *ask);
 /* E_ARGUMENT says what is wrong and names ask->field. Strings and nodes belong to the document. */
 ravel_status train_ask_parse(const ravel__json *doc, int32_t chat, const train_ask_limits *limits, train_ask *ask,
                              ravel_error *err);
-/* Prompts of a completion: a text, tokens, or a list of these. Their number, and the index-th: a string or an array of
- * integers. E_ARGUMENT if it is anything else. */
+/* Prompts of a completion: a text, tokens, or a list of these. Their number, and the first, which ravel__json_next
+ * follows: strings and arrays of integers. E_ARGUMENT if one is anything else. */
 ravel_status train_ask_prompts(const ravel__json *doc, train_ask *ask, int64_t *count, ravel_error *err);
-const ravel__json_node *train_ask_prompt(const ravel__json *doc, const train_ask *ask, int64_t index);
+const ravel__json_node *train_ask_first_prompt(const ravel__json *doc, const train_ask *ask);
 /* Tokens below `vocab` from an array, to ids[node->count]. E_ARGUMENT names the place. */
 ravel_status train_ask_tokens(const ravel__json *doc, const ravel__json_node *node, int64_t vocab, int32_t *ids,
                               ravel_error *err);

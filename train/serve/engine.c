@@ -389,20 +389,21 @@ static int begins_at_once(const train_job *j, int64_t *idle) {
     return fits;
 }
 
+ravel_status train_engine_fits(const train_engine *e, int64_t count, int64_t samples, ravel_error *err) {
+    int64_t at_once = e->options.slots / samples;
+    if (count <= at_once || count - at_once <= e->options.queue) return RAVEL_OK;
+    return ravel_error_set(
+        err, RAVEL_E_ARGUMENT,
+        "%lld prompts are more than this server takes at once: %lld answers run (--slots) and %lld prompts "
+        "wait (--queue)",
+        (long long)count, (long long)e->options.slots, (long long)e->options.queue);
+}
+
 /* Whether the queue has room for what the slots do not take at once. With the lock held. */
 static ravel_status check_room(const train_engine *e, train_job *const *jobs, int64_t count, ravel_error *err) {
-    int64_t idle = e->options.slots - e->stats.running, all = e->options.slots, waiting = 0, at_best = 0;
+    int64_t idle = e->options.slots - e->stats.running, waiting = 0;
     for (const train_job *j = e->first; j; j = j->next) waiting += !begins_at_once(j, &idle);
-    for (int64_t i = 0; i < count; i++) {
-        waiting += !begins_at_once(jobs[i], &idle);
-        at_best += !begins_at_once(jobs[i], &all);
-    }
-    if (at_best > e->options.queue)
-        return ravel_error_set(
-            err, RAVEL_E_ARGUMENT,
-            "%lld prompts are more than this server takes at once: %lld answers run (--slots) and %lld prompts "
-            "wait (--queue)",
-            (long long)count, (long long)e->options.slots, (long long)e->options.queue);
+    for (int64_t i = 0; i < count; i++) waiting += !begins_at_once(jobs[i], &idle);
     if (waiting <= e->options.queue) return RAVEL_OK;
     return ravel_error_set(err, RAVEL_E_OVERSIZE, "%lld requests wait; the queue has room for %lld",
                            (long long)e->waiting, (long long)e->options.queue);

@@ -77,8 +77,10 @@ ravel_status train_engine_open(const train_engine_options *options, train_engine
 /* Ends the thread after its step. Every job must have been taken back before, or `over` is never said. */
 void train_engine_close(train_engine *engine);
 
-/* E_OVERSIZE if the queue cannot take those of them that do not begin at once in idle slots, E_ARGUMENT if it never can;
- * none of them is taken then. E_STATE after the engine failed. */
+/* E_ARGUMENT if so many jobs of so many samples can never be taken together. For any count, before they are made. */
+ravel_status train_engine_fits(const train_engine *engine, int64_t count, int64_t samples, ravel_error *err);
+/* E_OVERSIZE if the queue cannot take those of them that do not begin at once in idle slots; none of them is taken then.
+ * E_STATE after the engine failed. */
 ravel_status train_engine_submit(train_engine *engine, train_job *const *jobs, int64_t count, ravel_error *err);
 void train_engine_cancel(train_engine *engine, train_job *job);
 /* Jobs with news, as a list by `next` that is the caller's. */

@@ -308,6 +308,7 @@ static ravel_status add_prompts(train_serve *s, train_exchange *x, ravel_error *
     const int32_t *ids;
     int64_t count = 1;
     ravel_status status = x->ask.chat ? RAVEL_OK : train_ask_prompts(x->doc, &x->ask, &count, err);
+    if (!status && (status = train_engine_fits(s->engine, count, x->ask.n, err))) x->ask.field = "prompt";
     if (status) return status;
     x->jobs = calloc((size_t)count, sizeof(train_job *));
     x->choices = calloc((size_t)(count * x->ask.n), sizeof *x->choices);
@@ -318,7 +319,8 @@ static ravel_status add_prompts(train_serve *s, train_exchange *x, ravel_error *
         return status ? status : add_job(s, x, ids, count, err);
     }
     x->ask.field = "prompt";
-    for (int64_t i = 0; i < count && !status; i++) status = add_prompt(s, x, train_ask_prompt(x->doc, &x->ask, i), err);
+    const ravel__json_node *n = train_ask_first_prompt(x->doc, &x->ask);
+    for (int64_t i = 0; i < count && !status; i++, n = ravel__json_next(x->doc, n)) status = add_prompt(s, x, n, err);
     return status;
 }
 
