@@ -108,6 +108,12 @@ static ravel_status run(serve_options *o, ravel_error *err) {
     train_sampler *sampler = NULL;
     char name[TRAIN_PATH];
     int64_t context = 0;
+    (void)snprintf(name, sizeof name, "%s", o->model.model);
+    const char *own = o->name ? o->name : base_name(name);
+    for (int32_t i = 0; i < o->adapter_count; i++)
+        if (strcmp(o->adapter_names[i], own) == 0)
+            return CLI_REFUSE(err, "the adapter \"%.200s\" has the model's name: give one of them another (--name)",
+                              own);
     ravel_status status = check_address(o->listen, err);
     if (!status) status = cli_model_open(&o->model, &model, err);
     if (!status) status = cli_model_context(o->context, &model.shape, &context, err);
@@ -124,9 +130,8 @@ static ravel_status run(serve_options *o, ravel_error *err) {
                                      .logger = &logger,
                                      .pull = o->pull.pull ? &pull : NULL};
     if (!status) status = train_sampler_open(&options, &sampler, err);
-    (void)snprintf(name, sizeof name, "%s", o->model.model);
     train_serve_options to = {.listen = o->listen,
-                              .name = o->name ? o->name : base_name(name),
+                              .name = own,
                               .adapters = o->adapter_names,
                               .adapter_count = o->adapter_count,
                               .key = o->key ? o->key : getenv("RAVEL_API_KEY"),

@@ -200,6 +200,7 @@ check "a name of the hub is found in its cache" 'HF_HUB_CACHE=$dir/hub train sft
 refuse 1 "nor in the cache" generate some-org/Other-Model --prompt x
 
 refuse 2 "two adapters are called" serve "$model" --adapter a="$whole" --adapter a="$dir/dpo"
+refuse 2 "has the model's name" serve "$model" --name a --adapter a="$whole"
 refuse 2 "the second one without a name" serve "$model" --adapter "$whole" --adapter "$dir/dpo"
 refuse 1 "is not an adapter" serve "$model" --adapter a="$model" --listen 127.0.0.1:0
 
