@@ -76,10 +76,15 @@ static int32_t whole_of(const ravel__bpe *bpe, int32_t left, int32_t right) {
     return (int32_t)pair_slot(bpe, pair_key(left, right))->whole;
 }
 
+enum { LONGEST_TOKEN = 1 << 14 };
+
 /* Every way to make a token of two others, into list; how many. */
 static ravel_status list_parts(const ravel__vocab *vocab, const uint32_t *ranks, int32_t id, ravel__buffer *list,
                                int64_t *count, const ravel_allocator *allocator, ravel_error *err) {
     const ravel__token *token = &vocab->tokens[id];
+    if (token->text_bytes > LONGEST_TOKEN) /* the ways to cut it are looked up, each by all of its bytes */
+        return ravel_error_set(err, RAVEL_E_DATA, "token %d has %u bytes, over the limit of %d", (int)id,
+                               (unsigned)token->text_bytes, LONGEST_TOKEN);
     ravel_status status =
         ravel__buffer_reserve(list, allocator, *count + token->text_bytes, sizeof(ravel__pair), "merges", err);
     for (size_t at = 1; at < token->text_bytes && !status; at++) {

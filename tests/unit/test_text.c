@@ -432,6 +432,29 @@ TEST(text_ranks_are_of_a_family_by_their_number) {
     ravel_tokenizer_free(t);
 }
 
+/* The ways to cut a token in two are tried with all of its bytes: a file with one of a megabyte would take minutes. */
+TEST(text_tokens_that_are_too_long) {
+    static const char begin[] = "\n\x09\n\x05<unk>\x18\x02\n\x84\x80\x01\n\x80\x80\x01"; /* <unk>, 2^14 bytes */
+    static const char end[] = "\x12\x02\x18\x02";                                        /* merges */
+    enum { BYTES = 1 << 14, MOST = BYTES + 64 };
+    char *file = calloc(1, MOST);
+    ravel_tokenizer *t = NULL;
+    ravel_error err = RAVEL_ERROR_INIT;
+    CHECK(file);
+    memcpy(file, begin, sizeof begin - 1);
+    memset(file + sizeof begin - 1, 'a', BYTES);
+    memcpy(file + sizeof begin - 1 + BYTES, end, sizeof end - 1);
+    CHECK_OK(ravel__tokenizer_parse(file, sizeof begin - 1 + BYTES + sizeof end - 1, NULL, 0, NULL, &t, &err), &err);
+    ravel_tokenizer_free(t);
+    file[12]++, file[16]++; /* one byte more */
+    memset(file + sizeof begin - 1, 'a', BYTES + 1);
+    memcpy(file + sizeof begin + BYTES, end, sizeof end - 1);
+    CHECK_EQ(ravel__tokenizer_parse(file, sizeof begin + BYTES + sizeof end - 1, NULL, 0, NULL, &t, &err),
+             RAVEL_E_DATA);
+    CHECK_HAS(err.message, "token 1 has 16385 bytes, over the limit of 16384");
+    free(file);
+}
+
 /* A run of tokens of bytes that is not UTF-8 as a whole is one U+FFFD per byte; a stream shows what it can. */
 TEST(text_broken_runs_of_bytes) {
     ravel_tokenizer *t = open_golden("pieces");

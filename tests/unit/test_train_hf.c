@@ -444,6 +444,20 @@ TEST(train_hf_weights_that_do_not_fit) {
     rig_close(&r);
 }
 
+/* The table of tensors is made before any file is looked at: of this config it would take hours. */
+TEST(train_hf_experts_without_number) {
+    ravel_shape shape;
+    train_params *params = NULL;
+    ravel_error err = RAVEL_ERROR_INIT;
+    static const char text[] =
+        "{\"model_type\": \"mixtral\", \"hidden_size\": 2, \"num_hidden_layers\": 65536, \"num_attention_heads\": 1, "
+        "\"num_key_value_heads\": 1, \"head_dim\": 2, \"vocab_size\": 300, \"intermediate_size\": 1, "
+        "\"num_local_experts\": 2147483648}";
+    CHECK_OK(ravel_shape_parse(text, sizeof text - 1, &shape, &err), &err);
+    CHECK_EQ(train_params_create(&shape, NULL, NULL, &params, &err), RAVEL_E_OVERFLOW);
+    CHECK_HAS(err.message, "more than 2^20 experts");
+}
+
 TEST(train_hf_configs_that_it_would_get_wrong) {
 #define SIZES                                                                                                \
     "\"model_type\": \"llama\", \"hidden_size\": 64, \"num_hidden_layers\": 1, \"num_attention_heads\": 4, " \

@@ -454,6 +454,9 @@ static ravel_status check(const ravel_shape *shape, ravel_error *err) {
                                "the trainer has no kernels for %s; it takes models with gated feed-forward blocks "
                                "or experts",
                                what);
+    if (shape->experts * shape->layers > 1 << 20) /* of at most 2^31 and 65536; the table has a row for each matrix */
+        return ravel_error_set(err, RAVEL_E_OVERFLOW, "the model has more than 2^20 experts in its %lld layers",
+                               (long long)shape->layers);
     if (ravel_shape_parameters(shape) > INT64_MAX / 64)
         return ravel_error_set(err, RAVEL_E_OVERFLOW, "the model has more parameters than can be addressed");
     return RAVEL_OK;
